@@ -1,0 +1,73 @@
+"""Everything that can go wrong, as one tree.
+
+ConfrereError
+├── StudyError            the study or a command says something that cannot be done
+├── DataError             a file, a column or a record is not what the schema promises
+├── PrivacyError          a guarantee would not hold
+│   ├── BudgetExhausted   the next step would overspend; nothing was computed
+│   ├── CustodyError      something PRIVATE was about to leave the site
+│   └── UnsafeModule      a model mixes records or has a layer that no rule covers
+├── PeerError             another site is missing, refused, or sent something broken
+│   ├── PeerMissing
+│   ├── PeerRefused
+│   └── BadParcel
+├── TrainingError         a loss or a weight stopped being a finite number
+└── CheckpointError       a saved state is missing, broken or of another study
+
+A message says what was wrong, where (site, round, file, key) and what to do about it.
+The command line prints it in a line or two and ends with exit code 2.
+"""
+
+from __future__ import annotations
+
+
+class ConfrereError(Exception):
+    """What the command line shows as a message; anything else that escapes is a bug."""
+
+
+class StudyError(ConfrereError):
+    """The study, or the way a command was called, cannot be carried out."""
+
+
+class DataError(ConfrereError):
+    """A file, a column or a record is not what the schema promises."""
+
+
+class PrivacyError(ConfrereError):
+    """A guarantee would not hold."""
+
+
+class BudgetExhausted(PrivacyError):
+    """The next step would overspend the budget; it was refused before anything was computed."""
+
+
+class CustodyError(PrivacyError):
+    """Something PRIVATE was about to leave the site."""
+
+
+class UnsafeModule(PrivacyError):
+    """A model mixes records, or has a trainable layer that no rule covers."""
+
+
+class PeerError(ConfrereError):
+    """Another site is missing, refused, or sent something broken."""
+
+
+class PeerMissing(PeerError):
+    """A peer that a strategy cannot do without did not answer."""
+
+
+class PeerRefused(PeerError):
+    """A peer answered that it will not take part."""
+
+
+class BadParcel(PeerError):
+    """A message that is malformed, of the wrong shape, or not finite; it changed nothing."""
+
+
+class TrainingError(ConfrereError):
+    """A loss or a weight stopped being a finite number."""
+
+
+class CheckpointError(ConfrereError):
+    """A saved state is missing, broken, or belongs to another study."""
