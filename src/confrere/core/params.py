@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-
 import torch
 from torch import Tensor
 
@@ -89,8 +88,6 @@ class Params(Mapping[str, Tensor]):
     def equals(self, other: Params) -> bool:
         """The same names and, to the bit, the same numbers."""
         return self.shapes == other.shapes and all(torch.equal(t, other[n]) for n, t in self.items())
-
-
 
 
 def combine(terms: Iterable[tuple[float, Params]]) -> Params:

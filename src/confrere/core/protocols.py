@@ -1,0 +1,150 @@
+"""What a strategy may touch: a site (inside the building), its peers (outside), and objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from confrere.core.custody import Custody, Scalar, Tagged, strictest
+from confrere.core.model import Model
+from confrere.core.parcel import Inbox, Parcel
+
+Metrics = Mapping[str, Scalar]
+
+
+class Loss(Protocol):
+    """What one model is trained to make small, record by record.
+
+    A loss is a frozen dataclass. Its fields are public options; a field that depends on records is a
+    `Tagged` value, and its custody becomes the custody of the loss. `reads` names the other models
+    whose outputs it needs; it is handed these and no others, so what it reads cannot be understated.
+    """
+
+    @property
+    def reads(self) -> frozenset[str]: ...
+
+    def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+        """One loss per record. `others` are outputs of the models in `reads`, without gradient."""
+        ...
+
+
+Objective = Mapping[str, Loss]
+"""For each trained role («private», «proxy», «model») the loss it is trained with."""
+
+
+@runtime_checkable
+class Proximal(Protocol):
+    """A loss that also pulls the weights towards those of another model (one of its `reads`)."""
+
+    @property
+    def anchor(self) -> str: ...
+
+    @property
+    def pull(self) -> float: ...
+
+
+def loss_custody(loss: Loss, models: Mapping[str, Model]) -> Custody:
+    """How closely a model must be held that is trained with this loss: the strictest of what it reads."""
+    tags = [getattr(loss, f.name) for f in fields(loss)]  # type: ignore[arg-type]
+    return strictest(
+        [t.custody for t in tags if isinstance(t, Tagged)] + [models[role].custody for role in loss.reads]
+    )
+
+
+class Site(Protocol):
+    """What a strategy may touch inside the building."""
+
+    name: str
+    size: int
+    """The declared, public number of records: weights and rates use it, never the true count."""
+
+    def build(self, role: str) -> Model:
+        """A fresh model. The same role starts from the same weights everywhere; PUBLIC."""
+        ...
+
+    async def train(
+        self, objective: Objective, models: Mapping[str, Model], *, protect: Sequence[str] = ()
+    ) -> Mapping[str, Model]:
+        """One round of local training; returns every model it was given, the trained ones replaced.
+
+        Roles in `protect` are trained with the study's mechanism and charged to the ledger before the
+        first step. They come out PROTECTED only if all that their loss reads is at most PROTECTED.
+        All other roles come out PRIVATE. A site whose budget is spent returns protected roles as given.
+        """
+        ...
+
+    async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
+        """How good models are on the site's own held-out records: PRIVATE numbers."""
+        ...
+
+
+class Peers(Protocol):
+    """What a strategy may touch outside of the building."""
+
+    me: str
+    round: int
+    epoch: int
+    """Changes when somebody joins or leaves for good; undelivered parcels are cancelled then."""
+    members: tuple[str, ...]
+    centre: str | None
+    """The synchronising site of this round, where the topology has one."""
+    kept: float
+    """The share of the mass that stays at home in this round."""
+
+    async def exchange(self, model: Model, **scalars: Scalar) -> Inbox:
+        """Send along this round's edges and receive what arrives along them.
+
+        The scalar `mass` is special: it is conserved, so each receiver gets its share of it
+        (a column of the topology) and `kept` of it stays.
+        """
+        ...
+
+    async def answer(self, models: Mapping[str, Model], **scalars: Scalar) -> Inbox:
+        """Send back along the edges to named senders; receive the answers of those one had sent to."""
+        ...
+
+
+class Strategy(Protocol):
+    """A way to collaborate: a frozen dataclass whose fields are its options in a study."""
+
+    deploys: ClassVar[tuple[str, ...]]
+    """The fields of its state that are models, the one that the site would use first."""
+
+    def init(self, site: Site) -> Any:
+        """The state before the first round."""
+        ...
+
+    async def round(self, state: Any, site: Site, peers: Peers) -> Any:
+        """The state after a round. Awaits `site` and `peers` and nothing else."""
+        ...
+
+
+class Topology(Protocol):
+    """Who sends to whom in a round: a pure function of round and members, so nobody coordinates."""
+
+    def column(self, round: int, members: Sequence[str], sender: str) -> Mapping[str, float]:
+        """The shares of the sender's mass by receiver, itself included; they sum to one."""
+        ...
+
+    def centre(self, round: int, members: Sequence[str]) -> str | None:
+        """The synchronising site, if this topology has one."""
+        ...
+
+
+class Combiner(Protocol):
+    """Own model and inbox in, one model out."""
+
+    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model: ...
+
+
+class Transport(Protocol):
+    """Moves parcels. The memory transport is a transport like any other."""
+
+    async def send(self, to: str, parcel: Parcel) -> int:
+        """Hand over a parcel for delivery; returns the bytes that it takes on the wire."""
+        ...
+
+    async def receive(self) -> Parcel: ...
