@@ -1,0 +1,331 @@
+"""Per-record gradients of one parameter, each in the form that is cheapest to hold.
+
+Clipping asks three things of them, and no form needs to write the gradients out to answer:
+how long each is, how far each points along a direction, and what their weighted sum is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 24
+"""At most this many numbers of explicit gradients are held at a time when they are not kept."""
+
+EXPANSION = 2e-6
+"""Rounding error of Σ w·g² − 2·Σ w·g·m + Σ w·m², relative to the sum of its absolute terms."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How one parameter's gradient is measured: Σ weight·(gradient − centre)² (AdaCliP)."""
+
+    weight: Tensor
+    centre: Tensor
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Which records belong to which unit; a unit's gradient is the sum over its records."""
+
+    index: Tensor
+    """Number of the unit of each record, counted from 0."""
+    count: int
+    rows: Tensor
+    """Units × most records of a unit: positions of a unit's records, and the number of records as filler."""
+
+    @classmethod
+    def of(cls, units: Tensor) -> Groups:
+        ids, index = torch.unique(units, return_inverse=True)
+        counts = torch.bincount(index, minlength=len(ids))
+        width = int(counts.max()) if len(ids) else 0
+        order = torch.argsort(index, stable=True)
+        starts = counts.cumsum(0) - counts
+        place = torch.arange(len(order)) - starts[index[order]]
+        rows = torch.full((len(ids), width), len(units), dtype=torch.long)
+        rows[index[order], place] = order
+        return cls(index, len(ids), rows)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """Records × rest → units × most records × rest; the filler is zero."""
+        if self.rows.shape[1] == 1:
+            return values[self.rows[:, 0]].unsqueeze(1)
+        padded = torch.cat([values, values.new_zeros(1, *values.shape[1:])])
+        return padded[self.rows]
+
+    def add(self, values: Tensor) -> Tensor:
+        """Sums per-record values over each unit."""
+        return values.new_zeros(self.count, *values.shape[1:]).index_add_(0, self.index, values)
+
+
+class RecordGradients(Protocol):
+    """The gradients of one parameter, one per record, in whatever form."""
+
+    @property
+    def records(self) -> int: ...
+
+    def squares(self, metric: Metric | None = None, groups: Groups | None = None) -> Tensor:
+        """Squared length of each record's (or unit's) gradient under the metric, never too small."""
+
+    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
+        """Writes Σ factor·gradient over the records into a flat piece of the parameter's size."""
+
+    def explicit(self, rows: slice | Tensor) -> Tensor:
+        """The gradients of some records, written out: rows × shape of the parameter."""
+
+    def without(self, bad: Tensor) -> RecordGradients:
+        """The same with the gradients of some records (a mask) set to zero."""
+
+
+def row_squares(x: Tensor) -> Tensor:
+    """Squared length of each row."""
+    x = x.flatten(1)
+    return torch.linalg.vecdot(x, x)
+
+
+def blank(values: Tensor, bad: Tensor) -> Tensor:
+    """Values with the rows of a mask set to zero, whatever (NaN, infinite) they held."""
+    return values.masked_fill(bad.view(-1, *[1] * (values.dim() - 1)), 0)
+
+
+@dataclass(frozen=True)
+class Explicit:
+    """Gradients written out: records × shape of the parameter."""
+
+    values: Tensor
+
+    @property
+    def records(self) -> int:
+        return len(self.values)
+
+    def squares(self, metric: Metric | None = None, groups: Groups | None = None) -> Tensor:
+        values = self.values.flatten(1)
+        if groups is not None:
+            values = groups.add(values)
+        if metric is None:
+            return row_squares(values)
+        distance = values - metric.centre.reshape(-1)
+        return distance.square_() @ metric.weight.reshape(-1)
+
+    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
+        torch.mv(self.values.flatten(1).T, factors, out=out)
+
+    def explicit(self, rows: slice | Tensor) -> Tensor:
+        return self.values[rows]
+
+    def without(self, bad: Tensor) -> Explicit:
+        return Explicit(blank(self.values, bad))
+
+
+def squares_in_chunks(
+    explicit: Callable[[slice | Tensor], Tensor],
+    records: int,
+    size: int,
+    metric: Metric | None,
+    groups: Groups | None,
+) -> Tensor:
+    """Squared lengths from explicit gradients, a bounded number of which exist at a time."""
+    step = max(1, CHUNK // max(1, size))
+    parts: list[Tensor] = []
+    if groups is None:
+        for at in range(0, records, step):
+            parts.append(Explicit(explicit(slice(at, at + step))).squares(metric))
+        return torch.cat(parts)
+    for unit_rows in unit_chunks(groups, step, records):
+        held = [row[row < records] for row in unit_rows]
+        total = torch.stack([_sum_in_chunks(explicit, rows, step) for rows in held])
+        parts.append(Explicit(total).squares(metric))
+    return torch.cat(parts)
+
+
+def unit_chunks(groups: Groups, step: int, records: int) -> Iterator[Tensor]:
+    """Units a few at a time, so that their records stay within the step where possible."""
+    units = max(1, step // max(1, groups.rows.shape[1]))
+    yield from groups.rows.split(units)
+
+
+def _sum_in_chunks(explicit: Callable[[slice | Tensor], Tensor], rows: Tensor, step: int) -> Tensor:
+    total = explicit(rows[:step]).sum(0)
+    for part in rows[step:].split(step) if len(rows) > step else ():
+        total = total + explicit(part).sum(0)
+    return total
+
+
+@dataclass
+class Outer:
+    """Gradients of a matrix: Σ over positions t of error[t] ⊗ input[t].
+
+    `errors` is records × positions × outputs and `inputs` is records × positions × inputs. With one
+    position the length of a record's gradient is |error|·|input| (Goodfellow 2015); with more it
+    comes from the two Gram matrices (Li et al. 2022, ghost norm) or from the product written out,
+    whichever costs less.
+    """
+
+    errors: Tensor
+    inputs: Tensor
+
+    def __post_init__(self) -> None:
+        self._kept: Tensor | None = None
+
+    @property
+    def records(self) -> int:
+        return len(self.errors)
+
+    @property
+    def size(self) -> int:
+        return self.errors.shape[2] * self.inputs.shape[2]
+
+    def squares(self, metric: Metric | None = None, groups: Groups | None = None) -> Tensor:
+        errors, inputs = self.errors, self.inputs
+        if groups is not None:
+            errors = groups.gather(errors).flatten(1, 2)
+            inputs = groups.gather(inputs).flatten(1, 2)
+        count, positions = errors.shape[:2]
+        if positions == 1:
+            return _outer_squares(errors[:, 0], inputs[:, 0], metric)
+        gram = positions * (errors.shape[2] + inputs.shape[2])
+        if metric is None and gram < self.size:
+            return ((errors @ errors.mT) * (inputs @ inputs.mT)).sum((1, 2)).clamp_(min=0)
+        if groups is None and self._keep() is not None:
+            return Explicit(self._keep()).squares(metric)  # type: ignore[arg-type]
+
+        def product(rows: slice | Tensor) -> Tensor:
+            return errors[rows].mT @ inputs[rows]
+
+        return squares_in_chunks(product, count, self.size, metric, None)
+
+    def _keep(self) -> Tensor | None:
+        """The gradients written out once, where that is small."""
+        if self._kept is None and self.records * self.size <= CHUNK // 2:
+            self._kept = self.errors.mT @ self.inputs
+        return self._kept
+
+    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
+        if self._kept is not None:
+            torch.mv(self._kept.flatten(1).T, factors, out=out)
+            return
+        weighted = (self.errors * factors.view(-1, 1, 1)).flatten(0, 1)
+        inputs = self.inputs.flatten(0, 1)
+        torch.mm(weighted.T, inputs, out=out.view(weighted.shape[1], inputs.shape[1]))
+
+    def explicit(self, rows: slice | Tensor) -> Tensor:
+        return self.errors[rows].mT @ self.inputs[rows]
+
+    def without(self, bad: Tensor) -> Outer:
+        return Outer(blank(self.errors, bad), blank(self.inputs, bad))
+
+
+def _outer_squares(errors: Tensor, inputs: Tensor, metric: Metric | None) -> Tensor:
+    """Lengths of error ⊗ input: |e|²·|x|², or e²·W·x² − 2·e·(W∘m)·x + Σ W∘m² under a metric."""
+    if metric is None:
+        return row_squares(errors) * row_squares(inputs)
+    weight = metric.weight.view(errors.shape[1], inputs.shape[1])
+    pull = weight * metric.centre.view_as(weight)
+    spread = torch.linalg.vecdot(errors.square() @ weight, inputs.square())
+    along = torch.linalg.vecdot(errors @ pull, inputs).mul_(2)
+    offset = torch.linalg.vecdot(pull.view(-1), metric.centre.reshape(-1))
+    total = spread + offset
+    return (total - along).clamp_(min=0) + EXPANSION * (total + along.abs())
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Gradients of a table of which each record read a few rows (an embedding)."""
+
+    indices: Tensor
+    """Records × positions."""
+    errors: Tensor
+    """Records × positions × width."""
+    height: int
+
+    @property
+    def records(self) -> int:
+        return len(self.errors)
+
+    def squares(self, metric: Metric | None = None, groups: Groups | None = None) -> Tensor:
+        owner = torch.arange(self.records) if groups is None else groups.index
+        count = self.records if groups is None else groups.count
+        keys = (owner[:, None] * self.height + self.indices).flatten()
+        keys, place = torch.unique(keys, return_inverse=True)
+        sums = self.errors.new_zeros(len(keys), self.errors.shape[2])
+        sums.index_add_(0, place, self.errors.flatten(0, 1))
+        out = self.errors.new_zeros(count)
+        owners = torch.div(keys, self.height, rounding_mode="floor")
+        if metric is None:
+            return out.index_add_(0, owners, row_squares(sums))
+        rows = keys % self.height
+        weight, centre = metric.weight[rows], metric.centre[rows]
+        untouched = (metric.weight * metric.centre.square()).sum(1)
+        near = (weight * (sums - centre).square()).sum(1)
+        total = out.index_add(0, owners, near) + untouched.sum()
+        gone = out.index_add(0, owners, untouched[rows])
+        return (total - gone).clamp_(min=0) + EXPANSION * (total + gone)
+
+    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
+        weighted = (self.errors * factors.view(-1, 1, 1)).flatten(0, 1)
+        out.zero_().view(self.height, -1).index_add_(0, self.indices.flatten(), weighted)
+
+    def explicit(self, rows: slice | Tensor) -> Tensor:
+        indices, errors = self.indices[rows], self.errors[rows]
+        out = errors.new_zeros(len(errors), self.height, errors.shape[2])
+        return out.scatter_add_(1, indices.unsqueeze(2).expand_as(errors), errors)
+
+    def without(self, bad: Tensor) -> Rows:
+        return Rows(self.indices, blank(self.errors, bad), self.height)
+
+
+@dataclass(frozen=True)
+class Together:
+    """A parameter that was used several times: the uses are added before anything is measured."""
+
+    uses: tuple[RecordGradients, ...]
+
+    @property
+    def records(self) -> int:
+        return self.uses[0].records
+
+    def squares(self, metric: Metric | None = None, groups: Groups | None = None) -> Tensor:
+        size = self.explicit(slice(0, 1)).numel()
+        return squares_in_chunks(self.explicit, self.records, size, metric, groups)
+
+    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
+        self.uses[0].weighted_sum(factors, out)
+        part = torch.empty_like(out)
+        for use in self.uses[1:]:
+            use.weighted_sum(factors, part)
+            out += part
+
+    def explicit(self, rows: slice | Tensor) -> Tensor:
+        total = self.uses[0].explicit(rows)
+        for use in self.uses[1:]:
+            total = total + use.explicit(rows).view_as(total)
+        return total
+
+    def without(self, bad: Tensor) -> Together:
+        return Together(tuple(use.without(bad) for use in self.uses))
+
+
+def together(uses: Sequence[RecordGradients]) -> RecordGradients:
+    """One form for all uses of a parameter."""
+    if len(uses) == 1:
+        return uses[0]
+    if all(isinstance(use, Outer) for use in uses):
+        outers = [use for use in uses if isinstance(use, Outer)]
+        return Outer(
+            torch.cat([use.errors for use in outers], 1), torch.cat([use.inputs for use in outers], 1)
+        )
+    if all(isinstance(use, Rows) for use in uses):
+        tables = [use for use in uses if isinstance(use, Rows)]
+        return Rows(
+            torch.cat([use.indices for use in tables], 1),
+            torch.cat([use.errors for use in tables], 1),
+            tables[0].height,
+        )
+    if all(isinstance(use, Explicit) for use in uses):
+        values = [use.values for use in uses if isinstance(use, Explicit)]
+        return Explicit(torch.stack(values).sum(0))
+    return Together(tuple(uses))

@@ -1,0 +1,268 @@
+"""One forward and one backward pass, from which every per-record gradient can be told.
+
+While a model is recorded, each layer that has a rule runs with its parameters frozen: autograd then
+never computes their summed gradient, and the recorder keeps what went in and the gradient of what
+came out (Bu et al. 2023, book-keeping). Outside of those layers parameters stay as they are, so a
+use that no rule saw shows up in the backward pass, and is refused instead of being left out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from confrere.core.errors import UnsafeModule
+from confrere.privacy.gradients.fallback import expanded_forward
+from confrere.privacy.gradients.layout import Layout
+from confrere.privacy.gradients.recorded import Recorded
+from confrere.privacy.gradients.registry import Gradients, Rule, rule_for
+
+
+class _Start(torch.autograd.Function):
+    """Makes an output that depends on no variable part of a graph, so that its gradient is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, output: Tensor) -> Tensor:
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *errors: Tensor) -> Any:
+        return None, None
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A tapped tensor: where its gradient appears, and what follows from it."""
+
+    layer: str
+    names: Mapping[str, str]
+    edge: GradientEdge
+    dim: int
+    then: Callable[[Tensor], Gradients]
+    reads: tuple[tuple[Tensor, int], ...]
+
+
+class Recorder:
+    """Records a model's forward and backward pass so that it can be clipped per record.
+
+    >>> recorder = Recorder(nn.Linear(3, 2))
+    >>> outputs = recorder.forward(torch.randn(8, 3))
+    >>> recorded = recorder.backward(outputs.square().sum(1))
+    >>> recorded.squares().shape
+    torch.Size([8])
+
+    The first dimension of inputs and losses counts records. On the first backward pass it is checked
+    that a record's loss reaches only that record's activations (`probe`), so a model or a loss that
+    mixes records is refused. `microbatch` is how many records `clipped_sum` runs at a time.
+    """
+
+    def __init__(self, module: nn.Module, microbatch: int | None = None, probe: bool = True) -> None:
+        if microbatch is not None and microbatch < 1:
+            raise ValueError(f"a micro-batch has at least one record, not {microbatch}")
+        self.module = module
+        self.microbatch = microbatch
+        self.layout = Layout.of(module)
+        self.notices: list[str] = []
+        if not self.layout.names:
+            raise UnsafeModule("the model has no trainable parameter: unfreeze a layer or leave it out")
+        self._parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        self._canonical = {id(p): name for name, p in self._parameters.items()}
+        self._plan: list[tuple[str, nn.Module, Callable[..., Any]]] = []
+        self._anchor = torch.zeros((), requires_grad=True)
+        self._uses: list[_Use] = []
+        self._records = 0
+        self._unprobed = probe
+        self._bypass = False
+        self._make_plan()
+
+    def _make_plan(self) -> None:
+        inside: list[str] = []
+        planned: set[int] = set()
+        for path, layer in self.module.named_modules(remove_duplicate=False):
+            _refuse(path, layer)
+            if id(layer) in planned or any(path.startswith(outer) for outer in inside):
+                continue
+            names = self._names_of(layer)
+            if not names:
+                continue
+            found = rule_for(layer) if "forward" not in vars(layer) else None
+            if found is not None:
+                self._plan.append((path, layer, self._recorded_forward(path, layer, found, names)))
+                planned.add(id(layer))
+            elif any(p.requires_grad for p in layer.parameters(recurse=False)):
+                count = sum(self._parameters[n].numel() for n in set(names.values()))
+                self.notices.append(
+                    f"{_place(path, layer)} has no rule: its per-record gradients are written out, "
+                    f"{count:,} numbers for each record of a micro-batch"
+                )
+                self._plan.append((path, layer, self._fallback_forward(path, layer, names)))
+                planned.add(id(layer))
+                inside.append(f"{path}." if path else "")
+
+    def _names_of(self, layer: nn.Module) -> dict[str, str]:
+        """Trainable parameters of a layer: its own name for each → the name in the layout."""
+        return {
+            local: self._canonical[id(p)]
+            for local, p in layer.named_parameters(remove_duplicate=False)
+            if id(p) in self._canonical
+        }
+
+    def _recorded_forward(
+        self, path: str, layer: nn.Module, found: Rule, names: dict[str, str]
+    ) -> Callable[..., Any]:
+        parameters = [self._parameters[name] for name in set(names.values())]
+        tap = functools.partial(self._tap, path, layer, names)
+
+        def forward(*inputs: Any, **options: Any) -> Any:
+            if self._bypass or not torch.is_grad_enabled():
+                return type(layer).forward(layer, *inputs, **options)
+            for p in parameters:
+                p.requires_grad_(False)
+            try:
+                return found.forward(layer, tap, *inputs, **options)
+            finally:
+                for p in parameters:
+                    p.requires_grad_(True)
+
+        return forward
+
+    def _fallback_forward(self, path: str, layer: nn.Module, names: dict[str, str]) -> Callable[..., Any]:
+        tap = functools.partial(self._tap, path, layer, names)
+
+        def forward(*inputs: Any, **options: Any) -> Any:
+            original = functools.partial(type(layer).forward, layer)
+            if self._bypass or not torch.is_grad_enabled():
+                return original(*inputs, **options)
+            patched = vars(layer).pop("forward")
+            self._bypass = True
+            try:
+                return expanded_forward(layer, set(names), self._records, tap, inputs, options)
+            except UnsafeModule as e:
+                raise UnsafeModule(f"{_place(path, layer)}: {e}") from e
+            finally:
+                self._bypass = False
+                vars(layer)["forward"] = patched
+
+        return forward
+
+    def _tap(
+        self,
+        path: str,
+        layer: nn.Module,
+        names: Mapping[str, str],
+        tensor: Tensor,
+        then: Callable[[Tensor], Gradients],
+        reads: tuple[Any, ...] = (),
+        dim: int = 0,
+    ) -> Tensor:
+        if tensor.dim() <= dim or tensor.shape[dim] != self._records:
+            raise UnsafeModule(
+                f"{_place(path, layer)} gave a tensor of shape {tuple(tensor.shape)} for a batch of "
+                f"{self._records} records: the record must be dimension {dim} "
+                "(use batch_first=True, and keep records out of other dimensions)"
+            )
+        if not tensor.requires_grad:
+            if tensor._base is not None or any(tensor is x for x in reads):
+                tensor = tensor.clone()
+            tensor = _Start.apply(self._anchor, tensor)  # type: ignore[no-untyped-call]
+        edge = get_gradient_edge(tensor)
+        versions = tuple((x, x._version) for x in reads if isinstance(x, Tensor))
+        self._uses.append(_Use(_place(path, layer), names, edge, dim, then, versions))
+        return tensor
+
+    @contextmanager
+    def _patched(self) -> Iterator[None]:
+        for _, layer, forward in self._plan:
+            vars(layer)["forward"] = forward
+        try:
+            yield
+        finally:
+            for _, layer, _ in self._plan:
+                vars(layer).pop("forward", None)
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Runs the model once on a batch; what the backward pass will need is kept."""
+        tensors = [x for x in (*inputs, *options.values()) if isinstance(x, Tensor) and x.dim()]
+        if not tensors:
+            raise UnsafeModule("the model got no tensor whose first dimension counts the records")
+        self._records = len(tensors[0])
+        self._uses = []
+        with self._patched(), torch.enable_grad():
+            return self.module(*inputs, **options)
+
+    def backward(self, losses: Tensor) -> Recorded:
+        """Runs one backward pass from a vector of losses, one per record."""
+        uses, self._uses = self._uses, []
+        if losses.shape != (self._records,):
+            raise UnsafeModule(
+                f"{self._records} records need a vector of {self._records} losses, one each; "
+                f"got shape {tuple(losses.shape)} (use reduction='none')"
+            )
+        if self._records == 0:
+            return Recorded(self.layout, 0, {})
+        if not losses.requires_grad:
+            raise UnsafeModule("the losses do not depend on any trainable parameter")
+        edges = [use.edge for use in uses]
+        if self._unprobed and self._records > 1:
+            _probe(losses, uses)
+            self._unprobed = False
+        watched = list(self._parameters.values())
+        found = torch.autograd.grad(losses.sum(), [*edges, *watched], allow_unused=True)
+        strays = [n for n, g in zip(self._parameters, found[len(edges) :], strict=True) if g is not None]
+        if strays:
+            raise UnsafeModule(
+                f"{', '.join(strays)}: used outside of the layer that owns it, where no rule sees it; "
+                "call the layer itself, or register a rule for the module that uses it"
+            )
+        gathered: dict[str, list[Any]] = {}
+        for use, error in zip(uses, found, strict=False):
+            if error is None:
+                continue
+            for x, version in use.reads:
+                if x._version != version:
+                    raise UnsafeModule(f"{use.layer}: its input was changed in place after it was read")
+            for local, gradients in use.then(error).items():
+                if local in use.names:
+                    gathered.setdefault(use.names[local], []).append(gradients)
+        return Recorded.gather(self.layout, self._records, gathered)
+
+
+def _probe(losses: Tensor, uses: list[_Use]) -> None:
+    """Refuses a model in which the loss of one record depends on another record's activations."""
+    errors = torch.autograd.grad(losses[0], [u.edge for u in uses], retain_graph=True, allow_unused=True)
+    for use, error in zip(uses, errors, strict=True):
+        if error is not None and bool(error.movedim(use.dim, 0)[1:].any()):
+            raise UnsafeModule(
+                f"{use.layer}: the loss of one record depends on other records, so clipping would protect "
+                "nobody; remove what mixes records (batch normalisation, a loss over pairs, a batch that "
+                "is not the first dimension)"
+            )
+
+
+def _refuse(path: str, layer: nn.Module) -> None:
+    """Layers that can never be clipped per record."""
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
+        layer.training or not layer.track_running_stats
+    ):
+        raise UnsafeModule(f"{_place(path, layer)} mixes the records of a batch: use GroupNorm instead")
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and (
+        layer.training and layer.track_running_stats
+    ):
+        raise UnsafeModule(
+            f"{_place(path, layer)} keeps statistics of records without noise: switch them off"
+        )
+    for name, p in layer.named_parameters(recurse=False):
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise UnsafeModule(f"{_place(path, layer)} has no {name} yet: run the model once before training")
+
+
+def _place(path: str, layer: nn.Module) -> str:
+    return f"{path or 'the model'} ({type(layer).__name__})"
