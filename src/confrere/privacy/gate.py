@@ -1,0 +1,135 @@
+"""The one door out of the building: whatever leaves a site has passed these rules.
+
+| rule | what it stops |
+|---|---|
+| tagged | a bare number, or weights without custody: nobody said what shaped them |
+| not_private | anything PRIVATE, whatever a study says |
+| consented | anything UNPROVEN, unless the site has accepted that |
+| finite | NaN and infinity, which would spread to every peer |
+| within_limits | more than the site lets out at once |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from confrere.core.custody import Custody, Scalar
+from confrere.core.errors import ConfrereError, CustodyError, StudyError, TrainingError
+from confrere.core.events import Event
+from confrere.core.model import Model
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may leave in one go."""
+
+    bytes: int = 256 * 2**20
+    scalars: int = 64
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Lets through what may leave, refuses the rest, and says why.
+
+    `on_event` hears of every refusal; the notice names the rule and the thing, never a value.
+    """
+
+    accept_unproven: bool = False
+    limits: Limits = field(default_factory=Limits)
+    site: str | None = None
+    on_event: Callable[[Event], None] | None = None
+
+    def admit(
+        self, model: Model | None, scalars: Mapping[str, Scalar] | None = None, *, round: int | None = None
+    ) -> tuple[Model | None, Mapping[str, Scalar]]:
+        """The same model and numbers, if they may leave; otherwise an error, and nothing has left."""
+        leaving = Leaving(model, dict(scalars or {}))
+        try:
+            for rule in RULES:
+                rule(self, leaving)
+        except ConfrereError as refusal:
+            if self.on_event is not None:
+                self.on_event(
+                    Event("notice", self.site, round, data={"text": f"refused at the gate: {refusal}"})
+                )
+            raise
+        return leaving.model, leaving.scalars
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """What stands at the gate."""
+
+    model: Model | None
+    scalars: Mapping[str, Scalar]
+
+    def tags(self) -> Iterator[tuple[str, Custody]]:
+        """Each thing, in words, with its custody."""
+        if self.model is not None:
+            yield "model", self.model.custody
+        for name, scalar in self.scalars.items():
+            yield f'number ("{name}")', scalar.custody
+
+
+def tagged(gate: Gate, leaving: Leaving) -> None:
+    model: Any = leaving.model
+    if model is not None and not (isinstance(model, Model) and isinstance(model.custody, Custody)):
+        raise CustodyError(
+            "weights without custody cannot be sent; wrap them in a Model that says who may see them"
+        )
+    for name, scalar in leaving.scalars.items():
+        if not (isinstance(scalar, Scalar) and isinstance(scalar.custody, Custody)):
+            raise CustodyError(
+                f'a bare number cannot be sent: "{name}" does not say what shaped it; '
+                f"public({name}) if no record did, private({name}) if one did"
+            )
+
+
+def not_private(gate: Gate, leaving: Leaving) -> None:
+    for thing, custody in leaving.tags():
+        if custody >= Custody.PRIVATE:
+            raise CustodyError(
+                f"a private {thing} may not leave the site; only what was trained with "
+                "differential privacy, or never saw a record, may"
+            )
+
+
+def consented(gate: Gate, leaving: Leaving) -> None:
+    for thing, custody in leaving.tags():
+        if custody == Custody.UNPROVEN and not gate.accept_unproven:
+            raise CustodyError(
+                f"a {thing} without a proven privacy guarantee may not leave the site; "
+                "change the study, or accept it with accept_unproven_privacy = true in site.toml"
+            )
+
+
+def finite(gate: Gate, leaving: Leaving) -> None:
+    if leaving.model is not None and not leaving.model.params.is_finite():
+        broken = [n for n, t in leaving.model.params.items() if not t.isfinite().all()]
+        raise TrainingError(
+            f'a model with NaN or infinite weights (in "{broken[0]}") is not sent; '
+            "train with a smaller learning rate"
+        )
+    for name, scalar in leaving.scalars.items():
+        if not isfinite(scalar.value):
+            raise TrainingError(f'the number "{name}" is not finite, so it is not sent')
+
+
+def within_limits(gate: Gate, leaving: Leaving) -> None:
+    if len(leaving.scalars) > gate.limits.scalars:
+        raise StudyError(
+            f"{len(leaving.scalars)} numbers at once; this site lets {gate.limits.scalars} leave with a model"
+        )
+    if leaving.model is not None:
+        size = sum(t.numel() * t.element_size() for t in leaving.model.params.values())
+        if size > gate.limits.bytes:
+            raise StudyError(
+                f"a model of {size:,} bytes; this site lets {gate.limits.bytes:,} leave at once: "
+                "choose a smaller proxy, or raise the site's own limit"
+            )
+
+
+RULES: tuple[Callable[[Gate, Leaving], None], ...] = (tagged, not_private, consented, finite, within_limits)
