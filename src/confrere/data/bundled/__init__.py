@@ -1,0 +1,7 @@
+"""Real data sets that come along: `federation(name, seed=…)` opens one, `catalogue()` lists them."""
+
+from __future__ import annotations
+
+from confrere.data.bundled.catalogue import catalogue, federation
+
+__all__ = ["catalogue", "federation"]

@@ -1,0 +1,153 @@
+"""The label of each record, by the schema alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from confrere.core.errors import DataError
+from confrere.data.origin import origin_of, place, some
+from confrere.data.records import Task
+from confrere.data.schema import Column, Label, Schema
+from confrere.data.values import as_flags, as_numbers, as_text
+
+
+def task_of(schema: Schema) -> Task:
+    """What the schema asks of a model."""
+    label = schema.label
+    features = tuple(schema.features) if len(schema.inputs) == 1 else ()
+    branches, at = [], 0
+    for column in schema.columns:
+        width = len(column.features)
+        if column.kind == "image" and len(schema.columns) > 1:
+            branches.append((column.name, at, (column.channels, *column.size)))
+        at += width
+    if label.kind == "regression":
+        low, high = label.range or (-1.0, 1.0)
+        return Task("regression", (), schema.inputs, features, (low + high) / 2, (high - low) / 2, label.unit,
+                    tuple(branches))  # fmt: skip
+    if label.kind == "multilabel":
+        return Task("multilabel", label.columns, schema.inputs, features, branches=tuple(branches))
+    kind = "multiclass" if label.kind == "multiclass" else "binary"
+    classes = label.classes or ("no", "yes")
+    return Task("binary" if kind == "binary" else "multiclass", classes, schema.inputs, features,
+                branches=tuple(branches))  # fmt: skip
+
+
+def encode_label(
+    frame: pd.DataFrame, label: Label, notes: list[str]
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """The targets of the records that have one, and which records those are."""
+    for name in label.all_columns:
+        if name not in frame.columns:
+            raise DataError(
+                f"{origin_of(frame).name}: the label column {name!r} is not there; "
+                f"columns are {some([str(c) for c in frame.columns], 12)}"
+            )
+    if label.kind == "multilabel":
+        return _multilabel(frame, label, notes)
+    series = frame[label.column]
+    if label.kind == "regression":
+        values = _regression(frame, label, series)
+        known = ~np.isnan(values)
+        _refuse_gaps(frame, label, known, notes)
+        return values[known].astype(np.float32), known
+    if label.kind == "survival":
+        values = _survival(frame, label, notes)
+    elif label.above is not None:
+        numbers = as_numbers(frame, series, _column(label))
+        values = np.where(np.isnan(numbers), np.nan, (numbers > label.above).astype(float))
+    else:
+        values = _classes(frame, label, series)
+    known = ~np.isnan(values)
+    if label.kind != "survival":
+        _refuse_gaps(frame, label, known, notes)
+    return values[known].astype(np.int64), known
+
+
+def _column(label: Label, name: str = "") -> Column:
+    return Column(name or label.column, range=(-1e300, 1e300), missing=label.missing, identifying=False)
+
+
+def _refuse_gaps(frame: pd.DataFrame, label: Label, known: NDArray[np.bool_], notes: list[str]) -> None:
+    if known.all():
+        return
+    if label.unlabelled == "refuse":
+        at = int(np.flatnonzero(~known)[0])
+        raise DataError(
+            f"{place(frame, at, label.column)}: the label is missing ({(~known).sum()} such records); "
+            'to leave these records out, say unlabelled = "drop" in the schema'
+        )
+    notes.append(f"{(~known).sum()} records without a label were left out")
+
+
+def _classes(frame: pd.DataFrame, label: Label, series: pd.Series[Any]) -> NDArray[np.float64]:
+    if not label.classes:
+        column = Column(label.column, kind="flag", missing=label.missing, identifying=False)
+        return as_flags(frame, series, column)[0]
+    texts = as_text(series, label.missing)
+    if label.groups:
+        known = {value: name for name, values in label.groups for value in values}
+        rest = known.pop("*", None)
+        found = texts.map(known)
+        if rest is not None:
+            found = found.where(found.notna() | texts.isna(), rest)
+    else:
+        found = texts.where(texts.isin(label.classes), None)
+    strange = found.isna().to_numpy() & texts.notna().to_numpy()
+    if strange.any():
+        at = int(np.flatnonzero(strange)[0])
+        raise DataError(
+            f"{place(frame, at, label.column)}: {texts.iloc[at]!r} is not a class of the label "
+            f"({', '.join(label.classes)}); not known: {some(sorted(set(texts[strange])))}"
+        )
+    codes = pd.Categorical(found, categories=list(label.classes)).codes.astype(np.float64)
+    return np.where(codes < 0, np.nan, codes)
+
+
+def _regression(frame: pd.DataFrame, label: Label, series: pd.Series[Any]) -> NDArray[np.float64]:
+    numbers = as_numbers(frame, series, _column(label))
+    low, high = label.range or (-1.0, 1.0)
+    outside = (numbers < low) | (numbers > high)
+    if outside.any():
+        at = int(np.flatnonzero(outside)[0])
+        raise DataError(
+            f"{place(frame, at, label.column)}: {numbers[at]:g} is not within {low:g} … {high:g} "
+            f"({outside.sum()} such values); correct it, or widen the label's range"
+        )
+    return np.asarray((numbers - (low + high) / 2) / ((high - low) / 2))
+
+
+def _survival(frame: pd.DataFrame, label: Label, notes: list[str]) -> NDArray[np.float64]:
+    event, unknown = as_flags(
+        frame,
+        frame[label.column],
+        Column(label.column, kind="flag", missing=label.missing, identifying=False),
+    )
+    time = as_numbers(frame, frame[label.time], _column(label, label.time))
+    horizon = label.horizon or 0.0
+    unknown = unknown | np.isnan(time)
+    _refuse_gaps(frame, label, ~unknown, notes)
+    happened = (event == 1) & (time <= horizon)
+    lost = (event == 0) & (time < horizon)
+    if lost.any():
+        notes.append(f"{lost.sum()} records were lost to follow-up before {horizon:g} and were left out")
+    return np.where(unknown | lost, np.nan, happened.astype(float))
+
+
+def _multilabel(
+    frame: pd.DataFrame, label: Label, notes: list[str]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    columns = []
+    for name in label.columns:
+        values, gaps = as_flags(
+            frame, frame[name], Column(name, kind="flag", missing=label.missing, identifying=False)
+        )
+        columns.append(np.where(gaps, np.nan, values))
+    values = np.stack(columns, axis=1)
+    known: NDArray[np.bool_] = np.asarray(~np.isnan(values).any(axis=1))
+    _refuse_gaps(frame, Label(column=label.columns[0], unlabelled=label.unlabelled), known, notes)
+    return values[known].astype(np.float32), known

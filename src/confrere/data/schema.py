@@ -1,0 +1,343 @@
+"""What columns mean: the part of a study on which sites agree without showing a record.
+
+A schema is PUBLIC. Encoding reads the schema and nothing else, so ranges and categories come from people or
+from clinical reference values, never from the records. What a draft drew from records is listed in a column's
+`private` until a person confirms it; such a schema cannot be used or shared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from confrere.core.errors import StudyError
+from confrere.data.identifiers import looks_identifying
+from confrere.data.strict import build, plain
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+Interval = tuple[float, float]
+MISSING = " missing"
+OTHER = "other"
+
+
+@dataclass(frozen=True, config=STRICT)
+class Derivation:
+    """How a column follows from others where a site does not have it.
+
+    days, years: from the first date to the second. difference, ratio: first and second. sum: of all.
+    bmi: weight in kg and height in cm.
+    """
+
+    how: Literal["days", "years", "difference", "ratio", "sum", "bmi"]
+    of: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.of) < 2 or (self.how != "sum" and len(self.of) != 2):
+            raise ValueError(f"{self.how} needs two columns in `of`, not {len(self.of)}")
+
+
+@dataclass(frozen=True, config=STRICT)
+class Column:
+    """One thing that is known about a patient, and how it becomes numbers."""
+
+    name: str
+    kind: Literal["number", "category", "flag", "date", "text", "image"] = "number"
+    meaning: str = ""
+    unit: str = ""
+    range: Interval | None = None
+    """What is plausible at all; a value outside is handled as `outside` says."""
+    usual: Interval | None = None
+    """The reference interval: scaled to −1 … 1. Without it the range is."""
+    scale: Literal["linear", "log"] = "linear"
+    categories: tuple[str, ...] = ()
+    """For a flag: how no and yes are written, in this order."""
+    spellings: tuple[tuple[str, str], ...] = ()
+    """Pairs: what a file may say, and the category that is meant."""
+    missing: tuple[str, ...] = ()
+    """What stands for «not known», beside an empty field."""
+    gaps: Literal["indicator", "impute", "refuse"] = "indicator"
+    typical: float | str | None = None
+    """What is put in a gap; without it the middle of the scale, or no category."""
+    outside: Literal["refuse", "missing", "clip"] = "refuse"
+    unknown: Literal["refuse", "missing", "other"] = "refuse"
+    """What happens to a category that is not in the list."""
+    coarsen: Literal["", "year", "month", "decade"] = ""
+    """For a date: what is left of it."""
+    prefix: int = 0
+    """For a category such as a postcode: how many characters are left of it."""
+    derive: Derivation | None = None
+    also: tuple[str, ...] = ()
+    """Other names that files have for this column."""
+    identifying: bool | None = None
+    """False: a person has looked, and it identifies nobody."""
+    private: tuple[str, ...] = ()
+    """Fields that were drawn from records and that nobody has confirmed yet."""
+    encoding: Literal["hashed", "ids"] = "hashed"
+    """For a text: counts of hashed n-grams, or token numbers in order."""
+    buckets: int = 1024
+    ngrams: int = 1
+    length: int = 64
+    size: tuple[int, int] = (28, 28)
+    channels: Literal[1, 3] = 1
+
+    def __post_init__(self) -> None:
+        for problem in _column_problems(self):
+            raise ValueError(problem)
+
+    @property
+    def bounds(self) -> Interval:
+        """The interval that is scaled to −1 … 1."""
+        return self.usual or self.range or (-1.0, 1.0)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the numbers that this column becomes."""
+        own: tuple[str, ...] = (self.name,)
+        if self.kind == "category":
+            known = (*self.categories, OTHER) if self.unknown == "other" else self.categories
+            own = tuple(f"{self.name}={c}" for c in known)
+        elif self.kind == "text":
+            count = self.buckets if self.encoding == "hashed" else self.length
+            own = tuple(f"{self.name}[{i}]" for i in _upto(count))
+        elif self.kind == "image":
+            own = tuple(f"{self.name}[{i}]" for i in _upto(self.channels * self.size[0] * self.size[1]))
+        return (*own, self.name + MISSING) if self.has_indicator else own
+
+    @property
+    def has_indicator(self) -> bool:
+        return self.gaps == "indicator" and self.kind not in ("text", "image")
+
+
+_upto = range  # inside Column the name `range` means an interval
+
+
+def _column_problems(c: Column) -> list[str]:
+    out = []
+    for what in ("range", "usual"):
+        pair = getattr(c, what)
+        if pair is not None and not pair[0] < pair[1]:
+            out.append(
+                f"{what} = [{pair[0]:g}, {pair[1]:g}] is empty: the first number must be the smaller one"
+            )
+        if pair is not None and c.scale == "log" and pair[0] <= 0:
+            out.append(f"{what} starts at {pair[0]:g}; a log scale needs a number above 0")
+    if c.kind in ("number", "date") and c.range is None and c.usual is None:
+        example = "[1990, 2030] (years)" if c.kind == "date" else "[0, 120]"
+        out.append(
+            f"a {c.kind} needs a plausible range, for example range = {example}: "
+            "it may not come from the records"
+        )
+    if c.kind == "category" and not c.categories:
+        out.append("a category needs its list of categories: it may not come from the records")
+    if c.kind == "flag" and c.categories and len(c.categories) != 2:
+        out.append("a flag has two categories: how no and yes are written, in this order")
+    if len(set(c.categories)) != len(c.categories):
+        out.append("a category is listed twice")
+    for said, meant in c.spellings:
+        if meant not in c.categories:
+            out.append(f"spellings: {said!r} stands for {meant!r}, which is not a category")
+    if c.kind == "date" and not c.coarsen and c.identifying is not False:
+        out.append('a date identifies people: coarsen it (coarsen = "year"), or say identifying = false')
+    if c.coarsen and c.kind != "date":
+        out.append(f"coarsen = {c.coarsen!r} is for dates; for a postcode or a place use prefix = 2")
+    if c.typical is not None:
+        number = c.kind in ("number", "flag", "date")
+        if number and isinstance(c.typical, str):
+            out.append(f"typical = {c.typical!r} must be a number")
+        if c.kind == "category" and c.typical not in c.categories:
+            out.append(f"typical = {c.typical!r} is not one of the categories")
+    if c.buckets < 2 or c.ngrams < 1 or c.length < 1 or min(c.size) < 1 or c.prefix < 0:
+        out.append("buckets, ngrams, length, size and prefix must be positive")
+    unknown = set(c.private) - {f.name for f in fields(c)}
+    if unknown:
+        out.append(f"private names {sorted(unknown)[0]!r}, which is not a field of a column")
+    return out
+
+
+@dataclass(frozen=True, config=STRICT)
+class Label:
+    """What is predicted.
+
+    binary, multiclass: `classes` in order; `groups` puts several values into one class ("*" takes the rest);
+    `above` makes a number binary: above it is the second class. regression: `range` is scaled to −1 … 1.
+    survival: `column` says whether the event happened, `time` when; the event within `horizon` is the second
+    class, and who was lost before the horizon is left out. multilabel: `columns` of yes and no.
+    """
+
+    column: str = ""
+    kind: Literal["binary", "multiclass", "regression", "survival", "multilabel"] = "binary"
+    meaning: str = ""
+    unit: str = ""
+    classes: tuple[str, ...] = ()
+    groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    above: float | None = None
+    range: Interval | None = None
+    time: str = ""
+    horizon: float | None = None
+    columns: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unlabelled: Literal["refuse", "drop"] = "refuse"
+    also: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for problem in _label_problems(self):
+            raise ValueError(problem)
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        """Every column of the file that the label reads: none of them may be a feature."""
+        return tuple(c for c in (self.column, self.time, *self.columns) if c)
+
+
+def _label_problems(label: Label) -> list[str]:
+    out = []
+    if label.kind == "multilabel":
+        if len(label.columns) < 1:
+            out.append("a multilabel label needs `columns`")
+        return out
+    if not label.column:
+        out.append("a label needs its `column`")
+    if label.kind == "regression" and label.range is None:
+        out.append("a regression label needs a plausible range: it may not come from the records")
+    if label.kind == "survival" and (not label.time or not label.horizon):
+        out.append("a survival label needs `time` (a column) and `horizon` (in the unit of that column)")
+    if label.kind == "multiclass" and len(label.classes) < 2:
+        out.append("a multiclass label needs its `classes`: they may not come from the records")
+    if label.kind in ("binary", "survival") and len(label.classes) not in (0, 2):
+        out.append(f"a {label.kind} label has two classes, not {len(label.classes)}")
+    for name, _ in label.groups:
+        if name not in label.classes:
+            out.append(f"groups: {name!r} is not one of the classes")
+    return out
+
+
+@dataclass(frozen=True, config=STRICT)
+class Schema:
+    """The columns, the label, and what must not be used."""
+
+    label: Label
+    columns: tuple[Column, ...] = ()
+    patient: str = ""
+    """The column that says which records belong to one patient."""
+    site: str = ""
+    """The column that says where a record comes from, in a file that holds several sites."""
+    identifying: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    missing_columns: Literal["impute", "common", "refuse"] = "impute"
+    """A site lacks a whole column: treat it as missing, train on what all have, or refuse the site."""
+    repeats: Literal["visits", "drop", "refuse"] = "visits"
+    """Several records of one patient: they are visits (but not the same record twice); the same record twice
+    is dropped; or there must be one record per patient."""
+
+    def __post_init__(self) -> None:
+        for problem in _schema_problems(self):
+            raise ValueError(problem)
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the encoded numbers, in order."""
+        return [name for column in self.columns for name in column.features]
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The shape of one encoded record."""
+        if len(self.columns) == 1 and self.columns[0].kind == "image":
+            return (self.columns[0].channels, *self.columns[0].size)
+        return (sum(len(c.features) for c in self.columns),)
+
+    @property
+    def unconfirmed(self) -> list[str]:
+        """What was drawn from records and still waits for a person, as `column.field`."""
+        return [f"{c.name}.{field}" for c in self.columns for field in c.private]
+
+    def column(self, name: str) -> Column:
+        for c in self.columns:
+            if c.name == name:
+                return c
+        raise StudyError(f"schema: there is no column {name!r}")
+
+    def confirmed(self) -> Schema:
+        """The same schema after a person has looked at everything that was drawn from records."""
+        return replace(self, columns=tuple(replace(c, private=()) for c in self.columns))
+
+    def without(self, names: set[str]) -> Schema:
+        """The same schema without these columns."""
+        return replace(self, columns=tuple(c for c in self.columns if c.name not in names))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in a study's TOML: columns by name, defaults left out."""
+        out: dict[str, Any] = plain(self)
+        out["columns"] = {c.pop("name"): c for c in out.pop("columns", [])}
+        if "groups" in out["label"]:
+            out["label"]["groups"] = dict(out["label"]["groups"])
+        for column in out["columns"].values():
+            if "spellings" in column:
+                column["spellings"] = dict(column["spellings"])
+        return out
+
+    @staticmethod
+    def from_dict(table: Mapping[str, Any], where: str = "schema") -> Schema:
+        """From a study's TOML; a wrong key or type is a StudyError that names the place."""
+        return build(Schema, _rows(table, where), where)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for every site that agreed on the same schema."""
+        text = json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _rows(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Named tables (columns, groups, spellings) as the tuples that the dataclasses hold."""
+    out = dict(table)
+    columns = out.get("columns", {})
+    if not isinstance(columns, Mapping) or not all(isinstance(c, Mapping) for c in columns.values()):
+        raise StudyError(f'{where}.columns: write one table for each column, such as [{where}.columns."age"]')
+    rows = []
+    for name, column in columns.items():
+        row = {"name": name, **column}
+        if isinstance(row.get("spellings"), Mapping):
+            row["spellings"] = list(row["spellings"].items())
+        rows.append(row)
+    out["columns"] = rows
+    label = out.get("label")
+    if isinstance(label, str):
+        out["label"] = {"column": label}
+    elif isinstance(label, Mapping) and isinstance(label.get("groups"), Mapping):
+        out["label"] = {**label, "groups": list(label["groups"].items())}
+    return out
+
+
+def _schema_problems(s: Schema) -> list[str]:
+    out = []
+    names = [c.name for c in s.columns]
+    taken = {
+        **dict.fromkeys(s.unused, "is listed as unused"),
+        **dict.fromkeys(s.identifying, "is listed as identifying"),
+        **dict.fromkeys(s.label.all_columns, "is the label: it would give the answer away"),
+        **({s.site: "is the site"} if s.site else {}),
+        **({s.patient: "is the patient id"} if s.patient else {}),
+    }
+    for name in names:
+        if names.count(name) > 1:
+            out.append(f"the column {name!r} is there twice")
+        if name in taken:
+            out.append(f"the column {name!r} {taken[name]}; it cannot be a feature too")
+    for c in s.columns:
+        reason = looks_identifying(c.name)
+        harmless = c.identifying is False or c.coarsen or c.prefix or c.derive
+        if c.identifying or (reason and not harmless):
+            out.append(
+                f"the column {c.name!r} {reason or 'is identifying'}: take it out, coarsen it, "
+                "or say identifying = false"
+            )
+    sole = [c for c in s.columns if c.kind == "text" and c.encoding == "ids"]
+    if sole and len(s.columns) > 1:
+        out.append(f"the text {sole[0].name!r} is read as token numbers: it must be the only column")
+    return out

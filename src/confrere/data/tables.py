@@ -1,0 +1,107 @@
+"""A site's own files as frames: CSV, Parquet, Excel, SQL, NumPy, or a frame that is already there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from confrere.core.errors import DataError
+from confrere.data.delimited import Dialect, dialect, read_delimited, stream_delimited
+from confrere.data.encode import Encoded, encode, encode_table
+
+__all__ = ["LIMIT", "Encoded", "chunks", "encode", "encode_table", "read"]
+
+LIMIT = 2 * 1024**3
+"""The largest file, in bytes, that is read into memory without being asked twice."""
+TEXT = (".csv", ".tsv", ".txt", ".dat", ".gz", ".data")
+
+
+def read(
+    source: str | Path | pd.DataFrame,
+    *,
+    query: str = "",
+    delimiter: str = "",
+    encoding: str = "",
+    decimal: str = "",
+    sheet: str = "",
+    columns: list[str] | None = None,
+    limit: int = LIMIT,
+) -> pd.DataFrame:
+    """The records of a file, a database query or a frame. `limit` is in bytes.
+
+    What had to be found out about the file, such as its encoding, is said in `frame.attrs["notes"]`.
+    """
+    if isinstance(source, pd.DataFrame):
+        if source.empty:
+            raise DataError("the table has no record")
+        return source
+    if "://" in str(source):
+        from confrere.data.databases import read_sql
+
+        return read_sql(str(source), query)
+    path = existing(source, limit)
+    suffix = path.suffix.lower()
+    if suffix in (".parquet", ".pq"):
+        from confrere.data.binary import read_parquet
+
+        return read_parquet(path, columns)
+    if suffix in (".xlsx", ".xlsm"):
+        from confrere.data.binary import read_excel
+
+        return read_excel(path, sheet)
+    if suffix in (".npz", ".npy"):
+        from confrere.data.binary import read_numpy
+
+        return read_numpy(path)
+    how = delimited(path, delimiter, encoding, decimal)
+    frame = read_delimited(path, how, columns)
+    frame.attrs["notes"] = list(how.notes)
+    return frame
+
+
+def delimited(path: Path, delimiter: str = "", encoding: str = "", decimal: str = "") -> Dialect:
+    """How a text file is written; packed files must be unpacked first."""
+    if path.suffix.lower() in (".gz", ".zip", ".bz2", ".xz", ".7z"):
+        raise DataError(f"{path.name}: is packed; unpack it first")
+    if path.suffix.lower() == ".xls":
+        raise DataError(f"{path.name}: is an Excel file of the old kind; save it as .xlsx")
+    return dialect(path, delimiter, encoding, decimal)
+
+
+def existing(source: str | Path, limit: int) -> Path:
+    """The path of a file that is there, is a file, and is not larger than expected."""
+    path = Path(source)
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file")
+    if not path.is_file():
+        raise DataError(f"{path}: is not a file")
+    size = path.stat().st_size
+    if size == 0:
+        raise DataError(f"{path.name}: the file is empty")
+    if size > limit:
+        raise DataError(
+            f"{path.name}: has {size / 1024**2:,.0f} MB "
+            f"where at most {limit / 1024**2:,.0f} MB were expected. "
+            "Is it the right file? To read it piece by piece from the disk, say stream = true; "
+            "to read it whole, raise the limit."
+        )
+    return path
+
+
+def chunks(source: str | Path, rows: int = 100_000, **how: Any) -> Iterator[pd.DataFrame]:
+    """The records of a file in pieces, for files that do not fit into memory."""
+    if "://" in str(source):
+        from confrere.data.databases import stream_sql
+
+        yield from stream_sql(str(source), how.get("query", ""), rows)
+        return
+    path = existing(source, limit=1 << 62)
+    if path.suffix.lower() in (".parquet", ".pq"):
+        from confrere.data.binary import stream_parquet
+
+        yield from stream_parquet(path, rows)
+    else:
+        yield from stream_delimited(path, delimited(path, **how), rows)

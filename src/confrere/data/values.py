@@ -1,0 +1,140 @@
+"""Fields of a file as numbers, flags, dates and texts; whatever is none of these is named with its line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from confrere.core.errors import DataError
+from confrere.data.delimited import GAPS
+from confrere.data.origin import place, some
+from confrere.data.schema import Column
+
+NO = ("0", "f", "false", "n", "no", "nein", "non", "absent", "negative", "-")
+YES = ("1", "t", "true", "y", "yes", "ja", "oui", "si", "present", "positive", "+")
+
+
+def as_text(series: pd.Series[Any], missing: tuple[str, ...] = ()) -> pd.Series[Any]:
+    """Stripped strings, None where there is nothing; a whole number has no decimal point."""
+    if pd.api.types.is_bool_dtype(series):
+        out = series.map({True: "true", False: "false"}).astype(object)
+    elif pd.api.types.is_numeric_dtype(series):
+        numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) < 1e15)
+        out = pd.Series(
+            [str(int(x)) if w else repr(float(x)) for x, w in zip(numbers, whole, strict=True)], dtype=object
+        )
+        out[np.isnan(numbers)] = None
+    else:
+        out = series.astype(object).map(lambda x: None if _nothing(x) else str(x).strip())
+    out.index = series.index
+    out = out.astype(object)
+    return out.where(~out.isin([*GAPS, *missing]), None)
+
+
+def _nothing(x: object) -> bool:
+    return x is None or x is pd.NA or x is pd.NaT or (isinstance(x, float) and np.isnan(x))
+
+
+def as_numbers(frame: pd.DataFrame, series: pd.Series[Any], column: Column) -> NDArray[np.float64]:
+    """Numbers, NaN where missing; anything else is refused with its line."""
+    if pd.api.types.is_bool_dtype(series):
+        return series.to_numpy(dtype=np.float64, na_value=np.nan)
+    if pd.api.types.is_numeric_dtype(series):
+        numbers = series.to_numpy(dtype=np.float64, na_value=np.nan).copy()
+        for code in column.missing:
+            if (value := _float(code)) is not None:
+                numbers[numbers == value] = np.nan
+    else:
+        texts = as_text(series, column.missing)
+        numbers = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan).copy()
+        wrong = np.isnan(numbers) & texts.notna().to_numpy()
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            kinds = sorted({str(t) for t in texts[wrong]})
+            raise DataError(
+                f"{place(frame, at, column.name)}: {texts.iloc[at]!r} is not a number "
+                f"(not numbers: {some(kinds)}, {wrong.sum()} in all). If it means «not known», "
+                "list it as `missing` in the schema."
+            )
+    if np.isinf(numbers).any():
+        at = int(np.flatnonzero(np.isinf(numbers))[0])
+        raise DataError(f"{place(frame, at, column.name)}: {numbers[at]} is not a finite number")
+    return numbers
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def as_flags(
+    frame: pd.DataFrame, series: pd.Series[Any], column: Column
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Zeros and ones, and where nothing is known."""
+    texts = as_text(series, column.missing)
+    if column.categories:
+        known = {column.categories[0]: 0.0, column.categories[1]: 1.0}
+        known.update({said: known[meant] for said, meant in column.spellings})
+    else:
+        known = {**dict.fromkeys(NO, 0.0), **dict.fromkeys(YES, 1.0)}
+        texts = texts.str.lower()
+    values: NDArray[np.float64] = np.array(texts.map(known), dtype=np.float64)
+    gaps = texts.isna().to_numpy()
+    strange = np.isnan(values) & ~gaps
+    if strange.any():
+        if column.unknown == "missing":
+            return values, gaps | strange
+        at = int(np.flatnonzero(strange)[0])
+        raise DataError(
+            f"{place(frame, at, column.name)}: {texts.iloc[at]!r} is neither yes nor no "
+            f'({strange.sum()} such values); say how they are written: categories = ["no", "yes"]'
+        )
+    return values, gaps
+
+
+def as_dates(frame: pd.DataFrame, series: pd.Series[Any], column: Column) -> NDArray[np.float64]:
+    """Years with a fraction, as coarse as the schema says, NaN where missing."""
+    dates = parse_dates(frame, series, column.name, column.missing)
+    years = dates.dt.year.to_numpy(dtype=np.float64, na_value=np.nan)
+    if column.coarsen == "decade":
+        return np.asarray(np.floor(years / 10) * 10)
+    if column.coarsen == "year":
+        return np.asarray(years)
+    months = dates.dt.month.to_numpy(dtype=np.float64, na_value=np.nan)
+    if column.coarsen == "month":
+        return np.asarray(years + (months - 1) / 12)
+    return np.asarray(years + dates.dt.dayofyear.to_numpy(dtype=np.float64, na_value=np.nan) / 366)
+
+
+def parse_dates(
+    frame: pd.DataFrame, series: pd.Series[Any], name: str, missing: tuple[str, ...] = ()
+) -> pd.Series[Any]:
+    """Dates written year first, or in one unmistakable order throughout the column."""
+    if pd.api.types.is_datetime64_any_dtype(series):
+        return series
+    texts = as_text(series, missing)
+    if pd.api.types.is_numeric_dtype(series) and texts.dropna().str.fullmatch(r"\d{4}").all():
+        return pd.to_datetime(texts, format="%Y", errors="coerce")
+    best: pd.Series[Any] | None = None
+    fits = []
+    for form in ("ISO8601", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d"):
+        tried = pd.to_datetime(texts, format=form, errors="coerce", utc=False)
+        if not (tried.isna() & texts.notna()).any():
+            fits.append(form)
+            best = tried if best is None else best
+    if best is not None and not ({"%d/%m/%Y", "%m/%d/%Y"} <= set(fits) and texts.notna().any()):
+        return best
+    if best is not None:
+        raise DataError(
+            f"{place(frame, 0, name)}: {texts.dropna().iloc[0]!r} may be day first or month first; "
+            "write dates as 2024-12-31"
+        )
+    iso = pd.to_datetime(texts, format="ISO8601", errors="coerce")
+    at = int(np.flatnonzero((iso.isna() & texts.notna()).to_numpy())[0])
+    raise DataError(f"{place(frame, at, name)}: {texts.iloc[at]!r} is not a date; write dates as 2024-12-31")
