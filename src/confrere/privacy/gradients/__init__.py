@@ -9,17 +9,13 @@ Layers have rules (`@rule`); a layer without one goes through a general, slower 
 `recorder.notices` names. A parameter that nothing covers is refused.
 """
 
-from confrere.privacy.gradients import (
-    convolution as convolution,
-)
-from confrere.privacy.gradients import (
-    embedding as embedding,
-)
-from confrere.privacy.gradients import (
-    linear as linear,
-)
-from confrere.privacy.gradients import (
-    normalisation as normalisation,
+from confrere.privacy.gradients import (  # noqa: F401 (each registers its rules)
+    attention,
+    convolution,
+    embedding,
+    linear,
+    normalisation,
+    recurrent,
 )
 from confrere.privacy.gradients.forms import (
     Explicit,

@@ -31,11 +31,16 @@ class Tap(Protocol):
     """Asks for the gradient of a tensor, and says what the layer's per-record gradients are then.
 
     `reads` are the tensors that `then` will look at again: they may not be changed in place meanwhile.
-    The tensor that is returned takes the place of the one that was given.
+    `dim` is the dimension that counts the records. The tensor that is returned takes the place of the
+    one that was given.
     """
 
     def __call__(
-        self, tensor: Tensor, then: Callable[[Tensor], Gradients], reads: tuple[Any, ...] = ()
+        self,
+        tensor: Tensor,
+        then: Callable[[Tensor], Gradients],
+        reads: tuple[Any, ...] = (),
+        dim: int = 0,
     ) -> Tensor: ...
 
 

@@ -1,0 +1,166 @@
+"""RNN, GRU and LSTM: any number of layers, both directions, with or without the batch first.
+
+The projection of all inputs is one product, and its gradient (that of the gates before their
+activation) is all that the rule needs: the weights are linear layers whose positions are time steps.
+The recurrence runs in an autograd function of its own, which never touches a weight gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from confrere.core.errors import UnsafeModule
+from confrere.privacy.gradients.forms import Explicit, Outer
+from confrere.privacy.gradients.recurrence import GRUSteps, LSTMSteps, RNNSteps
+from confrere.privacy.gradients.registry import Gradients, Tap, rewrite
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """The weights of one layer in one direction, and what they are called."""
+
+    suffix: str
+    w_input: Tensor
+    w_hidden: Tensor
+    b_input: Tensor | None
+    b_hidden: Tensor | None
+
+    @classmethod
+    def of(cls, layer: nn.RNNBase, depth: int, reverse: bool) -> _Direction:
+        suffix = f"_l{depth}{'_reverse' if reverse else ''}"
+        names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+        return cls(suffix, *(getattr(layer, name + suffix, None) for name in names))  # type: ignore[arg-type]
+
+    def gradients(self, steps: Tensor, error: Tensor, hidden: Tensor, hidden_error: Tensor) -> Gradients:
+        """From what went in and the gradient of the gates, each time × records × features."""
+        error, hidden_error = error.transpose(0, 1), hidden_error.transpose(0, 1)
+        out: dict[str, Any] = {
+            f"weight_ih{self.suffix}": Outer(error, steps.transpose(0, 1)),
+            f"weight_hh{self.suffix}": Outer(hidden_error, hidden.transpose(0, 1)),
+        }
+        if self.b_input is not None:
+            out[f"bias_ih{self.suffix}"] = Explicit(error.sum(1))
+            same = hidden_error is error or hidden_error.data_ptr() == error.data_ptr()
+            out[f"bias_hh{self.suffix}"] = (
+                out[f"bias_ih{self.suffix}"] if same else Explicit(hidden_error.sum(1))
+            )
+        return out
+
+    def both_biases(self) -> Tensor | None:
+        return None if self.b_input is None or self.b_hidden is None else self.b_input + self.b_hidden
+
+
+State = tuple[Tensor, ...]
+Cell = Callable[[nn.RNNBase, Tap, _Direction, Tensor, State], tuple[Tensor, State]]
+"""(layer, tap, weights, inputs, first state) → outputs of all steps, last state."""
+
+
+def _before(first: Tensor, outputs: Tensor) -> Tensor:
+    """The hidden state that each step starts from."""
+    return torch.cat([first.detach().unsqueeze(0), outputs.detach()[:-1]])
+
+
+def _lstm_cell(
+    layer: nn.RNNBase, tap: Tap, w: _Direction, steps: Tensor, state: State
+) -> tuple[Tensor, State]:
+    hidden: list[Tensor] = []
+    gates = F.linear(steps, w.w_input, w.both_biases())
+    gates = tap(gates, lambda error: w.gradients(steps.detach(), error, hidden[0], error), (steps,), dim=1)
+    outputs, last = LSTMSteps.apply(gates, *state, w.w_hidden)  # type: ignore[no-untyped-call]
+    hidden.append(_before(state[0], outputs))
+    return outputs, (outputs[-1], last)
+
+
+def _rnn_cell(
+    layer: nn.RNNBase, tap: Tap, w: _Direction, steps: Tensor, state: State
+) -> tuple[Tensor, State]:
+    hidden: list[Tensor] = []
+    sums = F.linear(steps, w.w_input, w.both_biases())
+    sums = tap(sums, lambda error: w.gradients(steps.detach(), error, hidden[0], error), (steps,), dim=1)
+    relu = getattr(layer, "nonlinearity", "tanh") == "relu"
+    outputs = RNNSteps.apply(sums, *state, w.w_hidden, relu)  # type: ignore[no-untyped-call]
+    hidden.append(_before(state[0], outputs))
+    return outputs, (outputs[-1],)
+
+
+def _gru_cell(
+    layer: nn.RNNBase, tap: Tap, w: _Direction, steps: Tensor, state: State
+) -> tuple[Tensor, State]:
+    hidden: list[Tensor] = []
+
+    def gradients(error: Tensor) -> Gradients:
+        reset = hidden[1]
+        size = reset.shape[2]
+        hidden_error = torch.cat([error[..., : 2 * size], error[..., 2 * size :] * reset], 2)
+        return w.gradients(steps.detach(), error, hidden[0], hidden_error)
+
+    sums = tap(F.linear(steps, w.w_input, w.b_input), gradients, (steps,), dim=1)
+    outputs, reset = GRUSteps.apply(sums, *state, w.w_hidden, w.b_hidden)  # type: ignore[no-untyped-call]
+    hidden += [_before(state[0], outputs), reset.detach()]
+    return outputs, (outputs[-1],)
+
+
+def _accepts(layer: nn.RNNBase) -> bool:
+    if layer.proj_size:
+        raise UnsafeModule("an LSTM with proj_size has no rule: use a Linear layer after it")
+    return True
+
+
+def _run(layer: nn.RNNBase, tap: Tap, cell: Cell, input: Tensor, first: State) -> tuple[Tensor, State]:
+    """All layers and directions; `first` holds the first states, layers·directions × records × size."""
+    steps = input.transpose(0, 1) if layer.batch_first else input
+    directions = 2 if layer.bidirectional else 1
+    last: list[State] = []
+    for depth in range(layer.num_layers):
+        if depth and layer.dropout:
+            steps = F.dropout(steps, layer.dropout, layer.training)
+        found = []
+        for reverse in range(directions):
+            weights = _Direction.of(layer, depth, bool(reverse))
+            state = tuple(s[depth * directions + reverse] for s in first)
+            outputs, end = cell(layer, tap, weights, steps.flip(0) if reverse else steps, state)
+            found.append(outputs.flip(0) if reverse else outputs)
+            last.append(end)
+        steps = torch.cat(found, 2) if directions == 2 else found[0]
+    outputs = steps.transpose(0, 1) if layer.batch_first else steps
+    return outputs, tuple(torch.stack(states) for states in zip(*last, strict=True))
+
+
+def _zeros(layer: nn.RNNBase, input: Any) -> Tensor:
+    if isinstance(input, PackedSequence):
+        raise UnsafeModule("packed sequences have no rule: give the padded tensor and mask the loss")
+    if input.dim() != 3:
+        raise UnsafeModule(f"a recurrent layer needs a batch of sequences, not shape {tuple(input.shape)}")
+    count = layer.num_layers * (2 if layer.bidirectional else 1)
+    return input.new_zeros(count, input.shape[0 if layer.batch_first else 1], layer.hidden_size)
+
+
+@rewrite(nn.LSTM, accepts=_accepts)
+def lstm(layer: nn.LSTM, tap: Tap, input: Tensor, hx: Any = None) -> Any:
+    """LSTM: four gates a step."""
+    zeros = _zeros(layer, input)
+    outputs, last = _run(layer, tap, _lstm_cell, input, (zeros, zeros) if hx is None else tuple(hx))
+    return outputs, last
+
+
+@rewrite(nn.RNN)
+def rnn(layer: nn.RNN, tap: Tap, input: Tensor, hx: Tensor | None = None) -> Any:
+    """Plain recurrence with tanh or ReLU."""
+    zeros = _zeros(layer, input)
+    outputs, (last,) = _run(layer, tap, _rnn_cell, input, (zeros if hx is None else hx,))
+    return outputs, last
+
+
+@rewrite(nn.GRU)
+def gru(layer: nn.GRU, tap: Tap, input: Tensor, hx: Tensor | None = None) -> Any:
+    """GRU: its third gate sees the hidden state through the reset gate, so that has its own error."""
+    zeros = _zeros(layer, input)
+    outputs, (last,) = _run(layer, tap, _gru_cell, input, (zeros if hx is None else hx,))
+    return outputs, last
