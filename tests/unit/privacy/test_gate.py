@@ -18,6 +18,7 @@ def model(custody: Custody = Custody.PROTECTED, value: float = 1.0) -> Model:
     return Model(Params({"w": torch.full((4,), value)}), "tiny", custody)
 
 
+UNPROVEN = Scalar(1.0, Custody.UNPROVEN)
 LAX = Gate(accept_unproven=True)
 REFUSED = {
     "a private model": (LAX, model(Custody.PRIVATE), {}, "not_private", CustodyError),

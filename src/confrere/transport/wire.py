@@ -1,0 +1,339 @@
+"""Parcels as bytes: a strict header and safetensors, of which there is exactly one spelling.
+
+    "CFP1" · header length (4 bytes, big-endian) · header (JSON) · tensors (safetensors, if there is a model)
+
+Both JSON texts are canonical: sorted keys, no spaces, and tensors in the order of their names without gaps.
+So equal parcels are equal bytes, and `decode` simply refuses any text that it would not have written itself:
+duplicate keys, other orders, overlaps and paddings need no rule of their own. Sizes and counts are
+checked before anything is parsed. Nothing is ever unpickled. Whatever is wrong is a `BadParcel`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import torch
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from confrere.core.custody import Custody, Scalar
+from confrere.core.errors import BadParcel, CustodyError
+from confrere.core.model import Model
+from confrere.core.params import Params, Shapes
+from confrere.core.parcel import Parcel
+
+MAGIC = b"CFP1"
+PREFIX = struct.Struct(">4sI")
+TENSOR_PREFIX = struct.Struct("<Q")  # safetensors: the length of its own header
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
+    "BOOL": torch.bool,
+}  # fmt: skip
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a site is willing to take from another one."""
+
+    total: int = 256 * 2**20
+    """Bytes of a whole parcel."""
+    header: int = 2**20
+    """Bytes of each of the two headers."""
+    tensors: int = 4096
+    scalars: int = 64
+    magnitude: float = 1e12
+    """No weight and no number may be larger than this."""
+    mass: float = 1e6
+
+
+STANDARD = Limits()
+
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Sendable = Literal["PUBLIC", "PROTECTED", "UNPROVEN"]
+Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class _Number(_Strict):
+    value: Annotated[float, Field(allow_inf_nan=False)]
+    custody: Sendable
+
+
+class Header(_Strict):
+    """Everything about a parcel but its tensors. PRIVATE cannot even be written down here."""
+
+    run: Name
+    epoch: Count
+    round: Count
+    phase: Count
+    sender: Name
+    receiver: Name
+    sequence: Count
+    architecture: Name | None
+    custody: Sendable | None
+    scalars: dict[Name, _Number]
+    payload: Annotated[Hex, Field(min_length=64, max_length=64)]
+    signature: Annotated[Hex, Field(max_length=128)]
+
+
+def encode(parcel: Parcel) -> bytes:
+    """The one spelling of a parcel. Refuses what is PRIVATE: the gate's second lock."""
+    header = _header(parcel, _payload_hash(parcel))
+    return b"".join([PREFIX.pack(MAGIC, len(header)), header, *_tensor_chunks(parcel.model)])
+
+
+def size(parcel: Parcel) -> int:
+    """The length of `encode(parcel)`, without encoding it."""
+    head, body = _tensor_layout(parcel.model)
+    return PREFIX.size + len(_header(parcel, "0" * 64)) + len(head) + body
+
+
+def decode(data: bytes, *, expect: Shapes | None = None, limits: Limits = STANDARD) -> Parcel:
+    """The parcel that these bytes spell, or BadParcel. With `expect`, its model has exactly these tensors."""
+    try:
+        return _decode(data, expect, limits)
+    except BadParcel:
+        raise
+    except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error) as error:
+        raise BadParcel(f"a parcel that cannot be read: {type(error).__name__}") from None
+
+
+def signed_bytes(parcel: Parcel) -> bytes:
+    """What a signature covers: who sends what to whom, when. The payload hash covers all the rest."""
+    return _signed_bytes(parcel, _payload_hash(parcel))
+
+
+def sign(parcel: Parcel, key: Ed25519PrivateKey) -> Parcel:
+    """The same parcel, signed by its sender."""
+    return replace(parcel, signature=key.sign(signed_bytes(parcel)))
+
+
+def verify(parcel: Parcel, key: Ed25519PublicKey) -> None:
+    """Returns if the holder of the key sent exactly this parcel; otherwise it is a BadParcel."""
+    try:
+        key.verify(parcel.signature, signed_bytes(parcel))
+    except InvalidSignature:
+        raise BadParcel(f'a parcel in the name of "{parcel.sender}" without its valid signature') from None
+
+
+def _decode(data: bytes, expect: Shapes | None, limits: Limits) -> Parcel:
+    if len(data) > limits.total:
+        raise BadParcel(f"a parcel of {len(data):,} bytes; at most {limits.total:,} are taken")
+    if len(data) < PREFIX.size:
+        raise BadParcel("a parcel that ends before its header")
+    magic, length = PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise BadParcel("not a parcel, or one of another version")
+    if length > limits.header or PREFIX.size + length > len(data):
+        raise BadParcel(f"a parcel with a header of {length:,} bytes")
+    start = PREFIX.size + length
+    header = _parse_header(bytes(data[PREFIX.size : start]), limits)
+    model = _parse_model(header, memoryview(data)[start:], limits)
+    parcel = Parcel(
+        header.run,
+        header.epoch,
+        header.round,
+        header.phase,
+        header.sender,
+        header.receiver,
+        header.sequence,
+        model,
+        {name: Scalar(n.value, Custody[n.custody]) for name, n in header.scalars.items()},
+        bytes.fromhex(header.signature),
+    )
+    if _payload_hash(parcel) != header.payload:
+        raise BadParcel("a parcel whose payload was altered under way: its hash does not fit")
+    if expect is not None and (model is None or model.params.shapes != expect):
+        raise BadParcel(f"a parcel with other tensors than the study's: {_difference(model, expect)}")
+    return parcel
+
+
+def _parse_header(text: bytes, limits: Limits) -> Header:
+    if text.count(b'"custody"') > limits.scalars + 1:
+        raise BadParcel(f"a parcel with more than {limits.scalars} numbers")
+    try:
+        header = Header.model_validate_json(text)
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its text"
+        raise BadParcel(f"a parcel with a malformed header: {where[:80]}") from None
+    if _canonical(header.model_dump()) != text:
+        raise BadParcel("a parcel whose header is not in the canonical spelling")
+    if (header.architecture is None) != (header.custody is None):
+        raise BadParcel("a parcel with half a model: architecture and custody belong together")
+    for name, number in header.scalars.items():
+        if not abs(number.value) <= limits.magnitude:
+            raise BadParcel(f'a parcel whose number "{name[:80]}" is out of all proportion')
+    mass = header.scalars.get("mass")
+    if mass is not None and not 0 <= mass.value <= limits.mass:
+        raise BadParcel("a parcel whose mass is negative or implausibly large")
+    return header
+
+
+def _parse_model(header: Header, data: memoryview, limits: Limits) -> Model | None:
+    if header.architecture is None or header.custody is None:
+        if len(data):
+            raise BadParcel("a parcel with tensors but without a model")
+        return None
+    if len(data) < TENSOR_PREFIX.size:
+        raise BadParcel("a parcel that ends before its tensors")
+    (length,) = TENSOR_PREFIX.unpack_from(data)
+    start = TENSOR_PREFIX.size + length
+    if length > limits.header or start > len(data):
+        raise BadParcel(f"a parcel with a tensor header of {length:,} bytes")
+    text = bytes(data[TENSOR_PREFIX.size : start])
+    if text.count(b'"dtype"') > limits.tensors:
+        raise BadParcel(f"a parcel with more than {limits.tensors:,} tensors")
+    table = json.loads(text, parse_constant=_refuse_constant)
+    if not isinstance(table, dict):
+        raise BadParcel("a parcel whose tensor header is not a table")
+    layout = [(name, entry["dtype"], entry["shape"]) for name, entry in sorted(table.items())]
+    canonical, total = _layout(layout)
+    if TENSOR_PREFIX.pack(length) + text != canonical:
+        raise BadParcel("a parcel whose tensor header is not in the canonical spelling")
+    if start + total != len(data):
+        raise BadParcel(f"a parcel with {len(data) - start:,} bytes of tensors instead of {total:,}")
+    return Model(
+        Params(dict(_tensors(layout, data[start:], limits))), header.architecture, Custody[header.custody]
+    )
+
+
+def _tensors(
+    layout: list[tuple[str, str, list[int]]], data: memoryview, limits: Limits
+) -> Iterator[tuple[str, Tensor]]:
+    at = 0
+    for name, code, shape in layout:
+        dtype, numbers = DTYPES[code], math.prod(shape)
+        end = at + numbers * dtype.itemsize
+        if dtype is torch.bool and max(data[at:end], default=0) > 1:
+            raise BadParcel(f'a parcel whose tensor "{name[:80]}" has truth values other than 0 and 1')
+        # a copy, because tensors own aligned memory that can be written to
+        tensor = (
+            torch.frombuffer(bytearray(data[at:end]), dtype=dtype) if numbers else torch.empty(0, dtype=dtype)
+        )
+        if numbers and dtype.is_floating_point:
+            low, high = torch.aminmax(tensor)
+            if not (float(low) >= -limits.magnitude and float(high) <= limits.magnitude):
+                raise BadParcel(f'a parcel whose tensor "{name[:80]}" is not finite or out of all proportion')
+        yield name, tensor.reshape(shape)
+        at = end
+
+
+def _header(parcel: Parcel, payload: str) -> bytes:
+    header = {
+        "run": parcel.run,
+        "epoch": parcel.epoch,
+        "round": parcel.round,
+        "phase": parcel.phase,
+        "sender": parcel.sender,
+        "receiver": parcel.receiver,
+        "sequence": parcel.sequence,
+        "payload": payload,
+        "signature": parcel.signature.hex(),
+        **_contents(parcel),
+    }
+    try:
+        return _canonical(Header.model_validate(header).model_dump())
+    except (ValidationError, UnicodeEncodeError) as error:
+        where = error.errors()[0]["loc"] if isinstance(error, ValidationError) else ["its text"]
+        raise BadParcel(f"this parcel cannot be written: {'.'.join(map(str, where))}") from None
+
+
+def _contents(parcel: Parcel) -> dict[str, Any]:
+    """What a parcel says besides its route and its tensors."""
+    tagged = [parcel.model, *parcel.scalars.values()]
+    if any(t is not None and t.custody >= Custody.PRIVATE for t in tagged):
+        raise CustodyError("a private model or number may not leave the site")
+    model = parcel.model
+    return {
+        "architecture": None if model is None else model.architecture,
+        "custody": None if model is None else model.custody.name,
+        "scalars": {n: {"value": s.value, "custody": s.custody.name} for n, s in parcel.scalars.items()},
+    }
+
+
+def _payload_hash(parcel: Parcel) -> str:
+    """Over the numbers, custodies and the architecture as well as the tensors."""
+    try:
+        digest = hashlib.sha256(_canonical(_contents(parcel)) + b"\n")
+    except (ValueError, UnicodeEncodeError):
+        raise BadParcel(
+            "this parcel cannot be written: a number is not finite, or a name is not text"
+        ) from None
+    for chunk in _tensor_chunks(parcel.model):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _signed_bytes(parcel: Parcel, payload: str) -> bytes:
+    route = [parcel.run, parcel.epoch, parcel.round, parcel.phase, parcel.sender, parcel.receiver]
+    return b"confrere parcel 1\n" + _canonical([*route, parcel.sequence, payload])
+
+
+def _tensor_layout(model: Model | None) -> tuple[bytes, int]:
+    """The safetensors header of a model, with its own length, and how many bytes follow it."""
+    if model is None:
+        return b"", 0
+    try:
+        return _layout([(name, CODES[t.dtype], list(t.shape)) for name, t in model.params.items()])
+    except (KeyError, UnicodeEncodeError):
+        raise BadParcel(
+            "this model cannot be written: a type of number or a name that has no spelling"
+        ) from None
+
+
+def _layout(tensors: list[tuple[str, str, list[int]]]) -> tuple[bytes, int]:
+    table, at = {}, 0
+    for name, code, shape in tensors:
+        if name == "__metadata__" or not isinstance(shape, list) or len(shape) > 16:
+            raise BadParcel("a parcel with a tensor that cannot be")
+        if not all(type(n) is int and 0 <= n < 2**40 for n in shape):
+            raise BadParcel("a parcel with a shape that cannot be")
+        end = at + math.prod(shape) * DTYPES[code].itemsize
+        table[name] = {"dtype": code, "shape": shape, "data_offsets": [at, end]}
+        at = end
+    text = _canonical(table)
+    text += b" " * (-len(text) % 8)
+    return TENSOR_PREFIX.pack(len(text)) + text, at
+
+
+def _tensor_chunks(model: Model | None) -> Iterator[bytes | memoryview]:
+    if model is not None:
+        yield _tensor_layout(model)[0]
+        for tensor in model.params.values():
+            if tensor.numel():
+                yield tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
+def _refuse_constant(name: str) -> Callable[[], None]:
+    raise ValueError(name)
+
+
+def _difference(model: Model | None, expect: Shapes) -> str:
+    if model is None:
+        return "it holds no model"
+    found, wanted = set(model.params.shapes), set(expect)
+    odd = sorted(found - wanted) or sorted(wanted - found)
+    verb = "it has" if found - wanted else "it lacks"
+    name, shape, dtype = odd[0]
+    return f'{verb} "{name[:80]}", {dtype} {list(shape)}'
