@@ -1,0 +1,200 @@
+"""What happened over the rounds: how well each site learned, and what it spent of its privacy."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from confrere.observe import words
+from confrere.observe.journal import History, Spending
+from confrere.observe.report import charts
+from confrere.observe.report.markup import Markup, section, tag
+from confrere.observe.report.scale import Scale, around
+
+PANELS = 12
+"""More sites than this share one panel."""
+
+Histories = Mapping[str, Sequence[History]]
+"""For each kind of line («alone», «together» …) its runs, one per seed."""
+
+
+def learning_curves(
+    histories: Histories, sites: Sequence[str], metric: str | None, legend: Sequence[tuple[str, str]]
+) -> Markup | None:
+    """A panel per site; with many sites, one panel with the spread over sites."""
+    found = _choose(histories, metric)
+    if found is None:
+        return None
+    name, split = found
+    curves = {
+        (site, kind): _values(runs, site, name, split) for site in sites for kind, runs in histories.items()
+    }
+    curves = {key: c for key, c in curves.items() if c}
+    last = max(turn for c in curves.values() for turn in c)
+    if last == 0:
+        return None
+    label = words.metric(name).label
+    records = {"validation": "records that it holds back for validation", "test": "its test records"}
+    if len(sites) > PANELS:
+        panels = {"All sites": {kind: _over_sites(curves, sites, kind) for kind in histories}}
+        spread = f"Lines are means over {len(sites)} sites, bands one standard deviation over them."
+    else:
+        panels = {s: {k: curves[s, k] for k in histories if (s, k) in curves} for s in sites}
+        several = max(len(runs) for runs in histories.values()) > 1
+        spread = (
+            "Bands are one standard deviation over seeds." if several else "One seed, so there are no bands."
+        )
+    y, cut = _heights([line for lines in panels.values() for line in lines.values()], name, last)
+    x = Scale(0, last + 1)
+    drawn = [
+        tag(
+            "div",
+            tag("h3", title),
+            charts.lines(
+                [_line(kind, values) for kind, values in lines.items()],
+                x,
+                y,
+                x_words=lambda v: f"round {v:.0f}" if v == x.ticks(6)[-1] else f"{v:.0f}",
+                y_words=lambda v: words.figure(name, v),
+                height=280 if len(panels) == 1 else 170,
+                label=f"{title}: {label} over rounds",
+            ),
+        )
+        for title, lines in panels.items()
+        if lines
+    ]
+    lead = f"{label[0].upper()}{label[1:]} of the model that a site would use, on {records.get(split, 'the common test records')}, round by round. {spread}"
+    if cut:
+        lead += " The first rounds lie outside of the axis and are cut off."
+    return section(
+        "How they learned",
+        charts.legend(*legend),
+        tag("div", *drawn, class_="panels" if len(drawn) > 1 else None),
+        lead=lead,
+    )
+
+
+def privacy_over_rounds(history: History | None, sites: Sequence[str], seed: str) -> Markup | None:
+    """ε over rounds against the budget; sites that spend alike share a panel."""
+    if history is None or not history.spendings:
+        return None
+    alike: dict[Spending, list[str]] = {}
+    spent = {site: history.epsilon(site) for site in sites}
+    spent = {site: course for site, course in spent.items() if course}
+    for site, course in spent.items():
+        end = replace(course[-1], site="", round=0, epsilon=round(course[-1].epsilon, 3))
+        alike.setdefault(end, []).append(site)
+    every = [s for course in spent.values() for s in course]
+    x = Scale(0, max(s.round for s in every) + 1)
+    y = Scale(0, 1.12 * max(max(s.epsilon, s.budget or 0.0) for s in every))
+    groups = sorted(alike.values(), key=lambda names: -len(names))
+    shown, rest = groups[:PANELS], groups[PANELS:]
+    panels = [
+        _spent_panel(names, spent, x, y, len(sites), 230 if len(shown) == 1 else 170) for names in shown
+    ]
+    lead = (
+        f"What each site had spent after each round ({seed}). ε bounds how much more likely anything that left the site "
+        "became because one record was in the data; smaller is more private. It never falls, and the step that would "
+        "pass the budget is refused."
+    )
+    if not all(s.proven for s in every):
+        lead += " Here ε is as published, not proven: do not rely on it."
+    more = (
+        f"Not drawn: {words.count(sum(map(len, rest)), 'more site')} with courses of their own."
+        if rest
+        else None
+    )
+    return section(
+        "Privacy spent",
+        tag("div", *panels, class_="panels" if len(panels) > 1 else None),
+        tag("p", more, class_="under") if more else None,
+        lead=lead,
+    )
+
+
+def _spent_panel(
+    names: Sequence[str],
+    spent: Mapping[str, tuple[Spending, ...]],
+    x: Scale,
+    y: Scale,
+    total: int,
+    height: int,
+) -> Markup:
+    """The courses of sites that ended alike."""
+    courses = {tuple((s.round + 1.0, s.epsilon) for s in spent[name]): name for name in names}
+    title = words.listing(names, 4) if len(names) < total else f"Every site ({len(names)})"
+    end = spent[names[0]][-1]
+    series = [charts.Line("together", [(0.0, 0.0), *course], title=name) for course, name in courses.items()]
+    return tag(
+        "div",
+        tag("h3", title if total > 1 else names[0]),
+        charts.lines(
+            series,
+            x,
+            y,
+            x_words=lambda v: f"round {v:.0f}" if v == x.ticks(6)[-1] else f"{v:.0f}",
+            y_words=lambda v: f"{v:g}",
+            limit=None if end.budget is None else (end.budget, f"budget {words.epsilon(end.budget)}"),
+            height=height,
+            label=f"{title}: privacy spent over rounds",
+            most=3,
+        ),
+        tag("p", f"{'Spent' if end.proven else 'Claimed'}: {_terms(end)}", class_="under"),
+    )
+
+
+def _terms(s: Spending) -> str:
+    budget = f" of {words.epsilon(s.budget)}" if s.budget is not None else ""
+    accountant = f"accountant {s.accountant}" if s.accountant else "accountant not recorded"
+    text = f"{words.epsilon(s.epsilon)}{budget} (ε, δ = {words.delta(s.delta)}, {words.per(s.unit)}, {accountant})"
+    return text if s.proven else f"{text}: as published, not proven"
+
+
+def _choose(histories: Histories, metric: str | None) -> tuple[str, str] | None:
+    """The measure and the records to draw: the asked one on validation records, else what there is."""
+    found = {(c.metric, c.split) for runs in histories.values() for h in runs for c in h.curves}
+    wanted = [
+        (m, s)
+        for s in ("validation", "test", "common_test")
+        for m in (metric, *sorted({m for m, _ in found}))
+        if m
+    ]
+    return next((w for w in wanted if w in found), None)
+
+
+def _values(runs: Sequence[History], site: str, metric: str, split: str) -> dict[int, list[float]]:
+    values: dict[int, list[float]] = {}
+    for run in runs:
+        curve = run.deployed(site, metric, split)
+        for point in curve.points if curve else ():
+            values.setdefault(point.round, []).append(point.value)
+    return values
+
+
+def _over_sites(
+    curves: Mapping[tuple[str, str], dict[int, list[float]]], sites: Sequence[str], kind: str
+) -> dict[int, list[float]]:
+    values: dict[int, list[float]] = {}
+    for site in sites:
+        for turn, seeds in curves.get((site, kind), {}).items():
+            values.setdefault(turn, []).append(statistics.fmean(seeds))
+    return values
+
+
+def _line(kind: str, values: Mapping[int, Sequence[float]]) -> charts.Line:
+    means = [(turn + 1.0, statistics.fmean(v)) for turn, v in sorted(values.items())]
+    band = [
+        (at, mean - statistics.stdev(values[int(at) - 1]), mean + statistics.stdev(values[int(at) - 1]))
+        for at, mean in means
+        if len(values[int(at) - 1]) > 1
+    ]
+    return charts.Line(kind, means, band, kind)
+
+
+def _heights(lines: Sequence[Mapping[int, Sequence[float]]], metric: str, last: int) -> tuple[Scale, bool]:
+    """One height for all panels, chosen for where the curves end; whether early rounds fall outside of it."""
+    means = [(turn, statistics.fmean(v)) for line in lines for turn, v in line.items()]
+    late = [v for turn, v in means if turn >= 0.4 * last] or [v for _, v in means]
+    scale = around(late, room=0.12)
+    return scale, any(not 0 <= scale(v) <= 1 for _, v in means)

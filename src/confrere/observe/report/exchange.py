@@ -1,0 +1,181 @@
+"""Who sent what to whom, how much it weighed, and who was missing when."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from confrere.observe import words
+from confrere.observe.journal import History
+from confrere.observe.report import charts
+from confrere.observe.report.graph import Edges, circle, edge_id, patterns
+from confrere.observe.report.markup import Child, Markup, section, table, tag
+
+SHOWN = 10
+"""So many different graphs are drawn; further ones are counted."""
+GRID = 40
+"""More sites than this get no grid of who was there."""
+
+CUSTODY = {
+    "PUBLIC": "public: independent of any record",
+    "PROTECTED": "differentially private",
+    "UNPROVEN": "shaped by records, without a proven guarantee",
+    "PRIVATE": "private: this must never leave a site",
+}
+
+
+def who_sent_what(history: History | None, sites: Sequence[str], run: str) -> Markup | None:
+    """The graph of all rounds (with a slider where scripts run), and each different graph by itself."""
+    if history is None:
+        return None
+    if not history.sendings:
+        return section("Who sent what to whom", lead=f"Nobody sent anything ({run}).")
+    everyone = [*sites, *(s for s in history.sites if s not in sites)]
+    rounds = {turn: edges for turn, edges in history.edges().items() if edges}
+    total: Counter[tuple[str, str]] = Counter()
+    for edges in rounds.values():
+        total.update(edges)
+    found = patterns(rounds)
+    few = len(everyone) <= 24
+    numbered = tag(
+        "div",
+        circle(everyone, total, size=400, named=few, numbered=few),
+        tag("p", "All rounds together; a wider arrow carried more bytes.", class_="under"),
+    )
+    side = tag("div", _slider(len(rounds)), _weights(history, everyone))
+    lead = (
+        f"Each arrow is a model that went from one site to another ({run}). {words.count(len(history.sendings), 'parcel')}, "
+        f"{words.size(sum(s.bytes for s in history.sendings))} in {words.count(len(rounds), 'round')}: {_held(history)}."
+    )
+    small = [
+        tag(
+            "div",
+            tag("h3", _turns(p.rounds), " ", tag("small", f"{words.count(len(p.edges), 'arrow')}")),
+            circle(everyone, p.edges, numbered=few),
+        )
+        for p in found[:SHOWN]
+    ]
+    more = len(found) - SHOWN
+    return section(
+        "Who sent what to whom",
+        tag("div", numbered, side, class_="network", data_rounds=json.dumps(_steps(rounds, everyone))),
+        tag("h3", "The same, round by round"),
+        tag(
+            "p",
+            f"{words.count(len(found), 'different graph')} in {words.count(len(rounds), 'round')}.",
+            class_="under",
+        ),
+        tag("div", *small, class_="rounds"),
+        tag("p", f"{words.count(more, 'further graph')} not drawn.", class_="under") if more > 0 else None,
+        lead=lead,
+    )
+
+
+def who_was_missing(history: History | None, sites: Sequence[str], run: str) -> Markup | None:
+    """Which site did not take part in which round, and whose parcels did not arrive."""
+    if history is None or not history.members:
+        return None
+    absent = history.absent()
+    away = Counter(site for turn in absent.values() for site in turn)
+    late = Counter(sender for m in history.missed for sender in m.senders)
+    title = "Who was missing when"
+    events = [
+        f"{words.count(r.round + 1, 'round').split()[1].capitalize()} {r.round + 1}: {r.text}"
+        if r.round is not None
+        else r.text
+        for r in history.remarks
+        if r.kind in ("joined", "left", "lost", "budget-spent") and r.text
+    ]
+    listed = tag("ul", *(tag("li", e) for e in events), class_="plain") if events else None
+    if not away and not late:
+        return section(
+            title, listed, lead=f"Every site took part in all {len(history.members)} rounds ({run})."
+        )
+    everyone = [*sites, *(s for s in history.sites if s not in sites)]
+    told = [f"{s}: {words.count(n, 'round')}" for s, n in away.most_common()]
+    lead = (
+        f"Of {len(history.members)} rounds ({run}) these were missed. {words.listing(told, 8)}."
+        if told
+        else f"Every site took part in all {len(history.members)} rounds ({run})."
+    )
+    if late:
+        names = [f"{s} ({n})" for s, n in late.most_common()]
+        lead += f" Parcels that were waited for in vain: {words.listing(names, 8)}."
+    grid = None
+    if away and len(everyone) <= GRID:
+        why = {(r.site, r.round): r.text for r in history.remarks if r.kind == "absent"}
+        turns = sorted(history.members)
+        grid = tag(
+            "figure",
+            tag(
+                "div",
+                tag("ul", *(tag("li", s, title=s) for s in everyone)),
+                charts.presence(
+                    everyone,
+                    turns,
+                    lambda s, t: (why.get((s, t)) or "did not take part") if s in absent.get(t, ()) else None,
+                ),
+                class_="timeline",
+            ),
+            tag(
+                "figcaption",
+                f"Rounds {turns[0] + 1} to {turns[-1] + 1} from left to right; dark where a site did not take part.",
+            ),
+        )
+    return section(title, grid, listed, lead=lead)
+
+
+def _steps(rounds: Mapping[int, Edges], sites: Sequence[str]) -> list[dict[str, object]]:
+    return [
+        {
+            "round": turn + 1,
+            "words": f"{words.count(len(edges), 'arrow')}, {words.size(sum(edges.values()))}",
+            "edges": [edge_id(sites, a, b) for a, b in edges],
+        }
+        for turn, edges in rounds.items()
+    ]
+
+
+def _slider(rounds: int) -> Markup:
+    return tag(
+        "label",
+        "Show ",
+        tag("output", "all rounds"),
+        tag("input", type="range", min=0, max=rounds, value=0, step=1, aria_label="Round to show"),
+        class_="slider",
+    )
+
+
+def _weights(history: History, sites: Sequence[str]) -> Markup:
+    sent = history.bytes_by_sender()
+    got: Counter[str] = Counter()
+    for s in history.sendings:
+        got[s.receiver] += s.bytes
+    rows: list[list[Child]] = [
+        [f"{i}  {site}" if len(sites) <= 24 else site, words.size(sent.get(site, 0)), words.size(got[site])]
+        for i, site in enumerate(sites, 1)
+    ]
+    if len(rows) > 24:
+        values = sorted(sent.values())
+        return tag(
+            "p",
+            f"A site sends {words.size(values[0])} to {words.size(values[-1])}, "
+            f"{words.size(values[len(values) // 2])} in the middle.",
+        )
+    return table(["Site", "Sent", "Received"], rows)
+
+
+def _held(history: History) -> str:
+    kinds = Counter(s.custody for s in history.sendings)
+    if len(kinds) == 1:
+        return f"all {CUSTODY.get(next(iter(kinds)), 'of unknown custody')}"
+    return "; ".join(f"{n} {CUSTODY.get(kind, 'of unknown custody')}" for kind, n in kinds.most_common())
+
+
+def _turns(rounds: Sequence[int]) -> str:
+    """«Rounds 1, 4, 7 …»."""
+    numbers = [str(r + 1) for r in rounds]
+    if len(numbers) == 1:
+        return f"Round {numbers[0]}"
+    return f"Rounds {', '.join(numbers[:3])}{' …' if len(numbers) > 3 else ''}"

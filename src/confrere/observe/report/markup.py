@@ -1,0 +1,84 @@
+"""HTML and SVG as values: whatever is not already markup is escaped, so no name can become code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+
+class Markup(str):
+    """Text that is already HTML. Everything else is escaped when it enters a tag."""
+
+    __slots__ = ()
+
+
+Child = str | Markup | None
+
+VOID = frozenset({"meta", "br", "input", "line", "circle", "rect", "path", "polyline", "polygon", "col"})
+
+
+def tag(name: str, *children: Child, **attributes: object) -> Markup:
+    """An element. `class_` and `data_round` spell `class` and `data-round`; None and False are left out.
+
+    >>> tag("p", "a < b", class_="note")
+    '<p class="note">a &lt; b</p>'
+    """
+    words = [name]
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        word = key.rstrip("_").replace("_", "-")
+        words.append(word if value is True else f'{word}="{escape(_plain(value))}"')
+    if name in VOID and not children:
+        return Markup(
+            f"<{' '.join(words)}/>" if name not in ("meta", "br", "input", "col") else f"<{' '.join(words)}>"
+        )
+    return Markup(f"<{' '.join(words)}>{together(children)}</{name}>")
+
+
+def together(children: Iterable[Child]) -> Markup:
+    """Children one after the other; plain text is escaped."""
+    return Markup("".join(c if isinstance(c, Markup) else escape(c) for c in children if c is not None))
+
+
+def table(
+    head: Iterable[Child], rows: Iterable[Iterable[Child]], *, text: int = 1, caption: str | None = None
+) -> Markup:
+    """A table whose first `text` columns are words and whose others are figures, aligned at the right."""
+
+    def line(cells: Iterable[Child], name: str) -> Markup:
+        made = []
+        for index, cell in enumerate(cells):
+            heads = name == "th" or index == 0
+            kind = None if index < text else "figure"
+            made.append(
+                tag(
+                    "th" if heads else "td",
+                    cell,
+                    class_=kind,
+                    scope=("col" if name == "th" else "row") if heads else None,
+                )
+            )
+        return tag("tr", *made)
+
+    return tag(
+        "div",
+        tag(
+            "table",
+            tag("caption", caption) if caption else None,
+            tag("thead", line(head, "th")),
+            tag("tbody", *(line(row, "td") for row in rows)),
+        ),
+        class_="scroll",
+        tabindex="0",
+    )
+
+
+def section(title: str, *children: Child, lead: Child = None, id_: str | None = None) -> Markup:
+    return tag(
+        "section", tag("h2", title), tag("p", lead, class_="lead") if lead else None, *children, id_=id_
+    )
+
+
+def _plain(value: object) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -1,0 +1,191 @@
+"""Plain words first, symbols second: how measures, strategies, privacy and bytes are spoken of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confrere.observe.results import Measured, Privacy
+from confrere.observe.verdict import LOWER_IS_BETTER, Gain
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    label: str
+    plain: str
+    percent: bool = False
+
+    @property
+    def lower(self) -> bool:
+        return self.name in LOWER_IS_BETTER
+
+
+METRICS = {
+    m.name: m
+    for m in (
+        Metric("accuracy", "accuracy", "the share of a site's test records that the model gets right", True),
+        Metric(
+            "macro_accuracy",
+            "balanced accuracy",
+            "the share that it gets right in each class, averaged over the classes",
+            True,
+        ),
+        Metric(
+            "auc",
+            "AUC",
+            "how often the model ranks a record with the condition above one without it "
+            "(1 is perfect, 0.5 is a coin toss)",
+        ),
+        Metric(
+            "log_loss",
+            "log loss",
+            "how wrong the stated probabilities are; a confident mistake costs most, and lower is better",
+        ),
+        Metric("rmse", "RMSE", "the typical size of an error, in units of the target; lower is better"),
+        Metric("r2", "R²", "the share of the target's variation that the model explains (1 is perfect)"),
+    )
+}
+
+STRATEGIES = {
+    "local": "Alone",
+    "pooled": "All records pooled",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "avgpush": "AvgPush",
+    "cwt": "Cyclic weight transfer",
+    "fml": "Federated mutual learning",
+    "proxyfl": "ProxyFL",
+    "coln": "CoLN",
+    "weight_erosion": "Weight Erosion",
+}
+
+NO_NOISE = "no privacy guarantee: trained without noise"
+
+
+def metric(name: str) -> Metric:
+    return METRICS.get(name) or Metric(name, name.replace("_", " "), "")
+
+
+def strategy(name: str) -> str:
+    """The name people use: «Alone», «ProxyFL», «Alone, with noise»."""
+    stem, _, suffix = name.partition("-")
+    label = STRATEGIES.get(stem)
+    if label is None:
+        return name
+    if suffix == "dp":
+        return f"{label}, with noise"
+    return f"{label} ({suffix})" if suffix else label
+
+
+def figure(name: str, value: float) -> str:
+    """A measured value: «86.4 %» for shares, three decimals for the rest."""
+    return f"{value * 100:.1f} %" if metric(name).percent else _plain(value)
+
+
+def spread(name: str, std: float | None) -> str:
+    """«± 0.012», or nothing where there is no spread."""
+    if std is None:
+        return ""
+    return f"± {std * 100:.1f}" if metric(name).percent else f"± {_plain(std)}"
+
+
+def measured(name: str, value: Measured | None) -> str:
+    """«0.914 ± 0.012», or a dash where nothing was measured."""
+    if value is None:
+        return "–"
+    if metric(name).percent and value.std is not None:
+        return f"{value.mean * 100:.1f} ± {value.std * 100:.1f} %"
+    return f"{figure(name, value.mean)} {spread(name, value.std)}".rstrip()
+
+
+def signed(name: str, value: float) -> str:
+    """A gain: «+0.017», «−1.2»; for shares in points."""
+    text = f"{value * 100:+.1f}" if metric(name).percent else _plain(value, "+")
+    if value == 0:
+        return "0"
+    if not any(c in "123456789" for c in text):
+        text = text.replace("-", "").replace("+", "")
+    return text.replace("-", "−")
+
+
+def gained(name: str, value: Gain) -> str:
+    """«+0.017 (95 % interval +0.011 to +0.023)»."""
+    unit = " points" if metric(name).percent else ""
+    if value.low is None or value.high is None:
+        return f"{signed(name, value.mean)}{unit} (one seed, so no spread)"
+    return (
+        f"{signed(name, value.mean)}{unit} "
+        f"(95 % interval {signed(name, value.low)} to {signed(name, value.high)})"
+    )
+
+
+def _plain(value: float, sign: str = "") -> str:
+    size = abs(value)
+    if size >= 100:
+        return f"{value:{sign},.0f}".replace(",", "\u2009")
+    return f"{value:{sign}.1f}" if size >= 10 else f"{value:{sign}.3f}"
+
+
+def size(count: float | None) -> str:
+    """Bytes in human units: «34 KB», «1.2 MB»; a dash where unknown."""
+    if count is None:
+        return "–"
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("KB", "MB", "GB", "TB"):
+        count /= 1000
+        if count < 999.5 or unit == "TB":
+            break
+    return f"{count:.1f} {unit}" if count < 9.95 else f"{count:.0f} {unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """«41 s», «3 min», «2 h 5 min»; a dash where unknown."""
+    if seconds is None:
+        return "–"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def epsilon(value: float) -> str:
+    """ε rounded up, never down: what is shown is never less than what was spent."""
+    digits = 1 if value >= 1 else 2
+    return f"{math.ceil(round(value * 10**digits, 6)) / 10**digits:.{digits}f}"
+
+
+def delta(value: float) -> str:
+    """«1e-5», «1.9e-4»."""
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+
+
+def per(unit: str) -> str:
+    return unit if unit.startswith("per ") else f"per {unit}"
+
+
+def privacy(spent: Privacy | None, *, accountant: bool = True) -> str:
+    """«1.8 of 3.0 (ε, δ = 1e-5, per record, accountant pld)»; never an ε without what it means."""
+    if spent is None:
+        return NO_NOISE
+    budget = f" of {epsilon(spent.budget)}" if spent.budget is not None else ""
+    terms = ["ε", f"δ = {delta(spent.delta)}", per(spent.unit)]
+    if accountant:
+        terms.append(f"accountant {spent.accountant}" if spent.accountant else "accountant not recorded")
+    text = f"{epsilon(spent.epsilon)}{budget} ({', '.join(terms)})"
+    return text if spent.proven else f"{text}: as published, not proven"
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """«1 site», «5 sites»."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}".replace(",", "\u2009")
+
+
+def listing(names: Sequence[str], most: int = 6) -> str:
+    """«A, B and C»; long lists end in «and 12 more»."""
+    if len(names) > most:
+        return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
