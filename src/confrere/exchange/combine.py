@@ -67,13 +67,13 @@ def push_sum(own: Model, mass: float, kept: float, inbox: Iterable[Parcel]) -> t
     return _average(terms) or own, sum(w for w, _ in terms)
 
 
-def models(inbox: Iterable[Parcel], scalar: str = "weight") -> list[tuple[Parcel, Model]]:
+def models(inbox: Iterable[Parcel], weighted_by: str = "") -> list[tuple[Parcel, Model]]:
     """The parcels that hold a model, by sender and sequence, so that the order of arrival leaves no trace.
 
     A model that is going to be weighted by a scalar is held at least as closely as that scalar.
     """
     arrived = sorted(inbox, key=lambda p: p.id)
-    return [(p, p.model.held(_custody_of(p, scalar))) for p in arrived if p.model is not None]
+    return [(p, p.model.held(_custody_of(p, weighted_by))) for p in arrived if p.model is not None]
 
 
 def _custody_of(parcel: Parcel, scalar: str) -> Custody:

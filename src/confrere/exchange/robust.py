@@ -1,0 +1,306 @@
+"""Combiners that stay near the honest models when some of the models are not.
+
+One's own model and the newest one of each sender stand side by side, one vote each: declared weights do not
+count, since an attacker would declare a large one. What does not fit or is not finite is left aside, so
+that nobody can stop a round with it. The result depends on all that were looked at, and is held as closely
+as the strictest of them, even where one of them is picked.
+
+`attackers` is how many dishonest senders must be borne. Each rule has a bound; with fewer models than it
+asks for, a rule refuses (`too_few = "refuse"`) or goes on with one's own model (`"keep"`). A site that
+received nothing always goes on with its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from confrere.core.custody import strictest
+from confrere.core.errors import StudyError
+from confrere.core.model import Model
+from confrere.core.params import Params
+from confrere.core.parcel import Parcel
+from confrere.exchange.combine import combiner, models
+
+TooFew = Literal["refuse", "keep"]
+Radius = float | Literal["auto"]
+Rule = Callable[[Tensor], Tensor]
+"""From the models as rows, one's own first, to one row."""
+
+LARGEST = 1e100  # beyond this, squares overflow; no honest weight is near it
+
+
+@combiner("median")
+@dataclass(frozen=True)
+class CoordinateMedian:
+    """The median of each weight (Yin et al., Byzantine-robust distributed learning, 2018)."""
+
+    attackers: int = 0
+    too_few: TooFew = "refuse"
+
+    @property
+    def bound(self) -> Bound:
+        return Bound("median", self.attackers, 2 * self.attackers + 1, self.too_few)
+
+    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
+        return _combined(own, inbox, self.bound, _median)
+
+
+@combiner("trimmed-mean")
+@dataclass(frozen=True)
+class TrimmedMean:
+    """The mean of each weight without its `attackers` smallest and largest values (Yin et al., 2018)."""
+
+    attackers: int = 1
+    too_few: TooFew = "refuse"
+
+    @property
+    def bound(self) -> Bound:
+        return Bound("trimmed-mean", self.attackers, 2 * self.attackers + 1, self.too_few)
+
+    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
+        return _combined(own, inbox, self.bound, lambda rows: _trimmed(rows, self.attackers))
+
+
+@combiner("krum")
+@dataclass(frozen=True)
+class Krum:
+    """The model whose nearest others are nearest (Blanchard et al., ML with adversaries, 2017)."""
+
+    attackers: int = 1
+    too_few: TooFew = "refuse"
+
+    @property
+    def bound(self) -> Bound:
+        return Bound("krum", self.attackers, 2 * self.attackers + 3, self.too_few)
+
+    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
+        return _combined(own, inbox, self.bound, lambda rows: rows[_krum_order(rows, self.attackers)[0]])
+
+
+@combiner("multi-krum")
+@dataclass(frozen=True)
+class MultiKrum:
+    """The mean of the `chosen` models with the best Krum scores (Blanchard et al., 2017).
+
+    Without a number, all but `attackers` + 2 of them are chosen; never more than all but `attackers`.
+    """
+
+    attackers: int = 1
+    chosen: int | None = None
+    too_few: TooFew = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.chosen is not None and self.chosen < 1:
+            raise StudyError(f"multi-krum: chosen must be at least 1, not {self.chosen}")
+
+    @property
+    def bound(self) -> Bound:
+        return Bound("multi-krum", self.attackers, 2 * self.attackers + 3, self.too_few)
+
+    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
+        return _combined(own, inbox, self.bound, self._best)
+
+    def _best(self, rows: Tensor) -> Tensor:
+        honest = len(rows) - self.attackers
+        count = honest - 2 if self.chosen is None else min(self.chosen, honest)
+        return rows[_krum_order(rows, self.attackers)[:count]].mean(0)
+
+
+@combiner("geometric-median")
+@dataclass(frozen=True)
+class GeometricMedian:
+    """The point with the smallest sum of distances to all models (Pillutla et al., Robust aggregation, 2022).
+
+    Found by Weiszfeld's iteration in the form of Vardi and Zhang (2000), which does not stop at a model that
+    it happens to hit, until it moves by less than `tolerance` of the typical distance.
+    """
+
+    attackers: int = 0
+    iterations: int = 200
+    tolerance: float = 1e-8
+    too_few: TooFew = "refuse"
+
+    @property
+    def bound(self) -> Bound:
+        return Bound("geometric-median", self.attackers, 2 * self.attackers + 1, self.too_few)
+
+    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
+        return _combined(own, inbox, self.bound, self._weiszfeld)
+
+    def _weiszfeld(self, rows: Tensor) -> Tensor:
+        at = _median(rows)
+        for _ in range(self.iterations):
+            away = rows - at
+            distances = torch.linalg.vector_norm(away, dim=1)
+            typical = float(_median(distances[:, None]))
+            if typical == 0:  # most models are this very point
+                return at
+            apart = distances > 1e-14 * typical
+            pulls = torch.where(apart, 1 / distances.clamp_min(1e-14 * typical), 0.0)
+            force = pulls @ away
+            hit, strength = float((~apart).sum()), float(torch.linalg.vector_norm(force))
+            if strength <= hit:  # the models at this point hold it
+                return at
+            step = (1 - hit / strength) * force / pulls.sum()
+            at = at + step
+            if float(torch.linalg.vector_norm(step)) <= self.tolerance * typical:
+                break
+        return at
+
+
+@combiner("centred-clip")
+@dataclass(frozen=True)
+class CentredClip:
+    """Steps from one's own model towards the mean, each pull cut to `radius` (Karimireddy et al., Learning
+    from history for Byzantine robust optimization, 2021).
+
+    With radius = "auto" each step takes the median of the distances that there are, which is ours.
+    """
+
+    radius: Radius = "auto"
+    iterations: int = 3
+    attackers: int = 0
+    too_few: TooFew = "refuse"
+
+    def __post_init__(self) -> None:
+        _check_radius("centred-clip", self.radius)
+
+    @property
+    def bound(self) -> Bound:
+        return Bound("centred-clip", self.attackers, 2 * self.attackers + 1, self.too_few)
+
+    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
+        return _combined(own, inbox, self.bound, self._centre)
+
+    def _centre(self, rows: Tensor) -> Tensor:
+        at = rows[0]
+        for _ in range(self.iterations):
+            at = at + _clipped(rows - at, self.radius).mean(0)
+        return at
+
+
+@combiner("self-centred-clip")
+@dataclass(frozen=True)
+class SelfCentredClip:
+    """One's own model, and the mean of what the others pull, each cut to `radius` around one's own (He,
+    Karimireddy, Jaggi, Byzantine-robust decentralized learning via ClippedGossip, 2022).
+
+    It needs no majority: whatever the others send, the model moves by less than `radius`. With "auto" that
+    is the median of the distances to the others, which is ours, and for which a majority must be honest.
+    """
+
+    radius: Radius = "auto"
+    attackers: int = 0
+    too_few: TooFew = "refuse"
+
+    def __post_init__(self) -> None:
+        _check_radius("self-centred-clip", self.radius)
+
+    @property
+    def bound(self) -> Bound:
+        needs = 2 * self.attackers + 1 if self.radius == "auto" else self.attackers + 1
+        return Bound("self-centred-clip", self.attackers, needs, self.too_few)
+
+    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
+        return _combined(own, inbox, self.bound, self._gossip)
+
+    def _gossip(self, rows: Tensor) -> Tensor:
+        pulls = rows[1:] - rows[0]
+        return rows[0] + _clipped(pulls, self.radius).sum(0) / len(rows)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How many models, one's own included, a rule needs in order to bear so many attackers."""
+
+    rule: str
+    attackers: int
+    needs: int
+    too_few: TooFew
+
+    def __post_init__(self) -> None:
+        if self.attackers < 0 or self.too_few not in ("refuse", "keep"):
+            raise StudyError(f'{self.rule}: attackers is 0 or more, too_few is "refuse" or "keep"')
+
+    def holds(self, count: int) -> bool:
+        if count < self.needs and self.too_few == "refuse":
+            raise StudyError(
+                f"{self.rule} bears {self.attackers} attackers only among at least {self.needs} models, "
+                f'one\'s own included; here are {count}: expect fewer attackers, or say too_few = "keep"'
+            )
+        return count >= self.needs
+
+
+def _combined(own: Model, inbox: Sequence[Parcel], bound: Bound, rule: Rule) -> Model:
+    voices = [own, *_voices(own, inbox)]
+    if len(voices) == 1 or not bound.holds(len(voices)):
+        return own
+    floats = [name for name, t in own.params.items() if t.is_floating_point()]
+    rows = torch.stack([_row(m, floats) for m in voices])
+    flat, tensors, at = rule(rows), dict(own.params), 0
+    for name in floats:  # counters and other integers stay one's own
+        like = own.params[name]
+        tensors[name] = flat[at : at + like.numel()].reshape(like.shape).to(like.dtype)
+        at += like.numel()
+    return Model(Params(tensors), own.architecture, strictest(m.custody for m in voices))
+
+
+def _voices(own: Model, inbox: Sequence[Parcel]) -> list[Model]:
+    """The newest model of each sender that fits one's own and is finite."""
+    newest: dict[str, tuple[tuple[int, ...], Model]] = {}
+    for parcel, model in models(inbox):
+        age = (parcel.epoch, parcel.round, parcel.phase, parcel.sequence)
+        if parcel.sender not in newest or newest[parcel.sender][0] < age:
+            newest[parcel.sender] = (age, model)
+    return [model for _, model in newest.values() if _fits(own, model)]
+
+
+def _fits(own: Model, model: Model) -> bool:
+    return (
+        model.architecture == own.architecture
+        and model.params.shapes == own.params.shapes
+        and all(_sane(t) for t in model.params.values() if t.is_floating_point())
+    )
+
+
+def _sane(t: Tensor) -> bool:
+    return t.numel() == 0 or float(t.abs().max()) <= LARGEST  # compared as double: single has no 1e100
+
+
+def _row(model: Model, names: list[str]) -> Tensor:
+    flat = [model.params[name].reshape(-1).double() for name in names]
+    return torch.cat(flat) if flat else torch.zeros(0, dtype=torch.float64)
+
+
+def _trimmed(rows: Tensor, cut: int) -> Tensor:
+    return rows.sort(0).values[cut : len(rows) - cut].mean(0)
+
+
+def _median(rows: Tensor) -> Tensor:
+    return _trimmed(rows, (len(rows) - 1) // 2)
+
+
+def _krum_order(rows: Tensor, attackers: int) -> Tensor:
+    """The rows by their sum of squared distances to the n − f − 2 nearest others, best first."""
+    squares = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
+    squares.fill_diagonal_(torch.inf)
+    nearest = squares.sort(1).values[:, : len(rows) - attackers - 2]
+    return nearest.sum(1).argsort(stable=True)
+
+
+def _clipped(pulls: Tensor, radius: Radius) -> Tensor:
+    lengths = torch.linalg.vector_norm(pulls, dim=1)
+    # the lower median: with as few honest models as the bound allows, still no larger than an honest length
+    limit = float(lengths.median()) if radius == "auto" else radius
+    factors = torch.where(lengths > limit, limit / lengths.clamp_min(1e-300), 1.0)
+    return pulls * factors[:, None]
+
+
+def _check_radius(rule: str, radius: Radius) -> None:
+    if radius != "auto" and not (isinstance(radius, int | float) and radius > 0):
+        raise StudyError(f'{rule}: radius is a positive number or "auto", not {radius!r}')
