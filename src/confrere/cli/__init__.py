@@ -1,0 +1,79 @@
+"""The command `confrere`: one file per command."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+from rich.console import Console
+
+from confrere.core.errors import ConfrereError
+from confrere.version import __version__
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Institutions that may not share records learn together.\n\n"
+    "Each keeps its data and its own model; what it exchanges is a small proxy trained with differential"
+    " privacy. Start with `confrere demo`.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"confrere {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and leave."
+    ),
+) -> None:
+    pass
+
+
+def wire() -> None:
+    """Add the commands; each module is imported only here."""
+    from confrere.cli import calibrate, check, compare, datasets, demo, epsilon, report, schema, simulate, strategies
+
+    run, privacy, look = "Run", "Privacy", "Look up"
+    app.command("demo", rich_help_panel=run)(demo.demo)
+    app.command("simulate", rich_help_panel=run)(simulate.simulate)
+    app.command("compare", rich_help_panel=run)(compare.compare)
+    app.command("report", rich_help_panel=run)(report.report)
+    app.command("check", rich_help_panel=run)(check.check)
+    app.command("epsilon", rich_help_panel=privacy)(epsilon.epsilon)
+    app.command("calibrate", rich_help_panel=privacy)(calibrate.calibrate)
+    app.command("strategies", rich_help_panel=look)(strategies.strategies)
+    app.add_typer(datasets.app, name="datasets", rich_help_panel=look)
+    app.add_typer(schema.app, name="schema", rich_help_panel=look)
+
+
+def main() -> None:
+    """Run the command; what a person can put right is said in a line or two, with exit code 2."""
+    wire()
+    try:
+        app(standalone_mode=True)
+    except ConfrereError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]confrere:[/] {_plain(error)}")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("\nconfrere: stopped")
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of a pipe had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"[bold red]confrere:[/] {_plain(error.strerror or error)}: {_plain(error.filename or '')}"
+        )
+        sys.exit(2)
+
+
+def _plain(text: object) -> str:
+    return str(text).replace("[", r"\[")

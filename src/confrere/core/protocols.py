@@ -94,8 +94,8 @@ class Peers(Protocol):
     kept: float
     """The share of the mass that stays at home in this round."""
 
-    async def exchange(self, model: Model, **scalars: Scalar) -> Inbox:
-        """Send along this round's edges and receive what arrives along them.
+    async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
+        """Send along this round's edges and receive what arrives along them; None sends word of nothing.
 
         The scalar `mass` is special: it is conserved, so each receiver gets its share of it
         (a column of the topology) and `kept` of it stays.

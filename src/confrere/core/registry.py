@@ -69,3 +69,8 @@ class Registry(Generic[T]):
                 ) from error
             if point.name not in self._things:
                 self._things[point.name] = thing
+
+
+strategies: Registry[type] = Registry("strategy", group="confrere.strategies")
+strategy = strategies.register
+"""Class decorator: `@strategy("name")` makes a frozen dataclass a way to collaborate that studies can name."""

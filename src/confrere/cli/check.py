@@ -1,0 +1,84 @@
+"""`confrere check`: what a study would do, before it does it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from confrere.cli.output import console, print_json
+from confrere.runtime.records import open_sites
+from confrere.runtime.simulate import Simulation
+from confrere.study import Study, load
+
+
+def check(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study to look at.")],
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="a.b=value", help="Change a key of the study; may be repeated."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Read a study and its records, and say what each site would do; nothing is trained or written.
+
+    Example: `confrere check studies/quickstart.toml`
+    """
+    found = load(study, change or [])
+    facts = look(found)
+    if as_json:
+        print_json(facts)
+        return
+    table = Table(title=facts["title"], title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("site", "records", "private model", "proxy", "noise", "steps", "ε in the end"):
+        table.add_column(column, justify="right" if column in ("records", "noise", "steps") else "left")
+    for name, site in facts["sites"].items():
+        table.add_row(
+            name, f"{site['records']:,}", f"{site['private']} ({site['private_parameters']:,})",
+            f"{site['proxy']} ({site['proxy_parameters']:,})",
+            f"{site['noise_multiplier']:.2f}" if site["noise_multiplier"] else "none",
+            f"{site['steps']:,}" if site["steps"] else "–", site["guarantee"] or "no guarantee",
+        )  # fmt: skip
+    console.print(table)
+    console.print(facts["sentence"])
+    for text in facts["warnings"]:
+        console.print(f"Note: {text}")
+
+
+def look(study: Study) -> dict[str, Any]:
+    """What can be said about a study without running it."""
+    simulation = Simulation(study, open_sites(study))
+    simulation.prepare()
+    sites: dict[str, Any] = {}
+    warnings = list(simulation.federation.notes)
+    for name, site in simulation.sites.items():
+        planned = site.planned()
+        sites[name] = {
+            "records": site.size,
+            "private": study_name(site.study.models.of(name, "private")),
+            "private_parameters": site.build("private").params.count,
+            "proxy": study_name(site.study.models.proxy),
+            "proxy_parameters": site.build("proxy").params.count,
+            "noise_multiplier": site.mechanism.noise_multiplier if site.mechanism else None,
+            "steps": site.steps * study.rounds if site.mechanism else None,
+            "guarantee": str(planned) if planned else None,
+        }
+    unproven = next(iter(simulation.sites.values())).unproven
+    if unproven:
+        warnings.append(f"what leaves a site has no proven guarantee: {unproven}")
+    return {
+        "title": study.title or study.name,
+        "study": study.hash(),
+        "strategy": study.strategy_name,
+        "rounds": study.rounds,
+        "sites": sites,
+        "warnings": warnings,
+        "sentence": f"{len(sites)} sites, {study.rounds} rounds of {study.strategy_name} over a"
+        f" {type(study.graph()).__name__.lower()} graph. The study is in order (hash {study.hash()}).",
+    }
+
+
+def study_name(spec: Any) -> str:
+    return spec if isinstance(spec, str) else str(spec.get("name", spec)) if isinstance(spec, dict) else "own module"

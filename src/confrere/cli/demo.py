@@ -1,0 +1,45 @@
+"""`confrere demo`: a whole federation on real patients in about two minutes."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from confrere.cli.output import command_line, console, print_json, run_folder
+from confrere.core.errors import StudyError
+from confrere.observe.progress import progress
+from confrere.observe.tables import comparison_table
+from confrere.runtime.compare import compare
+from confrere.study import load
+
+STRATEGIES = ("local", "proxyfl", "fedavg", "pooled")
+
+
+def demo(
+    seeds: Annotated[int, typer.Option(help="How many seeds; more seeds, more certainty, more time.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs.", show_default="runs/demo-<time>")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Five real referral centres learn together, beside training alone; ends in a report.
+
+    Thyroid patients by referral source, the task «abnormal thyroid», a proven privacy of ε ≤ 3 per record.
+
+    Example: `confrere demo --seeds 3`
+    """
+    if seeds < 1:
+        raise StudyError(f"--seeds is {seeds}; the demo needs at least one")
+    study = load(str(files("confrere.cli") / "demo.toml"))
+    with progress(study.rounds * seeds * len(STRATEGIES), study.title) as listener:
+        result = compare(
+            study, STRATEGIES, range(seeds),
+            out=run_folder("demo", out), listeners=(listener,), command=command_line(),
+        )  # fmt: skip
+    path = result.report().resolve()
+    if as_json:
+        print_json(result.result | {"report": str(path)})
+        return
+    console.print(comparison_table(result.result))
+    console.print(f"\nReport (open it in a browser): {path}", soft_wrap=True)

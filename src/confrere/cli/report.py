@@ -1,0 +1,27 @@
+"""`confrere report`: the HTML page of a run or a comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from confrere.cli.output import console, print_json
+from confrere.observe.report import write_report
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a run or of a comparison.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write it.", show_default="RUN_DIR/report.html")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the path as JSON.")] = False,
+) -> None:
+    """Write the report of a run: one HTML file that needs no network.
+
+    Example: `confrere report runs/quickstart-20260101-120000`
+    """
+    path = write_report(folder, out)
+    if as_json:
+        print_json({"report": str(path)})
+    else:
+        console.print(f"Report: {path}")

@@ -1,0 +1,56 @@
+"""`confrere simulate`: rehearse one collaboration on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from confrere.cli.output import command_line, console, print_json, run_folder
+from confrere.core.errors import StudyError
+from confrere.observe.progress import progress
+from confrere.observe.tables import run_table
+from confrere.runtime.processes import simulate_processes
+from confrere.runtime.simulate import resume as resume_run
+from confrere.runtime.simulate import simulate as simulate_study
+from confrere.study import load
+
+
+def simulate(
+    study: Annotated[Path | None, typer.Argument(metavar="STUDY.toml", help="The study to run.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="a.b=value", help="Change a key of the study; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the run.", show_default="runs/<name>-<time>")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; the same seed gives the same result.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted run in this folder.")] = None,
+    processes: Annotated[bool, typer.Option("--processes", help="One process per site.")] = False,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Rehearse one collaboration on this machine.
+
+    Example: `confrere simulate studies/quickstart.toml --set privacy.epsilon=1`
+    """
+    if (study is None) == (resume is None):
+        raise StudyError("say which study to run (STUDY.toml), or which run to go on with (--resume FOLDER)")
+    if resume is not None:
+        with progress(None, f"Going on with {resume}") as listener:
+            run = resume_run(resume, device=device, listeners=(listener,))
+    else:
+        assert study is not None
+        changes = [*(change or []), *([f"seed={seed}"] if seed is not None else [])]
+        found = load(study, changes)
+        place = run_folder(found.name, out)
+        start = simulate_processes if processes else simulate_study
+        with progress(found.rounds, found.title or found.name) as listener:
+            run = start(found, out=place, device=device, listeners=(listener,), command=command_line())
+    if as_json:
+        print_json(run.result)
+        return
+    console.print(run_table(run.result))
+    console.print(f"Run folder: {run.folder}   Report: confrere report {run.folder}")

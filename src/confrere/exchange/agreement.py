@@ -1,0 +1,29 @@
+"""One mean model for everybody, with a synchronising site or without one."""
+
+from __future__ import annotations
+
+from confrere.core.custody import public
+from confrere.core.model import Model
+from confrere.core.protocols import Combiner, Peers
+
+
+async def agree(peers: Peers, own: Model, weight: float, combiner: Combiner) -> Model:
+    """Exchange models and combine them.
+
+    Where the topology has a centre, that site combines and answers everybody (it is a site like any
+    other, and may be another one in each round). Without a centre each site combines what it received.
+    A site that gets no answer goes on with its own model; the journal says who was missing.
+    """
+    inbox = await peers.exchange(own, weight=public(weight))
+    arrived = [p for p in inbox.current if p.model is not None]
+    if peers.centre is None:
+        return combiner(own, weight, arrived)
+    if peers.me == peers.centre:
+        agreed = combiner(own, weight, arrived)
+        await peers.answer({p.sender: agreed for p in arrived})
+        return agreed
+    answers = await peers.answer({})
+    for parcel in answers.current:
+        if parcel.sender == peers.centre and parcel.model is not None:
+            return parcel.model
+    return own

@@ -1,0 +1,119 @@
+"""How good a model is on records that it has not seen. Everything here is PRIVATE to the site."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from confrere.data.records import Records
+from confrere.learning.objectives import log_probabilities, supervised_loss
+
+HIGHER_IS_BETTER = {
+    "accuracy": True,
+    "macro_accuracy": True,
+    "auc": True,
+    "r2": True,
+    "log_loss": False,
+    "rmse": False,
+}
+
+FLOOR = math.log(1e-7)
+"""Log-probabilities are cut off here, so that one absurd prediction does not decide a mean."""
+
+
+@torch.no_grad()
+def predict(module: nn.Module, inputs: Tensor, batch: int = 4096) -> Tensor:
+    """The outputs for all records, in evaluation mode."""
+    was = module.training
+    module.eval()
+    try:
+        parts = [module(inputs[i : i + batch]) for i in range(0, len(inputs), batch)]
+    finally:
+        module.train(was)
+    return torch.cat(parts) if parts else module(inputs)
+
+
+def auc(scores: Tensor, positive: Tensor) -> float:
+    """The chance that a positive record scores higher than a negative one, ties counting half."""
+    n, p = int((~positive).sum()), int(positive.sum())
+    if n == 0 or p == 0:
+        return math.nan
+    ordered, places = torch.sort(scores.double())
+    _, inverse, counts = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    ranks = torch.empty_like(scores, dtype=torch.float64)
+    ranks[places] = (last - (counts.double() - 1) / 2)[inverse]
+    return float((ranks[positive].sum() - p * (p + 1) / 2) / (n * p))
+
+
+def measure(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    """All metrics of one set of predictions.
+
+    `macro_accuracy` is the mean of the classes' own accuracies; `auc` for several classes is the mean of
+    one class against the rest. A metric that the records do not define (one class only) is left out.
+    """
+    if len(targets) == 0:
+        return {}
+    if targets.is_floating_point() and not (targets.ndim == 2 and targets.shape[1] > 1):
+        error = outputs.reshape(-1).double() - targets.reshape(-1).double()
+        spread = (targets.double() - targets.double().mean()).square().sum()
+        found = {"rmse": float(error.square().mean().sqrt())}
+        if float(spread) > 0:
+            found["r2"] = 1 - float(error.square().sum() / spread)
+        return found
+    if targets.is_floating_point():
+        return _multilabel(outputs, targets)
+    logs = log_probabilities(outputs.double())
+    truth = targets.long()
+    predicted = logs.argmax(1)
+    right = (predicted == truth).double()
+    present = [c for c in range(logs.shape[1]) if bool((truth == c).any())]
+    found = {
+        "accuracy": float(right.mean()),
+        "macro_accuracy": sum(float(right[truth == c].mean()) for c in present) / len(present),
+        "log_loss": float(-logs.gather(1, truth[:, None]).clamp_min(FLOOR).mean()),
+    }
+    if logs.shape[1] == 2:
+        areas = [auc(logs[:, 1] - logs[:, 0], truth == 1)]
+    else:
+        areas = [auc(logs[:, c], truth == c) for c in present]
+    areas = [a for a in areas if not math.isnan(a)]
+    if areas:
+        found["auc"] = sum(areas) / len(areas)
+    return found
+
+
+def _multilabel(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    loss = float(supervised_loss(outputs.double(), targets.double()).mean() / targets.shape[1])
+    right = ((outputs > 0) == (targets > 0.5)).double()
+    areas = [auc(outputs[:, c], targets[:, c] > 0.5) for c in range(targets.shape[1])]
+    areas = [a for a in areas if not math.isnan(a)]
+    found = {"accuracy": float(right.mean()), "macro_accuracy": float(right.mean(0).mean()), "log_loss": loss}
+    if areas:
+        found["auc"] = sum(areas) / len(areas)
+    return found
+
+
+def knowing_nothing(targets: Tensor, reference: Tensor) -> float:
+    """The loss of predicting only the class shares (or the mean) of `reference`."""
+    if targets.is_floating_point():
+        return float((targets - reference.mean(0)).square().sum() / max(1, len(targets)))
+    classes = int(max(targets.max(), reference.max())) + 1 if len(targets) else 1
+    shares = (torch.bincount(reference, minlength=classes).double() + 1) / (len(reference) + classes)
+    return float(-shares.log()[targets].mean())
+
+
+def loss_metrics(module: nn.Module, records: Records, reference: Records) -> Mapping[str, float]:
+    """The loss on held-out records beside the loss of knowing only the class shares."""
+    outputs = predict(module, records.inputs)
+    return {
+        "loss": float(supervised_loss(outputs.double(), _double(records.targets)).mean()),
+        "baseline_loss": knowing_nothing(records.targets, reference.targets),
+    }
+
+
+def _double(targets: Tensor) -> Tensor:
+    return targets.double() if targets.is_floating_point() else targets

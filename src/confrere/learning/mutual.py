@@ -1,0 +1,63 @@
+"""Private and proxy in one lesson: who teaches whom, and how much.
+
+The weight of the proxy in the private model's loss may follow what the proxy is worth (`auto`). That
+reads the site's held-out records and is sound, since only the private model depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from confrere.core.custody import Scalar, private, public
+from confrere.core.model import Model
+from confrere.core.protocols import Metrics, Site
+from confrere.learning.objectives import Direction, Teacher, mutual
+
+Auto = Literal["auto"]
+
+MOST = 0.9
+"""However good the proxy is, the site's own labels keep a tenth of the say."""
+
+
+def worth(metrics: Metrics) -> float:
+    """How much better than knowing only the class shares a model predicts, per held-out record; not below 0."""
+    return max(0.0, metrics["baseline_loss"].value - metrics["loss"].value)
+
+
+def auto_weight(proxy: Metrics, own: Metrics) -> Scalar:
+    """The distillation weight from the worth of both models on held-out records: 0 for a useless proxy.
+
+    The squares let the better model dominate: a proxy worth half as much as the private model gets a
+    fifth of the say, one worth twice as much four fifths.
+    """
+    ours, theirs = worth(own), worth(proxy)
+    if theirs <= 0.0:
+        return private(0.0)
+    return private(min(MOST, theirs**2 / (theirs**2 + ours**2)))
+
+
+async def teach(
+    site: Site,
+    own: Model,
+    proxy: Model,
+    received: Model | None,
+    *,
+    alpha: float | Auto,
+    beta: float,
+    teacher: Teacher,
+    kl: Direction,
+) -> Mapping[str, Model]:
+    """One round of mutual learning at a site. `received` is the last model that came from the peers."""
+    models = {"private": own, "proxy": proxy}
+    source: str | None = None
+    if teacher == "private" and beta:
+        source = "private"
+    elif teacher == "peers" and beta and received is not None:
+        source, models["teacher"] = "teacher", received
+    if alpha == "auto":
+        found = await site.evaluate({"private": own, "proxy": proxy})
+        weight = auto_weight(found["proxy"], found["private"])
+    else:
+        weight = public(alpha)
+    return await site.train(mutual(weight, public(beta), source, kl), models, protect=["proxy"])

@@ -1,0 +1,188 @@
+"""Networks that a study can name. All are safe for private training: no layer mixes records.
+
+A network is a function from input shape and number of outputs to an `nn.Module`; `@network("name")`
+registers one, and its further keyword arguments are its options in a study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from confrere.core.errors import StudyError
+from confrere.core.model import Architecture
+from confrere.core.registry import Registry, nearest
+from confrere.core.seeds import derive
+
+Build = Callable[..., nn.Module]
+networks: Registry[Build] = Registry("network", group="confrere.networks")
+network = networks.register
+
+
+def _flat(shape: Sequence[int]) -> int:
+    size = 1
+    for s in shape:
+        size *= s
+    return size
+
+
+def _image(shape: Sequence[int], name: str) -> tuple[int, int, int]:
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    if len(shape) == 3:
+        return shape[0], shape[1], shape[2]
+    raise StudyError(f'network "{name}" needs images (height × width, or channels first), not inputs of {shape}')
+
+
+class AsImage(nn.Module):
+    """Adds the channel axis to grey images that come without one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(1) if x.ndim == 3 else x
+
+
+@network("linear")
+def linear(shape: Sequence[int], outputs: int) -> nn.Module:
+    """Logistic (or linear) regression: the smallest proxy, so the least noise."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(_flat(shape), outputs))
+
+
+@network("mlp")
+def mlp(shape: Sequence[int], outputs: int, hidden: Sequence[int] = (200, 200), dropout: float = 0.0) -> nn.Module:
+    """Fully connected layers with ReLU; 200-200 is the proxy of the ProxyFL experiments."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = _flat(shape)
+    for h in hidden:
+        layers += [nn.Linear(width, h), nn.ReLU()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+        width = h
+    return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+@network("lenet5")
+def lenet5(shape: Sequence[int], outputs: int) -> nn.Module:
+    """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling."""
+    c, h, w = _image(shape, "lenet5")
+    side = ((h // 2 - 4) // 2) * ((w // 2 - 4) // 2)
+    if h < 12 or w < 12:
+        raise StudyError(f'network "lenet5" needs images of at least 12 × 12, not {h} × {w}')
+    return nn.Sequential(
+        AsImage(),
+        nn.Conv2d(c, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * side, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, outputs),
+    )  # fmt: skip
+
+
+@network("cnn1")
+def cnn1(shape: Sequence[int], outputs: int) -> nn.Module:
+    """Two convolutions and two dense layers: the proxy of the CIFAR-10 experiments."""
+    c, h, w = _image(shape, "cnn1")
+    side = ((h - 4) // 2 - 4) // 2 * (((w - 4) // 2 - 4) // 2)
+    return nn.Sequential(
+        AsImage(),
+        nn.Conv2d(c, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(16 * side, 64), nn.ReLU(), nn.Linear(64, outputs),
+    )  # fmt: skip
+
+
+@network("cnn2")
+def cnn2(shape: Sequence[int], outputs: int) -> nn.Module:
+    """Two wide convolutions and two dense layers: the private model of the CIFAR-10 experiments."""
+    c, h, w = _image(shape, "cnn2")
+    side = (h // 4) * (w // 4)
+    return nn.Sequential(
+        AsImage(),
+        nn.Conv2d(c, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(128 * side, 64), nn.ReLU(), nn.Linear(64, outputs),
+    )  # fmt: skip
+
+
+class Recurrent(nn.Module):
+    """An LSTM over tokens or over a time series; the last hidden state is classified."""
+
+    def __init__(self, inputs: int, outputs: int, hidden: int, vocabulary: int, embedding: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0) if vocabulary else None
+        self.lstm = nn.LSTM(embedding if vocabulary else inputs, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.embedding is not None:
+            x = self.embedding(x.long())
+        elif x.ndim == 2:
+            x = x.unsqueeze(-1)
+        states, _ = self.lstm(x)
+        return self.head(states[:, -1])  # type: ignore[no-any-return]
+
+
+@network("lstm")
+def lstm(
+    shape: Sequence[int], outputs: int, hidden: int = 64, vocabulary: int = 0, embedding: int = 32
+) -> nn.Module:
+    """An LSTM: for token ids give `vocabulary`, for time series leave it out."""
+    return Recurrent(shape[-1] if len(shape) > 1 else 1, outputs, hidden, vocabulary, embedding)
+
+
+class Adapted(nn.Module):
+    """A site's own input and output layers around the common proxy (Kalra, Wen et al. 2023, section 3.1).
+
+    `common` is the part with the proxy's architecture; the adapters are the site's own and private.
+    """
+
+    def __init__(self, before: nn.Module, common: nn.Module, after: nn.Module) -> None:
+        super().__init__()
+        self.before, self.common, self.after = before, common, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.common(self.before(x)))  # type: ignore[no-any-return]
+
+
+def describe(spec: str | dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name and options of a network as a study writes it: "mlp" or { name = "mlp", hidden = [32] }."""
+    if isinstance(spec, str):
+        return spec, {}
+    options = dict(spec)
+    if "name" not in options:
+        raise StudyError('a network is written as "mlp" or as { name = "mlp", … }: the name is missing')
+    return str(options.pop("name")), options
+
+
+def architecture(spec: str | dict[str, Any] | Callable[[], nn.Module], shape: Sequence[int], outputs: int) -> Architecture:
+    """The architecture behind a study's words, or behind a function that returns one's own module."""
+    if callable(spec):
+        probe = spec()
+        sizes = ",".join(f"{n}{tuple(p.shape)}" for n, p in probe.named_parameters())
+        return Architecture(f"{type(probe).__name__}[{derive(0, sizes):x}]", spec)
+    name, options = describe(spec)
+    build = networks[name]
+    known = list(build.__annotations__)
+    for key in options:
+        if key not in known or key in ("shape", "outputs", "return"):
+            offered = [k for k in known if k not in ("shape", "outputs", "return")]
+            raise StudyError(
+                f'network "{name}" has no option "{key}"{nearest(key, offered)}; it has: {", ".join(offered) or "none"}'
+            )
+
+    def make() -> nn.Module:
+        try:
+            return build(tuple(shape), outputs, **options)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise StudyError(f'network "{name}" cannot be built with {options}: {error}') from error
+
+    words = ", ".join(f"{k}={options[k]}" for k in sorted(options))
+    return Architecture(f"{name}({words})[{'×'.join(map(str, shape))}→{outputs}]", make)
+
+
+def fresh(arch: Architecture, seed: int) -> nn.Module:
+    """A newly initialised network whose weights depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return arch.build()

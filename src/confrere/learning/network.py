@@ -1,0 +1,63 @@
+"""A module whose trainable weights are one flat vector, so that a step is a few operations on vectors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from confrere.core.errors import StudyError
+from confrere.core.model import Architecture
+from confrere.core.params import Params
+from confrere.learning.nets import fresh
+
+
+class Network:
+    """A network at work: `load` weights, train on `flat`, read `params` back.
+
+    `flat` holds the trainable weights in the order of their sorted names; the module's parameters are
+    views into it, and its gradients views into `gradient`.
+    """
+
+    def __init__(self, architecture: Architecture, seed: int = 0, device: str = "cpu") -> None:
+        self.module: nn.Module = fresh(architecture, seed).to(device)
+        trainable = {n: p for n, p in sorted(self.module.named_parameters()) if p.requires_grad}
+        if not trainable:
+            raise StudyError(f"the network {architecture.name} has no trainable weights")
+        dtypes = {p.dtype for p in trainable.values()}
+        if len(dtypes) > 1:
+            raise StudyError(f"the network {architecture.name} mixes number formats: {dtypes}")
+        self.flat = torch.cat([p.detach().reshape(-1) for p in trainable.values()])
+        self.gradient = torch.zeros_like(self.flat)
+        self._trainable = trainable
+        at = 0
+        for parameter in trainable.values():
+            size = parameter.numel()
+            parameter.data = self.flat[at : at + size].view(parameter.shape)
+            parameter.grad = self.gradient[at : at + size].view(parameter.shape)
+            at += size
+
+    def load(self, params: Params) -> None:
+        own = self._all()
+        if set(own) != set(params):
+            raise StudyError("these weights belong to another architecture")
+        for name, tensor in own.items():
+            tensor.copy_(params[name])
+
+    def params(self) -> Params:
+        return Params({n: t.detach().clone().cpu() for n, t in self._all().items()})
+
+    def _all(self) -> dict[str, Tensor]:
+        tensors = {n: p.data for n, p in self.module.named_parameters()}
+        return tensors | {n: b for n, b in self.module.named_buffers() if n in self.module.state_dict()}
+
+    def backward(self, loss: Tensor) -> Tensor:
+        """The gradient of a plain (not private) loss, as one vector."""
+        self.gradient.zero_()
+        at = 0
+        for parameter in self._trainable.values():  # something may have taken the views away
+            if parameter.grad is None:
+                size = parameter.numel()
+                parameter.grad = self.gradient[at : at + size].view(parameter.shape)
+            at += parameter.numel()
+        torch.autograd.backward(loss, inputs=list(self._trainable.values()))
+        return self.gradient

@@ -1,0 +1,114 @@
+"""What models are trained to make small: per-record losses that say which other models they read.
+
+The kind of task is read off the shapes: integer targets with one output are binary (the output is the
+logit of class 1), with several outputs multi-class; floating-point targets are regression when they have
+the outputs' shape in one column, and multi-label 0/1 targets when they have several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from confrere.core.custody import Scalar
+from confrere.core.protocols import Objective
+
+Teacher = Literal["peers", "none", "private"]
+Direction = Literal["teacher-student", "student-teacher"]
+
+
+def supervised_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy (or squared error) of each record."""
+    if targets.is_floating_point():
+        if targets.ndim == 2 and targets.shape[1] > 1:
+            return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(1)
+        return (outputs.reshape(-1) - targets.reshape(-1)).square()
+    if outputs.shape[1] == 1:
+        return F.binary_cross_entropy_with_logits(outputs[:, 0], targets.to(outputs.dtype), reduction="none")
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def log_probabilities(outputs: Tensor) -> Tensor:
+    """Log-probabilities of all classes; a single output is the logit of class 1."""
+    if outputs.shape[1] == 1:
+        return torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], 1)
+    return F.log_softmax(outputs, 1)
+
+
+def divergence(student: Tensor, teacher: Tensor, direction: Direction, targets: Tensor) -> Tensor:
+    """How far a student's prediction is from its teacher's, record by record.
+
+    Kullback–Leibler for classes, in either direction: KL(teacher ‖ student) is the usual one in
+    distillation. For regression and multi-label outputs, the squared distance.
+    """
+    if targets.is_floating_point():
+        return (student - teacher).square().sum(1)
+    ours, theirs = log_probabilities(student), log_probabilities(teacher)
+    if direction == "student-teacher":
+        ours, theirs = theirs, ours
+    return (theirs.exp() * (theirs - ours)).sum(1)
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """The plain loss on the site's own labels."""
+
+    reads: frozenset[str] = frozenset()
+
+    def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+        return supervised_loss(own, targets)
+
+
+@dataclass(frozen=True)
+class Near:
+    """The plain loss, and the weights pulled towards an anchor: (pull/2)·‖w − w_anchor‖² (FedProx)."""
+
+    anchor: str
+    pull: float
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset([self.anchor])
+
+    def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+        return supervised_loss(own, targets)
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """(1 − weight)·own labels + weight·divergence from a teacher's prediction."""
+
+    teacher: str
+    weight: Scalar
+    direction: Direction = "teacher-student"
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset([self.teacher])
+
+    def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+        w = self.weight.value
+        labels = supervised_loss(own, targets)
+        if w == 0.0:
+            return labels
+        return (1 - w) * labels + w * divergence(own, others[self.teacher], self.direction, targets)
+
+
+def mutual(
+    distill_private: Scalar,
+    distill_proxy: Scalar,
+    teacher: str | None,
+    direction: Direction = "teacher-student",
+) -> Objective:
+    """Two models that learn from each other: the private one from the proxy, the proxy from `teacher`.
+
+    Deep mutual learning (Zhang et al. 2018) as ProxyFL has it (Kalra, Wen et al. 2023, equations 4 and 5),
+    except that the proxy's teacher is a choice: a proxy that reads the private model has no guarantee.
+    """
+    proxy = Supervised() if teacher is None else Distilled(teacher, distill_proxy, direction)
+    return {"private": Distilled("proxy", distill_private, direction), "proxy": proxy}

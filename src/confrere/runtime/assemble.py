@@ -1,0 +1,131 @@
+"""Putting a site together: mechanism, budget and ledger from what study and site agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+from confrere.core.errors import DataError, PrivacyError, StudyError
+from confrere.core.events import Journal
+from confrere.core.protocols import Strategy
+from confrere.data.records import SiteData, Task
+from confrere.learning.engine import Trainer
+from confrere.privacy.accounting import calibrate, check_delta
+from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.mechanism import Mechanism
+from confrere.privacy.sampling import FullBatch, Poisson, epoch
+from confrere.runtime.churn import Churn
+from confrere.runtime.participant import Participant, check_records
+from confrere.study import Privacy, Study
+
+
+def mechanism_of(privacy: Privacy, declared: int, rounds: int) -> tuple[Mechanism, int]:
+    """The mechanism of a site with so many declared records, and its steps in a round.
+
+    Rate, steps and δ depend on the declared count, which is public. Where the study gives ε and no noise,
+    the noise is the least with which all steps of all rounds stay within ε.
+    """
+    check_delta(privacy.delta, declared)
+    clipping = privacy.clipper()
+    if privacy.sampling == "full":
+        rate, steps, expected = Fraction(1), privacy.steps or 1, float(declared)
+    else:
+        in_epoch, rate = epoch(declared, privacy.batch_size)
+        steps, expected = privacy.steps or in_epoch, float(declared * rate)
+    sampling = FullBatch(unit=privacy.unit) if rate == 1 else Poisson(rate, unit=privacy.unit)
+    noise = privacy.noise_multiplier
+    if noise is None:
+        assert privacy.epsilon is not None
+        needed = calibrate(
+            privacy.epsilon, privacy.delta, sample_rate=rate, steps=steps * rounds, accountant=privacy.accountant
+        )
+        noise = _noise_for(clipping, needed, expected)
+    return Mechanism(sampling, clipping, noise, expected, privacy.unit), steps
+
+
+def _noise_for(clipping: object, needed: float, expected: float) -> float:
+    """The noise multiplier whose effective one, after what clipping itself spends, is `needed`."""
+    effective = clipping.effective_noise_multiplier  # type: ignore[attr-defined]
+    low, high = 0.0, needed
+    while effective(high, expected) < needed:
+        low, high = high, high * 2
+        if high > 1e6 * max(1.0, needed):
+            raise PrivacyError(
+                "the clipping's own query costs more than the whole budget; raise its count_noise_multiplier"
+            )
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if effective(middle, expected) >= needed else (middle, high)
+    return high
+
+
+def participant_of(
+    study: Study,
+    strategy: Strategy,
+    data: SiteData,
+    task: Task,
+    *,
+    run: str,
+    journal: Journal,
+    trainer: Trainer,
+    device: str = "cpu",
+    ledger: Ledger | None = None,
+    caps: Budget | None = None,
+) -> Participant:
+    """A site that is ready to take part. `caps` are the site's own and win over the study's."""
+    check_records(data, task, study.data.one_class == "allow")
+    privacy = study.privacy
+    mechanism, steps, budget = None, 0, caps
+    unproven = getattr(strategy, "unproven", None)
+    if privacy is None:
+        unproven = unproven or "the study has no [privacy]: models are trained without noise"
+    else:
+        if privacy.unit == "patient" and data.train.units is None:
+            raise DataError(
+                f'site "{data.name}": privacy.unit is "patient", but the records name no patient;'
+                ' name the patient column in the schema, or use unit = "record"'
+            )
+        try:
+            mechanism, steps = mechanism_of(privacy, data.declared, study.rounds)
+        except (StudyError, PrivacyError) as error:
+            raise type(error)(f'site "{data.name}": {error}') from None
+        if privacy.epsilon is not None:
+            asked = Budget(privacy.epsilon, privacy.delta)
+            budget = asked if caps is None else replace(asked, epsilon=min(asked.epsilon, caps.epsilon))
+    return Participant(
+        name=data.name,
+        data=data,
+        task=task,
+        study=study,
+        run=run,
+        journal=journal,
+        trainer=trainer,
+        ledger=ledger or Ledger(None, dataset=data.name),
+        mechanism=mechanism,
+        steps=steps,
+        budget=budget,
+        unproven=unproven,
+        device=device,
+    )
+
+
+def leaving_when_spent(study: Study, sites: Mapping[str, Participant]) -> Churn:
+    """The study's churn, with sites leaving for good when their budget ends, if the study wants that.
+
+    When a budget ends follows from declared counts and presence alone, so every site knows it beforehand.
+    """
+    privacy, churn = study.privacy, study.churn
+    if privacy is None or privacy.when_spent != "leave" or privacy.epsilon is None:
+        return churn
+    leave = dict(churn.leave)
+    for name, site in sites.items():
+        if site.mechanism is None or site.budget is None:
+            continue
+        left = site.ledger.remaining(site.budget, site.mechanism.charge(1)) // max(1, site.steps)
+        for number in range(churn.join.get(name, 0), min(study.rounds, leave.get(name, study.rounds))):
+            if left == 0:
+                leave[name] = number
+                break
+            left -= churn.present(number, name)
+    return replace(churn, leave=leave)

@@ -1,0 +1,71 @@
+"""Who is there: members (until they leave for good) and presence (from round to round).
+
+All of it is a pure function of the study, so every site works it out for itself. On a node the clock and the
+network decide instead; this is for rehearsing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from confrere.core.errors import StudyError
+from confrere.core.registry import nearest
+from confrere.core.seeds import derive
+
+
+@dataclass(frozen=True)
+class Churn:
+    """When sites are absent, join late or leave for good.
+
+    [churn]
+    absent = { SVHD = [3, 4] }         # rounds in which a site cannot be reached
+    join = { STMW = 5 }                # first round of a late joiner
+    leave = { SVHC = 10 }              # first round without a site that leaves for good
+    probability = 0.2                  # and at random: absent with this probability …
+    period = 8                         # … or, with a period, away for a part of every «day» of so many rounds,
+    zones = { SVI = 0, other = 4 }     # shifted by the site's time zone
+    """
+
+    absent: dict[str, list[int]] = field(default_factory=dict)
+    join: dict[str, int] = field(default_factory=dict)
+    leave: dict[str, int] = field(default_factory=dict)
+    probability: float = 0.0
+    period: int = 0
+    zones: dict[str, int] = field(default_factory=dict)
+    seed: int = 0
+
+    def check(self, sites: Sequence[str]) -> None:
+        for key in ("absent", "join", "leave", "zones"):
+            for name in getattr(self, key):
+                if name not in sites:
+                    raise StudyError(
+                        f'churn.{key} names "{name}", which is no site of this study{nearest(name, list(sites))}'
+                    )
+        if not 0 <= self.probability < 1:
+            raise StudyError(f"churn.probability is {self.probability}; it must be at least 0 and below 1")
+        for name, leaves in self.leave.items():
+            if leaves <= self.join.get(name, 0):
+                raise StudyError(f'churn: "{name}" would leave in round {leaves}, before it has joined')
+
+    def members(self, round: int, sites: Sequence[str]) -> tuple[str, ...]:
+        """The sites that belong to the collaboration in a round, in sorted order."""
+        return tuple(
+            s for s in sorted(sites) if self.join.get(s, 0) <= round < self.leave.get(s, round + 1)
+        )
+
+    def epoch(self, round: int) -> int:
+        """How often the membership has changed up to this round."""
+        return len({r for r in [*self.join.values(), *self.leave.values()] if 0 < r <= round})
+
+    def present(self, round: int, site: str) -> bool:
+        """Whether a member can be reached in a round."""
+        if round in self.absent.get(site, ()):
+            return False
+        if self.probability <= 0:
+            return True
+        if self.period > 1:  # away once a «day», for a part of it as long as the probability says
+            away = math.ceil(self.probability * self.period)
+            return (round + self.zones.get(site, 0)) % self.period >= away
+        return derive(self.seed, "churn", site, round) / 2**63 >= self.probability

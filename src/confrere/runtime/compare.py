@@ -1,0 +1,174 @@
+"""Several ways to collaborate on the same records, over several seeds, beside training alone."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from confrere.core.errors import StudyError
+from confrere.core.events import Event
+from confrere.core.registry import nearest, strategies
+from confrere.learning.evaluate import HIGHER_IS_BETTER
+from confrere.observe.report import write_report
+from confrere.runtime.records import Source
+from confrere.runtime.run import Run, hardware, versions, write_json
+from confrere.runtime.simulate import simulate
+from confrere.strategies import discover
+from confrere.study import Study, merged
+
+ALONE = "local"
+"""Training alone, without noise: what every comparison is measured against."""
+
+
+@dataclass
+class Comparison:
+    """What a comparison came to; `result` is what `compare --json` prints."""
+
+    result: dict[str, Any]
+    runs: dict[str, list[Run]] = field(repr=False, default_factory=dict)
+    folder: Path | None = None
+
+    def report(self, path: str | Path | None = None) -> Path:
+        if self.folder is None:
+            raise StudyError("a report needs the files of the runs: compare(…, out=FOLDER)")
+        return write_report(self.folder, Path(path) if path else None)
+
+
+def variant(study: Study, name: str) -> Study:
+    """The study as `name` would run it: one of its `[variants]`, or a strategy with its own topology.
+
+    The study's strategy options and topology are those of its own strategy; every other strategy runs with
+    its defaults, unless `[variants.NAME]` says otherwise.
+    """
+    discover()
+    if name not in study.variants and name not in strategies:
+        known = sorted({*study.variants, *strategies.names()})
+        raise StudyError(f'unknown strategy "{name}"{nearest(name, known)}; known: {", ".join(known)}')
+    if name != study.strategy_name and name in strategies:
+        study = replace(study, strategy=name, topology=None)
+    if name in study.variants:
+        study = merged(study, study.variants[name], f"variants.{name}")
+    return replace(study, variants={})
+
+
+def compare(
+    study: Study,
+    names: Sequence[str] | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    sites: Mapping[str, Source] | None = None,
+    *,
+    out: str | Path | None = None,
+    device: str = "cpu",
+    listeners: tuple[Callable[[Event], None], ...] = (),
+    command: str = "",
+) -> Comparison:
+    """Run each strategy with each seed on the same records and say who gains what over training alone."""
+    chosen = list(dict.fromkeys([ALONE, *(names or [study.strategy_name])]))
+    if not seeds:
+        raise StudyError("a comparison needs at least one seed")
+    variants = {name: variant(study, name) for name in chosen}
+    folder = Path(out) if out is not None else None
+    if folder is not None and (folder / "comparison.json").exists():
+        raise StudyError(f"{folder} holds a comparison already; choose another --out")
+    runs: dict[str, list[Run]] = {name: [] for name in chosen}
+    seconds = dict.fromkeys(chosen, 0.0)
+    for seed in seeds:
+        for name in chosen:
+            place = folder / "runs" / f"{name}-{seed}" if folder else None
+            began = time.perf_counter()
+            run = simulate(
+                variants[name].with_(seed=seed), sites, out=place, device=device, listeners=listeners
+            )
+            seconds[name] += time.perf_counter() - began
+            runs[name].append(run)
+    result = {
+        "title": study.title or study.name,
+        "question": study.question,
+        "study": study.hash(),
+        "reference": ALONE,
+        "seeds": list(seeds),
+        "strategies": {n: summary(runs[n], runs[ALONE], seconds[n]) for n in chosen},
+        "notes": _notes(runs[ALONE][0]),
+        "versions": versions(),
+        "hardware": hardware(device),
+        "command": command,
+    }
+    if folder is not None:
+        write_json(folder / "comparison.json", result)
+        (folder / "study.toml").write_text(study.to_toml(), encoding="utf-8")
+    return Comparison(result, runs, folder)
+
+
+def summary(runs: Sequence[Run], alone: Sequence[Run], seconds: float) -> dict[str, Any]:
+    """One strategy over all seeds: means, spreads, and gains over training alone, paired by seed and site."""
+    sites = sorted(runs[0].sites)
+    metrics = [m for m in HIGHER_IS_BETTER if m in runs[0].mean]
+    gains = {m: _gains(runs, alone, sites, m) for m in metrics}
+    return {
+        "mean": {m: _spread([r.mean[m] for r in runs if m in r.mean]) for m in metrics},
+        "gain_over_alone": {
+            m: {
+                **_spread([statistics.fmean(g.values()) for g in gains[m] if g]),
+                **_worst(gains[m], sites),
+            }
+            for m in metrics
+        },
+        "sites": {
+            s: {
+                "records": runs[0].sites[s]["records"],
+                "metrics": {
+                    m: _spread([r.sites[s]["metrics"][m] for r in runs if m in r.sites[s]["metrics"]])
+                    for m in metrics
+                },
+                "gain": {m: _spread([g[s] for g in gains[m] if s in g]) for m in metrics},
+                "privacy": _largest([r.sites[s]["privacy"] for r in runs]),
+                "bytes_sent": round(statistics.fmean(r.sites[s]["bytes_sent"] for r in runs)),
+            }
+            for s in sites
+        },
+        "privacy": _largest([entry["privacy"] for r in runs for entry in r.sites.values()]),
+        "seconds": round(seconds, 2),
+    }
+
+
+def _gains(runs: Sequence[Run], alone: Sequence[Run], sites: Sequence[str], metric: str) -> list[dict[str, float]]:
+    """For each seed, how much better each site does together than alone; positive is better."""
+    sign = 1.0 if HIGHER_IS_BETTER[metric] else -1.0
+    out = []
+    for run, base in zip(runs, alone, strict=True):
+        found = {}
+        for s in sites:
+            together, apart = run.sites[s]["metrics"].get(metric), base.sites[s]["metrics"].get(metric)
+            if together is not None and apart is not None:
+                found[s] = sign * (together - apart)
+        out.append(found)
+    return out
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    if not values:
+        return {"mean": None, "std": None, "values": []}
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "std": std, "values": list(values)}
+
+
+def _worst(gains: Sequence[Mapping[str, float]], sites: Sequence[str]) -> dict[str, Any]:
+    means = {s: statistics.fmean(g[s] for g in gains if s in g) for s in sites if any(s in g for g in gains)}
+    if not means:
+        return {"worst_site": None, "worst_site_name": None}
+    worst = min(means, key=lambda s: means[s])
+    return {"worst_site": means[worst], "worst_site_name": worst}
+
+
+def _largest(found: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The privacy of the site and seed that spent most."""
+    spent = [p for p in found if p is not None]
+    return max(spent, key=lambda p: p["epsilon"]) if spent else None
+
+
+def _notes(run: Run) -> list[str]:
+    return [str(e.data["text"]) for e in run.events if e.kind == "notice" and e.site is None]

@@ -1,0 +1,137 @@
+"""A site's dealings with the outside: the one place where strategies meet gate, topology and transport."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from confrere.core.custody import Custody, Scalar, strictest
+from confrere.core.events import Event, Journal
+from confrere.core.model import Model
+from confrere.core.parcel import Inbox, Parcel
+from confrere.core.protocols import Topology, Transport
+from confrere.privacy.gate import Gate
+from confrere.runtime.churn import Churn
+from confrere.runtime.faults import Faults
+from confrere.runtime.mailbox import Mailbox, Slip
+
+EXCHANGE, ANSWER = 0, 1
+
+
+@dataclass
+class Office:
+    """What a site keeps for its correspondence over a whole run."""
+
+    me: str
+    run: str
+    sites: Sequence[str]
+    topology: Topology
+    churn: Churn
+    gate: Gate
+    transport: Transport
+    journal: Journal
+    patience: float | None = None
+    faults: Faults = field(default_factory=Faults)
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    sequence: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    caught_up: int = -1
+    """The last round whose exchange this site has taken from its mailbox."""
+
+    def round(self, number: int) -> Round:
+        return Round(self, number)
+
+    async def pump(self) -> None:
+        """Move parcels from the transport into the mailbox until cancelled."""
+        while True:
+            self.mailbox.deliver(await self.transport.receive())
+
+    def senders(self, round: int) -> list[str]:
+        """Who is there in a round and sends to this site."""
+        members = self.churn.members(round, self.sites)
+        return [
+            s
+            for s in members
+            if s != self.me
+            and self.churn.present(round, s)
+            and self.topology.column(round, members, s).get(self.me, 0.0) > 0
+        ]
+
+
+class Round:
+    """`Peers` for one round."""
+
+    def __init__(self, office: Office, number: int) -> None:
+        self._office = office
+        self.me, self.round = office.me, number
+        self.epoch = office.churn.epoch(number)
+        self.members = office.churn.members(number, office.sites)
+        self.centre = office.topology.centre(number, self.members)
+        self._column = dict(office.topology.column(number, self.members, self.me))
+        self.kept = self._column.pop(self.me, 0.0)
+        self._asked: list[str] = []
+
+    async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
+        office = self._office
+        model, scalars = self._admit(model, scalars)
+        await office.faults.reach(self.me, self.round, "before-exchange")
+        receivers = sorted(r for r, share in self._column.items() if share > 0)
+        middle = (len(receivers) + 1) // 2
+        for n, receiver in enumerate(receivers):
+            if n == middle:
+                await office.faults.reach(self.me, self.round, "mid-exchange")
+            shared = dict(scalars)
+            if "mass" in shared:
+                shared["mass"] = shared["mass"] * self._column[receiver]
+            await self._send(receiver, EXCHANGE, model, shared)
+        if len(receivers) <= middle:
+            await office.faults.reach(self.me, self.round, "mid-exchange")
+        expected: list[Slip] = []
+        for number in range(office.caught_up + 1, self.round + 1):
+            if office.churn.epoch(number) == self.epoch:
+                expected += [(number, EXCHANGE, s) for s in office.senders(number)]
+        inbox = await office.mailbox.take(self.round, EXCHANGE, self.epoch, expected, office.patience)
+        office.caught_up = self.round
+        self._asked = [p.sender for p in inbox.current]
+        self._tell_missing(inbox)
+        return inbox
+
+    async def answer(self, models: Mapping[str, Model], **scalars: Scalar) -> Inbox:
+        office = self._office
+        await office.faults.reach(self.me, self.round, "before-answer")
+        for sender in self._asked:
+            model, admitted = self._admit(models.get(sender), scalars if sender in models else {})
+            await self._send(sender, ANSWER, model, admitted)
+        expected = [
+            (self.round, ANSWER, r)
+            for r, share in self._column.items()
+            if share > 0 and office.churn.present(self.round, r)
+        ]
+        inbox = await office.mailbox.take(self.round, ANSWER, self.epoch, expected, office.patience)
+        self._tell_missing(inbox)
+        return inbox
+
+    def _admit(
+        self, model: Model | None, scalars: Mapping[str, Scalar]
+    ) -> tuple[Model | None, Mapping[str, Scalar]]:
+        return self._office.gate.admit(model, scalars)
+
+    async def _send(
+        self, to: str, phase: int, model: Model | None, scalars: Mapping[str, Scalar]
+    ) -> None:
+        office = self._office
+        office.sequence[to] = office.sequence.get(to, 0) + 1
+        parcel = Parcel(
+            office.run, self.epoch, self.round, phase, self.me, to, office.sequence[to], model, dict(scalars)
+        )
+        size = await office.transport.send(to, parcel)
+        custody = strictest([model.custody if model else Custody.PUBLIC, *(s.custody for s in scalars.values())])
+        data = {"to": to, "phase": phase, "bytes": size, "custody": custody.name, "model": model is not None}
+        if "mass" in scalars:
+            data["mass"] = scalars["mass"].value
+        office.journal.add(Event("sent", self.me, self.round, data=data))
+
+    def _tell_missing(self, inbox: Inbox) -> None:
+        if inbox.missing:
+            data = {"senders": list(inbox.missing), "phase": inbox.phase}
+            self._office.journal.add(Event("missing", self.me, self.round, data=data))

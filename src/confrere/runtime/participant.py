@@ -1,0 +1,275 @@
+"""A site at work: records, models, mechanism and ledger behind the narrow face that a strategy sees."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from confrere.core.custody import Custody, private, strictest
+from confrere.core.errors import BudgetExhausted, DataError, StudyError, TrainingError
+from confrere.core.events import Event, Journal
+from confrere.core.model import Architecture, Model
+from confrere.core.protocols import Metrics, Objective, loss_custody
+from confrere.core.seeds import derive
+from confrere.data.records import Records, SiteData, Task
+from confrere.learning.engine import Job, Trainer
+from confrere.learning.evaluate import loss_metrics, measure, predict
+from confrere.learning.nets import architecture
+from confrere.learning.network import Network
+from confrere.privacy import lint
+from confrere.privacy.accounting import Guarantee, epsilon
+from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.mechanism import Mechanism
+from confrere.study import Study
+
+Memory = dict[str, dict[str, dict[str, Tensor]]]
+"""Role → {"optimiser": …, "clipping": …}: what stays at the site from round to round."""
+
+
+@dataclass
+class Participant:
+    """One site over a whole run."""
+
+    name: str
+    data: SiteData
+    task: Task
+    study: Study
+    run: str
+    journal: Journal
+    trainer: Trainer
+    ledger: Ledger
+    mechanism: Mechanism | None
+    steps: int
+    budget: Budget | None
+    unproven: str | None
+    """Why what this study sends has no proven guarantee; None if it has one. The site consented to it."""
+    device: str = "cpu"
+    memory: Memory = field(default_factory=dict)
+    spent: bool = False
+    _networks: dict[str, Network] = field(default_factory=dict)
+    _architectures: dict[str, Architecture] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for role in ("private", "proxy"):
+            self.architecture(role)
+
+    @property
+    def size(self) -> int:
+        return self.data.declared
+
+    def architecture(self, role: str) -> Architecture:
+        spec = self.study.models.of(self.name, role)
+        found = architecture(spec, self.task.inputs, outputs_of(self.task))
+        self._architectures.setdefault(found.name, found)
+        return found
+
+    def network(self, role: str, name: str) -> Network:
+        """The network that a role works with; built once."""
+        key = f"{role}:{name}"
+        if key not in self._networks:
+            self._networks[key] = Network(self._architectures[name], 0, self.device)
+        return self._networks[key]
+
+    def build(self, role: str) -> Model:
+        arch = self.architecture(role)
+        seed = derive(self.study.seed, "initial", role, arch.name)
+        return Model(Network(arch, seed, self.device).params(), arch.name, Custody.PUBLIC)
+
+    def round(self, number: int) -> SiteRound:
+        return SiteRound(self, number)
+
+    def guarantee(self) -> Guarantee | None:
+        """What was spent so far and whether it is proven; None if nothing was trained with noise."""
+        p = self.study.privacy
+        if p is None or not self.ledger.charges():
+            return None
+        return Guarantee(
+            epsilon=self.ledger.epsilon(p.delta, p.accountant),
+            delta=p.delta,
+            unit=p.unit,
+            accountant=p.accountant,
+            proven=self.unproven is None,
+        )
+
+    def planned(self) -> Guarantee | None:
+        """What all rounds of the study will have cost; None without noise."""
+        p = self.study.privacy
+        if p is None or self.mechanism is None:
+            return None
+        total = epsilon([self.mechanism.charge(self.steps * self.study.rounds)], p.delta, p.accountant)
+        if self.budget is not None:
+            total = min(total, self.budget.epsilon)
+        return Guarantee(total, p.delta, p.unit, p.accountant, self.unproven is None)
+
+    def scores(self, models: Mapping[str, Model]) -> dict[str, dict[str, dict[str, float]] | None]:
+        """All metrics on validation, test and common test records, by role."""
+        parts: dict[str, Records | None] = {
+            "validation": self.data.validation,
+            "test": self.data.test,
+            "common_test": self.data.common_test,
+        }
+        out: dict[str, dict[str, dict[str, float]] | None] = {}
+        for part, records in parts.items():
+            if records is None or len(records) == 0:
+                out[part] = None
+                continue
+            found = {}
+            for role, model in models.items():
+                network = self.network(role, model.architecture)
+                network.load(model.params)
+                outputs = predict(network.module, records.inputs.to(self.device)).cpu()
+                found[role] = measure(outputs, records.targets)
+            out[part] = found
+        return out
+
+
+def outputs_of(task: Task) -> int:
+    """One logit for two classes: half the parameters, so half the noise, of one output per class."""
+    return 1 if task.kind in ("binary", "regression") else len(task.classes)
+
+
+class SiteRound:
+    """`Site` for one round."""
+
+    def __init__(self, participant: Participant, number: int) -> None:
+        self._site, self._round = participant, number
+        self.name, self.size = participant.name, participant.size
+
+    def build(self, role: str) -> Model:
+        return self._site.build(role)
+
+    async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
+        site = self._site
+        found: dict[str, Metrics] = {}
+        for role, model in models.items():
+            network = site.network(role, model.architecture)
+            network.load(model.params)
+            held_out = site.data.validation if len(site.data.validation) else site.data.train
+            numbers = loss_metrics(network.module, held_out, site.data.train)
+            found[role] = {name: private(value) for name, value in numbers.items()}
+        return found
+
+    async def train(
+        self, objective: Objective, models: Mapping[str, Model], *, protect: Sequence[str] = ()
+    ) -> Mapping[str, Model]:
+        site, study = self._site, self._site.study
+        for role, loss in objective.items():
+            for other in {role, *loss.reads}:
+                if other not in models:
+                    raise StudyError(f'the objective of "{role}" needs a model called "{other}"; it was not given')
+        noisy = [r for r in protect if site.mechanism is not None and r in objective]
+        trained = dict(objective)
+        if noisy and not self._charge(noisy):
+            trained = {r: loss for r, loss in objective.items() if r not in noisy}
+            noisy = []
+        if not trained:
+            return dict(models)
+        started = time.perf_counter()
+        networks = {}
+        for role in {*trained, *(r for loss in trained.values() for r in loss.reads)}:
+            networks[role] = site.network(role, models[role].architecture)
+            networks[role].load(models[role].params)
+        for role in noisy:
+            lint.check(networks[role].module)
+        result = await site.trainer.run(
+            Job(
+                site=site.name,
+                records=site.data.train,
+                objective=trained,
+                networks=networks,
+                anchors={r: models[r].params for loss in trained.values() for r in loss.reads},
+                mechanisms={r: site.mechanism for r in noisy if site.mechanism is not None},
+                optimisers={r: study.training.rule(protected=r in noisy) for r in trained},
+                memory=site.memory,
+                batch_size=study.training.batch_size,
+                epochs=study.training.epochs,
+                steps=site.steps,
+                seed=derive(study.seed, site.name, self._round, "training"),
+                device=site.device,
+            )
+        )
+        site.memory = result.memory
+        out = dict(models)
+        for role, params in result.params.items():
+            if not params.is_finite():
+                raise TrainingError(
+                    f'site "{site.name}", round {self._round + 1}: the weights of "{role}" are no longer finite'
+                    " numbers; lower training.learning_rate"
+                )
+            out[role] = Model(params, models[role].architecture, self._custody(role, role in noisy, role in protect, objective, models))
+        data: dict[str, Any] = {
+            "losses": {r: v for r, v in result.losses.items() if math.isfinite(v)},
+            "dropped": result.dropped,
+            "seconds": round(time.perf_counter() - started, 4),
+        }
+        weights = {r: getattr(loss, "weight", None) for r, loss in objective.items()}
+        data["weights"] = {r: w.value for r, w in weights.items() if w is not None}
+        site.journal.add(Event("trained", site.name, self._round, Custody.PRIVATE, data))
+        for text in result.notices:
+            site.journal.add(Event("notice", site.name, self._round, Custody.PRIVATE, {"text": text}))
+        return out
+
+    def _custody(
+        self, role: str, noisy: bool, protected: bool, objective: Objective, models: Mapping[str, Model]
+    ) -> Custody:
+        """PROTECTED only if noise was added and all that shaped the model is at most PROTECTED."""
+        if not protected:
+            return Custody.PRIVATE
+        shaped_by = strictest([models[role].custody, loss_custody(objective[role], models)])
+        if noisy and shaped_by <= Custody.PROTECTED:
+            return Custody.PROTECTED
+        return Custody.UNPROVEN if self._site.unproven is not None else Custody.PRIVATE
+
+    def _charge(self, roles: Sequence[str]) -> bool:
+        """Write what this round costs before it is computed; False if it would overspend."""
+        site, p = self._site, self._site.study.privacy
+        assert site.mechanism is not None
+        assert p is not None
+        charge = site.mechanism.charge(site.steps)
+        for role in roles:
+            try:
+                site.ledger.spend(
+                    [charge], key=f"{site.run}/{self._round}/{role}", budget=site.budget, replay=True
+                )
+            except BudgetExhausted as refusal:
+                if not site.spent:
+                    site.spent = True
+                    relays = p.when_spent == "relay"
+                    data = {"text": str(refusal), "relays": relays}
+                    site.journal.add(Event("budget-spent", site.name, self._round, data=data))
+                return False
+            guarantee = site.guarantee()
+            assert guarantee is not None
+            data = {
+                "role": role,
+                "steps": site.steps,
+                "epsilon": guarantee.epsilon,
+                "delta": p.delta,
+                "budget": site.budget.epsilon if site.budget else None,
+                "unit": p.unit,
+                "accountant": p.accountant,
+                "proven": site.unproven is None,
+                "noise_multiplier": site.mechanism.noise_multiplier,
+                "sample_rate": site.mechanism.rate,
+            }
+            site.journal.add(Event("charged", site.name, self._round, data=data))
+        return True
+
+
+def check_records(data: SiteData, task: Task, one_class: bool = False) -> None:
+    """What training cannot do without."""
+    if len(data.train) == 0:
+        raise DataError(f'site "{data.name}" has no training records; leave it out or give it some')
+    if not bool(data.train.inputs.isfinite().all()):
+        raise DataError(f'site "{data.name}": the inputs hold NaN or infinite values; encode missing values first')
+    if not one_class and task.kind in ("binary", "multiclass") and len(data.train.targets.unique()) < 2:
+        only = task.classes[int(data.train.targets[0])]
+        raise DataError(
+            f'site "{data.name}": all training records are of one class ({only}); a site needs at least two'
+            ' (or say data.one_class = "allow")'
+        )

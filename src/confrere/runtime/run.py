@@ -1,0 +1,233 @@
+"""The folder of a run and what it holds: journal, resolved study, versions, checkpoints, result."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+import tomllib
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from confrere.core.custody import Custody
+from confrere.core.errors import CheckpointError, StudyError
+from confrere.core.events import Event, Journal
+from confrere.observe.report import write_report
+from confrere.runtime import checkpoint
+from confrere.runtime.results import mean_metrics, site_results
+from confrere.study import Study, parse
+from confrere.version import __version__
+
+if TYPE_CHECKING:
+    from confrere.runtime.simulate import Simulation
+
+PACKAGES = ("torch", "numpy", "pandas", "dp-accounting", "safetensors")
+
+
+def versions() -> dict[str, str]:
+    found = {"confrere": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware(device: str = "cpu") -> dict[str, Any]:
+    return {
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_suffix(path.suffix + ".part")
+    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+@dataclass
+class Folder:
+    """Where a run keeps its files."""
+
+    path: Path
+    study: Study
+    command: str = ""
+
+    def open(self, again: bool = False) -> Journal:
+        """Create the folder, or find it again, and open its journal."""
+        try:
+            if not again:
+                if (self.path / "journal.jsonl").exists():
+                    raise StudyError(
+                        f"{self.path} holds a run already; choose another --out, or go on with it: --resume"
+                    )
+                (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+                (self.path / "study.toml").write_text(self.study.to_toml(), encoding="utf-8")
+                facts = {
+                    "name": self.study.name,
+                    "study": self.study.hash(),
+                    "seed": self.study.seed,
+                    "strategy": self.study.strategy_name,
+                    "versions": versions(),
+                    "hardware": hardware(),
+                    "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                    "command": self.command,
+                }
+                write_json(self.path / "run.json", facts)
+            return Journal(self.path / "journal.jsonl")
+        except OSError as error:
+            raise StudyError(f"{self.path}: the run folder cannot be written: {error}") from None
+
+    def checkpoint(self, done: int, content: dict[str, Any], journal: Journal) -> None:
+        """Keep the state after a round, and the one before it in case this one gets damaged."""
+        journal.sync()
+        folder = self.path / "checkpoints"
+        checkpoint.save(folder / f"round-{done:05d}.safetensors", content)
+        for old in sorted(folder.glob("round-*.safetensors"))[:-2]:
+            old.unlink(missing_ok=True)
+
+    def latest(self) -> dict[str, Any] | None:
+        """The newest checkpoint that can be read; a damaged one is passed over."""
+        for path in sorted((self.path / "checkpoints").glob("round-*.safetensors"), reverse=True):
+            try:
+                return checkpoint.load(path)
+            except CheckpointError:
+                continue
+        return None
+
+    def finish(self, result: dict[str, Any], seconds: float) -> None:
+        write_json(self.path / "result.json", result)
+        facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        write_json(self.path / "run.json", {**facts, "seconds": round(seconds, 3)})
+
+
+def resume_folder(path: Path, study: Study | None = None) -> tuple[Folder, Study]:
+    """A run that was interrupted. A study with functions in it has to be given again."""
+    if not (path / "journal.jsonl").exists():
+        raise CheckpointError(f"{path}: there is no run to go on with (no journal.jsonl)")
+    if (path / "result.json").exists():
+        raise CheckpointError(f"{path}: this run is finished; see {path / 'result.json'}")
+    if study is None:
+        try:
+            table = tomllib.loads((path / "study.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path / 'study.toml'}: cannot be read: {error}") from None
+        study = parse(table, str(path / "study.toml"))
+    return Folder(path, study), study
+
+
+@dataclass
+class Run:
+    """What came of a simulation."""
+
+    study: Study
+    result: dict[str, Any]
+    events: list[Event] = field(repr=False, default_factory=list)
+    folder: Path | None = None
+    models: dict[str, Any] = field(repr=False, default_factory=dict)
+    """Per site, the models that it would use: PRIVATE where they were trained without noise."""
+
+    @property
+    def mean(self) -> dict[str, float]:
+        return dict(self.result["mean"])
+
+    @property
+    def sites(self) -> dict[str, dict[str, Any]]:
+        return dict(self.result["sites"])
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the HTML report."""
+        if self.folder is None:
+            raise StudyError("a report needs the files of the run: simulate(study, out=FOLDER)")
+        return write_report(self.folder, Path(path) if path else None)
+
+
+@dataclass
+class Watch:
+    """Times a run and sums it up."""
+
+    journal: Journal
+    began: float
+
+    def finish(self, simulation: Simulation, folder: Folder | None) -> Run:
+        study = simulation.study
+        seconds = time.perf_counter() - self.began
+        sites = site_results(self.journal.events, simulation.strategy.deploys, study.evaluation.select)
+        for name, entry in sites.items():
+            sites[name] = {"records": simulation.federation.sites[name].declared, **entry}
+        result = {
+            "run": str(folder.path) if folder else None,
+            "study": study.hash(),
+            "seed": study.seed,
+            "strategy": study.strategy_name,
+            "sites": sites,
+            "mean": mean_metrics(s["metrics"] for s in sites.values()),
+        }
+        if any("common_metrics" in s for s in sites.values()):
+            result["common_mean"] = mean_metrics(s.get("common_metrics", {}) for s in sites.values())
+        self.journal.add(Event("run-finished", data={"seconds": round(seconds, 3), "result": result}))
+        if folder is not None:
+            folder.finish(result, seconds)
+        models = {name: simulation.models(name) for name in sites}
+        return Run(study, result, list(self.journal.events), folder.path if folder else None, models)
+
+
+def started(simulation: Simulation, journal: Journal, again: bool, first: int) -> Watch:
+    """Put down what is about to be run."""
+    study, privacy = simulation.study, simulation.study.privacy
+    unproven = next((s.unproven for s in simulation.sites.values()), None)
+    if again:
+        journal.add(Event("resumed", data={"round": first}))
+    else:
+        guarantee = None
+        if privacy is not None:
+            guarantee = {
+                "epsilon": privacy.epsilon,
+                "delta": privacy.delta,
+                "unit": privacy.unit,
+                "accountant": privacy.accountant,
+                "proven": unproven is None,
+            }
+        data = {
+            "name": study.name,
+            "title": study.title or study.name,
+            "question": study.question,
+            "study": study.hash(),
+            "seed": study.seed,
+            "strategy": study.strategy_name,
+            "options": study.as_dict().get("strategy"),
+            "rounds": study.rounds,
+            "topology": type(study.graph()).__name__.lower(),
+            "task": {"kind": simulation.federation.task.kind, "classes": list(simulation.federation.task.classes)},
+            "sites": {
+                n: {
+                    "records": d.declared,
+                    "private": str(study.models.of(n, "private")),
+                    "proxy": str(study.models.proxy),
+                }
+                for n, d in simulation.federation.sites.items()
+            },
+            "privacy": guarantee,
+            "unproven": unproven,
+            "versions": versions(),
+            "hardware": hardware(simulation.device),
+        }
+        journal.add(Event("run-started", data=data))
+        for text in simulation.federation.notes:
+            journal.add(Event("notice", data={"text": text}))
+        for name, site in simulation.federation.sites.items():
+            for text in site.notes:
+                journal.add(Event("notice", name, custody=Custody.PRIVATE, data={"text": text}))
+    return Watch(journal, time.perf_counter())
+

@@ -1,0 +1,324 @@
+"""A whole collaboration in one process: every site with its own gate, ledger, mailbox and seeds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from confrere.core.custody import Custody
+from confrere.core.errors import CheckpointError, StudyError
+from confrere.core.events import Event, Journal
+from confrere.core.model import Model
+from confrere.core.parcel import Parcel
+from confrere.core.protocols import Strategy
+from confrere.data.records import Federation, SiteData, concatenate, declared_count
+from confrere.learning.engine import OneAtATime, Trainer
+from confrere.privacy.gate import Gate
+from confrere.runtime import checkpoint
+from confrere.runtime.assemble import leaving_when_spent, participant_of
+from confrere.runtime.faults import Fault, Faults
+from confrere.runtime.office import Office
+from confrere.runtime.participant import Participant
+from confrere.runtime.records import Source, open_sites
+from confrere.runtime.run import Folder, Run, resume_folder, started
+from confrere.study import Study
+from confrere.transport.memory import Post
+
+EVERYBODY = "everybody"
+"""The one site of a pooled training, which holds all records."""
+
+
+def simulate(
+    study: Study,
+    sites: Mapping[str, Source] | None = None,
+    *,
+    out: str | Path | None = None,
+    device: str = "cpu",
+    listeners: tuple[Callable[[Event], None], ...] = (),
+    faults: tuple[Fault, ...] = (),
+    trainer: Trainer | None = None,
+    command: str = "",
+) -> Run:
+    """Run a study in memory and return what came of it.
+
+    `sites` are your own records: {"a": (inputs, targets), …}, DataFrames, files, or `SiteData`; without them,
+    what the study names. With `out`, the journal, the metrics and a checkpoint per round are kept there.
+    """
+    federation = open_sites(study, sites)
+    simulation = Simulation(study, federation, device=device, faults=faults, trainer=trainer)
+    folder = Folder(Path(out), study, command) if out is not None else None
+    return simulation.run(folder, listeners)
+
+
+def resume(
+    path: str | Path,
+    sites: Mapping[str, Source] | None = None,
+    *,
+    study: Study | None = None,
+    device: str = "cpu",
+    listeners: tuple[Callable[[Event], None], ...] = (),
+    trainer: Trainer | None = None,
+) -> Run:
+    """Go on with an interrupted simulation; it ends as it would have without the interruption."""
+    folder, found = resume_folder(Path(path), study)
+    simulation = Simulation(found, open_sites(found, sites), device=device, trainer=trainer)
+    return simulation.run(folder, listeners, again=True)
+
+
+class Simulation:
+    """All sites of a study, and the rounds that they go through together."""
+
+    def __init__(
+        self,
+        study: Study,
+        federation: Federation,
+        *,
+        device: str = "cpu",
+        faults: tuple[Fault, ...] = (),
+        trainer: Trainer | None = None,
+    ) -> None:
+        self.study, self.federation, self.device = study, federation, device
+        self.strategy: Strategy = study.rule()
+        self.faults, self.trainer = faults, trainer or OneAtATime()
+        self.names = sorted(federation.sites)
+        self.pools = bool(getattr(self.strategy, "pools", False))
+        if len(self.names) < 2:
+            raise StudyError(
+                f'the study has one site ("{self.names[0]}"); a collaboration takes at least two'
+            )
+        study.churn.check(self.names)
+        for name in study.models.sites:
+            if name not in self.names:
+                raise StudyError(f'models.sites names "{name}", which is no site of this study')
+        check_common_proxy(study)
+
+    def run(
+        self,
+        folder: Folder | None = None,
+        listeners: tuple[Callable[[Event], None], ...] = (),
+        again: bool = False,
+    ) -> Run:
+        """Start (or go on with) the simulation and see it through."""
+        self.prepare(journal := Journal(None))
+        if folder is not None:
+            journal = folder.open(again)
+            self._use(journal)
+        for listener in listeners:
+            journal.listen(listener)
+        try:
+            return asyncio.run(self._all_rounds(journal, folder, again))
+        finally:
+            journal.close()
+
+    def prepare(self, journal: Journal | None = None) -> None:
+        """Everything that can go wrong with study and records goes wrong here, before a file is written."""
+        journal = journal or Journal(None)
+        run = f"{self.study.name}-{self.study.hash()}-{self.study.seed}"
+        workers = {EVERYBODY: _everybody(self.federation)} if self.pools else dict(self.federation.sites)
+        self.sites = {
+            name: participant_of(
+                self.study, self.strategy, data, self.federation.task,
+                run=run, journal=journal, trainer=self.trainer, device=self.device,
+            )
+            for name, data in workers.items()
+        }  # fmt: skip
+        self.judges = self.sites if not self.pools else {
+            n: replace(self.sites[EVERYBODY], name=n, data=d) for n, d in self.federation.sites.items()
+        }  # fmt: skip
+        self.churn = leaving_when_spent(self.study, self.sites)
+        post, graph = Post(), self.study.graph()
+        self.offices: dict[str, Office] = {}
+        for name, site in self.sites.items():
+            gate = Gate(accept_unproven=site.unproven is not None, site=name)
+            self.offices[name] = Office(
+                name, run, sorted(self.sites), graph, self.churn, gate, post.open(name), journal,
+                faults=Faults(self.faults, self._lose),
+            )  # fmt: skip
+        members = self.churn.members(0, sorted(self.sites))
+        if members:  # a graph that does not fit the sites is noticed before the first round
+            graph.column(0, members, members[0])
+        self.states: dict[str, Any] = {}
+        self.late: dict[str, asyncio.Task[None]] = {}
+        self.lost: set[str] = set()
+        self.back: dict[str, asyncio.Event] = {}
+
+    def _use(self, journal: Journal) -> None:
+        for site in [*self.sites.values(), *self.judges.values()]:
+            site.journal = journal
+        for office in self.offices.values():
+            office.journal = journal
+
+    async def _all_rounds(self, journal: Journal, folder: Folder | None, again: bool) -> Run:
+        first = self._restore(folder, journal) if again and folder is not None else 0
+        watch = started(self, journal, again, first)
+        pumps = [asyncio.create_task(office.pump()) for office in self.offices.values()]
+        try:
+            for number in range(first, self.study.rounds):
+                await self._round(number, journal)
+                if folder is not None and not self.lost:
+                    folder.checkpoint(number + 1, self._content(number + 1), journal)
+        finally:
+            for task in [*pumps, *self.late.values()]:
+                task.cancel()
+            await asyncio.gather(*pumps, *self.late.values(), return_exceptions=True)
+        return watch.finish(self, folder)
+
+    async def _round(self, number: int, journal: Journal) -> None:
+        members = self.churn.members(number, list(self.sites))
+        present = [n for n in members if self.churn.present(number, n)]
+        data = {"members": list(members), "present": present, "epoch": self.churn.epoch(number)}
+        journal.add(Event("round-started", None, number, data=data))
+        self._tell_changes(number, journal)
+        tasks = {n: asyncio.create_task(self._take_part(n, number)) for n in present if n not in self.lost}
+        for name in [n for n in present if n in self.lost and n in self.back]:
+            self._revive(name)
+            tasks[name] = asyncio.create_task(self._catch_up(name, number))
+        waiting = set(tasks.values())
+        while waiting:
+            stuck = {tasks[n] for n in self.lost if n in tasks}
+            if not waiting - stuck:
+                break
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
+            for task in done:
+                if not task.cancelled():
+                    task.result()
+        for name in self.lost:
+            if name in tasks and not tasks[name].done():
+                self.late[name] = tasks[name]
+        last = number + 1 == self.study.rounds
+        if (number + 1) % self.study.evaluation.every == 0 or last:
+            self._evaluate(number, journal)
+
+    async def _take_part(self, name: str, number: int) -> None:
+        site = self.sites[name]
+        if name not in self.states:
+            self.states[name] = self.strategy.init(site.round(number))
+        self.states[name] = await self.strategy.round(
+            self.states[name], site.round(number), self.offices[name].round(number)
+        )
+
+    async def _catch_up(self, name: str, number: int) -> None:
+        """A site that was lost in the middle of a round finishes that round first."""
+        await self.late.pop(name)
+        await self._take_part(name, number)
+
+    async def _lose(self, fault: Fault) -> None:
+        """Stop a site here. The others no longer wait for it; its parcels so far are on their way."""
+        self.lost.add(fault.site)
+        for name, office in self.offices.items():
+            if name != fault.site:
+                office.mailbox.gone(fault.site, fault.round)
+        journal = self.sites[fault.site].journal
+        text = f"lost at {fault.point}" + (" for good" if fault.forever else "")
+        journal.add(Event("lost", fault.site, fault.round, data={"text": text}))
+        revival = asyncio.Event()
+        if not fault.forever:
+            self.back[fault.site] = revival
+        await revival.wait()
+
+    def _revive(self, name: str) -> None:
+        self.lost.discard(name)
+        for office in self.offices.values():
+            office.mailbox.back(name)
+        self.back.pop(name).set()
+
+    def _tell_changes(self, number: int, journal: Journal) -> None:
+        churn, names = self.churn, list(self.sites)
+        now, before = churn.members(number, names), churn.members(number - 1, names)
+        for name in names:
+            if name in now and number > 0 and name not in before:
+                journal.add(Event("joined", name, number, data={"text": "joined"}))
+            elif name not in now and name in before and number > 0:
+                journal.add(Event("left", name, number, data={"text": "left for good"}))
+            elif name in now and not churn.present(number, name):
+                journal.add(Event("absent", name, number, data={"text": "could not be reached"}))
+
+    def models(self, name: str) -> dict[str, Model]:
+        """The models that a site would use now."""
+        state = self.states.get(EVERYBODY if self.pools else name)
+        return {role: getattr(state, role) for role in self.strategy.deploys} if state is not None else {}
+
+    def _evaluate(self, number: int, journal: Journal) -> None:
+        for name, judge in self.judges.items():
+            models = self.models(name)
+            if models:
+                scores = judge.scores(models)
+                journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
+
+    def _content(self, done: int) -> dict[str, Any]:
+        return {
+            "done": done,
+            "study": self.study.hash(),
+            "seed": self.study.seed,
+            "states": self.states,
+            "sites": {
+                n: {"memory": s.memory, "ledger": s.ledger.entries(), "spent": s.spent}
+                for n, s in self.sites.items()
+            },
+            "offices": {
+                n: {"sequence": dict(o.sequence), "caught_up": o.caught_up, "waiting": o.mailbox.waiting()}
+                for n, o in self.offices.items()
+            },
+        }
+
+    def _restore(self, folder: Folder, journal: Journal) -> int:
+        found = folder.latest()
+        if found is None:
+            return 0
+        if found["study"] != self.study.hash() or found["seed"] != self.study.seed:
+            raise CheckpointError(f"{folder.path}: the checkpoint belongs to another study")
+        self.states = found["states"]
+        for name, kept in found["sites"].items():
+            site: Participant = self.sites[name]
+            site.memory, site.spent = kept["memory"], kept["spent"]
+            site.ledger = site.ledger.restore(kept["ledger"], dataset=name)
+        for name, kept in found["offices"].items():
+            office = self.offices[name]
+            office.sequence.update(kept["sequence"])
+            office.caught_up = kept["caught_up"]
+            for parcel in kept["waiting"]:
+                assert isinstance(parcel, Parcel)
+                office.mailbox.deliver(parcel)
+        return int(found["done"])
+
+
+def check_common_proxy(study: Study) -> None:
+    """Private models may differ between sites; what is exchanged may not."""
+    for name, own in study.models.sites.items():
+        for role in own:
+            if role not in ("private", "proxy"):
+                raise StudyError(f'models.sites.{name}: unknown role "{role}"; known: private, proxy')
+        if "proxy" in own and own["proxy"] != study.models.proxy:
+            raise StudyError(
+                f'models.sites.{name}.proxy differs from models.proxy: the proxy is common to all sites;'
+                " a site's own adaptation belongs into its private model"
+            )
+    if len({str(study.models.of(s, "private")) for s in study.models.sites}) and needs_equal(study):
+        raise StudyError(
+            f'strategy "{study.strategy_name}" averages the private architecture, which differs between sites;'
+            ' use architecture = "proxy", or proxyfl'
+        )
+
+
+def needs_equal(study: Study) -> bool:
+    """Whether the strategy sends models of the private architecture from site to site."""
+    rule = study.rule()
+    sends = getattr(rule, "topology", None) is not None
+    return sends and getattr(rule, "architecture", "proxy") == "private"
+
+
+def _everybody(federation: Federation) -> SiteData:
+    sites = list(federation.sites.values())
+    train = concatenate([s.train for s in sites])
+    return SiteData(
+        EVERYBODY,
+        train,
+        concatenate([s.validation for s in sites]),
+        concatenate([s.test for s in sites]),
+        declared=declared_count(len(train)),
+        common_test=sites[0].common_test,
+    )
+

@@ -1,0 +1,43 @@
+"""Federated averaging whose local training may not stray far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from confrere.core.model import Model
+from confrere.core.protocols import Peers, Site
+from confrere.core.registry import strategy
+from confrere.exchange.agreement import agree
+from confrere.exchange.combine import Mean
+from confrere.learning.objectives import Near
+
+
+@dataclass(frozen=True)
+class State:
+    model: Model
+
+
+@strategy("fedprox")
+@dataclass(frozen=True)
+class FedProx:
+    """FedAvg with (pull/2)·‖w − w_round‖² in the local loss (Li et al. 2020).
+
+    The pull does not depend on records: in a private step it is added after the noise.
+    """
+
+    pull: float = 0.01
+    architecture: Literal["private", "proxy"] = "proxy"
+    deploys: ClassVar[tuple[str, ...]] = ("model",)
+    topology: ClassVar[str] = "complete"
+
+    def init(self, site: Site) -> State:
+        return State(site.build(self.architecture))
+
+    async def round(self, state: State, site: Site, peers: Peers) -> State:
+        models = await site.train(
+            {"model": Near("start", self.pull)},
+            {"model": state.model, "start": state.model},
+            protect=["model"],
+        )
+        return State(await agree(peers, models["model"], site.size, Mean()))

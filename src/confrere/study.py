@@ -1,0 +1,435 @@
+"""A study: what all sites agree on, read strictly from TOML.
+
+A wrong key is an error that names the nearest right one; a wrong value says what it must be. Nothing is
+guessed. The hash of a study is part of every run and every handshake; the seed is not part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import tomli_w
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from torch import nn
+
+from confrere.core.errors import StudyError
+from confrere.core.protocols import Strategy, Topology
+from confrere.core.registry import nearest
+from confrere.data.schema import Schema
+from confrere.exchange.topology import topologies
+from confrere.learning.optimisers import Optimiser, optimiser
+from confrere.privacy.clipping import AdaCliP, Clipping, Flat, PerLayer, Quantile
+from confrere.runtime.churn import Churn
+from confrere.strategies import discover, strategies
+
+CLIPPINGS: dict[str, type] = {"flat": Flat, "per-layer": PerLayer, "adaclip": AdaCliP, "quantile": Quantile}
+
+STRICT = ConfigDict(extra="forbid", strict=False, arbitrary_types_allowed=True)
+
+Named = str | dict[str, Any]
+"""A name, or a table with `name` and options: "proxyfl" or { name = "proxyfl", alpha = 0.3 }."""
+
+NetworkSpec = Any
+"""A network: a name, a table with `name` and options, or (in Python) a function that returns a module."""
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class Models:
+    """The networks: `private` is each site's own business, `proxy` is common to all."""
+
+    private: NetworkSpec = "linear"
+    proxy: NetworkSpec = "linear"
+    sites: dict[str, dict[str, NetworkSpec]] = field(default_factory=dict)
+
+    def of(self, site: str, role: str) -> NetworkSpec:
+        """The network of a role at a site; only the private one may differ between sites."""
+        own = self.sites.get(site, {})
+        return own.get(role, self.proxy if role == "proxy" else self.private)
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class Training:
+    """Local training. `protected` overrides the optimiser for models trained under privacy."""
+
+    optimiser: str = "adam"
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 1e-4
+    batch_size: int = 64
+    epochs: int = 1
+    protected: dict[str, Any] = field(default_factory=dict)
+
+    def rule(self, protected: bool) -> Optimiser:
+        options: dict[str, Any] = {
+            "optimiser": self.optimiser,
+            "learning_rate": self.learning_rate,
+            "momentum": self.momentum,
+            "weight_decay": self.weight_decay,
+        }
+        if protected:
+            for key in self.protected:
+                if key not in options:
+                    raise StudyError(
+                        f'unknown key "training.protected.{key}"{nearest(key, list(options))};'
+                        f" known: {', '.join(options)}"
+                    )
+            options |= self.protected
+        name = options.pop("optimiser")
+        if name != "sgd":
+            options.pop("momentum")
+        return optimiser(name, **options)
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class Privacy:
+    """The guarantee that a study asks for; a site's own caps always win over it.
+
+    With `epsilon` alone the noise is calibrated so that all rounds together stay below it. With
+    `noise_multiplier` alone nothing stops the run, and what was spent is shown. With both, training of
+    the proxy ends before the step that would overspend.
+    """
+
+    epsilon: float | None = None
+    delta: float = 1e-5
+    noise_multiplier: float | None = None
+    clipping: Named = "flat"
+    sampling: Literal["poisson", "full"] = "full"
+    batch_size: int = 250
+    steps: int | None = None
+    unit: Literal["record", "patient"] = "record"
+    accountant: Literal["pld", "rdp"] = "pld"
+    when_spent: Literal["relay", "leave"] = "relay"
+
+    def clipper(self) -> Clipping:
+        name, options = named(self.clipping, "privacy.clipping")
+        if name not in CLIPPINGS:
+            raise StudyError(
+                f'unknown clipping "{name}"{nearest(name, list(CLIPPINGS))}; known: {", ".join(CLIPPINGS)}'
+            )
+        return typing.cast(Clipping, build(CLIPPINGS[name], options, f'clipping "{name}"'))
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class Split:
+    """Which share of a site's records is held out, stratified and by patient."""
+
+    validation: float = 0.15
+    test: float = 0.25
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class Data:
+    """Where the records come from: a data set that comes along, one file for all sites, or `[sites]`."""
+
+    bundled: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    file: str | None = None
+    site_column: str = "site"
+    split: Split = field(default_factory=Split)
+    missing_columns: Literal["impute", "common", "refuse"] = "impute"
+    one_class: Literal["refuse", "allow"] = "refuse"
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class SiteEntry:
+    """One site of a rehearsal: its file, and the record count that it declares."""
+
+    data: str | None = None
+    declared: int | None = None
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class Evaluation:
+    """How often models are tested, and which one a site keeps: the best on its validation records, or the last."""
+
+    every: int = 1
+    select: Literal["best", "last"] = "best"
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class Study:
+    """Everything that the sites of a collaboration agree on.
+
+    >>> Study(name="first", data=Data(bundled="thyroid"), strategy="fedavg").rounds
+    20
+    """
+
+    name: str = "study"
+    title: str = ""
+    question: str = ""
+    seed: int = 0
+    rounds: int = 20
+    strategy: Named = "proxyfl"
+    topology: Named | None = None
+    models: Models = field(default_factory=Models)
+    training: Training = field(default_factory=Training)
+    privacy: Privacy | None = None
+    data: Data = field(default_factory=Data)
+    sites: dict[str, SiteEntry] = field(default_factory=dict)
+    schema: dict[str, Any] | str | None = None
+    churn: Churn = field(default_factory=Churn)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    patience: float = 60.0
+    partners: list[str] | None = None
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """For `compare`: named changes to this study, as [variants.NAME] with the keys of a study."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def with_(self, **changes: Any) -> Study:
+        """The same study with some fields replaced."""
+        return replace(self, **changes)
+
+    def rule(self) -> Strategy:
+        """The strategy with its options."""
+        discover()
+        name, options = named(self.strategy, "strategy")
+        return typing.cast(Strategy, build(strategies[name], options, f'strategy "{name}"'))
+
+    def graph(self) -> Topology:
+        """The topology with its options; the strategy's own if the study names none."""
+        spec = self.topology if self.topology is not None else getattr(self.rule(), "topology", "none")
+        name, options = named(spec, "topology")
+        return typing.cast(Topology, build(topologies[name], options, f'topology "{name}"'))
+
+    @property
+    def strategy_name(self) -> str:
+        return named(self.strategy, "strategy")[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without what is not set; functions are named by what they build."""
+        return typing.cast(dict[str, Any], _plain(asdict(_nameable(self))))
+
+    def hash(self) -> str:
+        agreed = {k: v for k, v in self.as_dict().items() if k not in ("seed", "title", "question")}
+        return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.as_dict())
+
+
+def named(spec: Named, where: str) -> tuple[str, dict[str, Any]]:
+    """Name and options of `spec`."""
+    if isinstance(spec, str):
+        return spec, {}
+    options = dict(spec)
+    if not isinstance(options.get("name"), str):
+        raise StudyError(f'{where} is written as {where} = "name" or [{where}] with name = "…": the name is missing')
+    return options.pop("name"), options
+
+
+def build(kind: Any, options: Mapping[str, Any], what: str) -> Any:
+    """A dataclass from its options in a study, checked key by key."""
+    known = [f.name for f in fields(kind) if f.init]
+    for key in options:
+        if key not in known:
+            raise StudyError(
+                f'{what} has no option "{key}"{nearest(key, known)}; it has: {", ".join(known) or "none"}'
+            )
+    try:
+        return TypeAdapter(kind).validate_python(dict(options))
+    except ValidationError as error:
+        raise StudyError(f"{what}: {_say(error, kind)}") from None
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
+    """A study from a TOML file; `overrides` are `a.b=value` strings, their values written as in TOML."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise StudyError(f"{path}: no such file; a study is a TOML file, see studies/quickstart.toml") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{path}: not valid TOML: {error}") from None
+    for override in overrides:
+        _override(table, override)
+    study = parse(table, str(path))
+    if "name" not in table:
+        study = replace(study, name=path.stem)
+    return _anchored(study, path.resolve().parent)
+
+
+def parse(table: Mapping[str, Any], where: str = "study") -> Study:
+    """A study from the tables of a TOML file."""
+    try:
+        return typing.cast(Study, TypeAdapter(Study).validate_python(dict(table)))
+    except ValidationError as error:
+        raise StudyError(f"{where}: {_say(error, Study)}") from None
+    except StudyError as error:
+        raise StudyError(f"{where}: {error}") from None
+
+
+def merged(study: Study, changes: Mapping[str, Any], where: str) -> Study:
+    """The study with nested changes, in the form of its TOML; a table is merged, anything else replaced."""
+
+    def join(old: Any, new: Any) -> Any:
+        if isinstance(old, dict) and isinstance(new, dict) and new.get("name", old.get("name")) == old.get("name"):
+            return {**old, **{k: join(old.get(k), v) for k, v in new.items()}}
+        return new
+
+    functions = study.models
+    table = join(study.as_dict(), dict(changes))
+    found = parse(table, where)
+    return found if "models" in changes else replace(found, models=functions)
+
+
+def check(study: Study) -> None:
+    """What can be said without looking at any data."""
+    if study.rounds < 1:
+        raise StudyError(f"rounds is {study.rounds}; a study has at least one")
+    t = study.training
+    if t.batch_size < 1 or t.epochs < 1:
+        raise StudyError("training.batch_size and training.epochs must be at least 1")
+    if t.learning_rate <= 0:
+        raise StudyError(f"training.learning_rate is {t.learning_rate}; it must be above 0")
+    if study.evaluation.every < 1:
+        raise StudyError("evaluation.every must be at least 1")
+    if study.patience <= 0:
+        raise StudyError("patience is the number of seconds to wait for a peer; it must be above 0")
+    s = study.data.split
+    if not (0 <= s.validation < 1 and 0 < s.test < 1 and s.validation + s.test < 1):
+        raise StudyError(
+            f"data.split leaves no training records: validation {s.validation} + test {s.test} must be below 1"
+        )
+    if study.data.bundled and (study.data.file or study.sites):
+        raise StudyError("data.bundled names a data set that comes along; drop it to use files of your own")
+    p = study.privacy
+    if p is not None:
+        if p.epsilon is None and p.noise_multiplier is None:
+            raise StudyError("privacy: state epsilon (the noise is then calibrated) or noise_multiplier, or both")
+        if p.epsilon is not None and p.epsilon <= 0:
+            raise StudyError(f"privacy.epsilon is {p.epsilon}; it must be above 0")
+        if not 0 < p.delta < 1:
+            raise StudyError(f"privacy.delta is {p.delta}; it must be between 0 and 1, at most 1/records")
+        if p.noise_multiplier is not None and p.noise_multiplier <= 0:
+            raise StudyError(
+                "privacy.noise_multiplier must be above 0; to train without noise, leave [privacy] out altogether"
+            )
+        if p.batch_size < 1 or (p.steps is not None and p.steps < 1):
+            raise StudyError("privacy.batch_size and privacy.steps must be at least 1")
+        p.clipper()
+    study.rule()
+    study.graph()
+    t.rule(protected=True)
+
+
+def schema_of(study: Study) -> Schema | None:
+    """The study's schema, inline or from the file that it names."""
+    if study.schema is None:
+        return None
+    if isinstance(study.schema, str):
+        return Schema.load(Path(study.schema))
+    return Schema.from_dict(study.schema)
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise StudyError(f'--set takes a.b=value, not "{override}"')
+    try:
+        value = tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *path, last = key.strip().split(".")
+    here = table
+    for step in path:
+        found = here.get(step)
+        if isinstance(found, str) and step in ("strategy", "topology"):
+            found = {"name": found}
+        elif found is None:
+            found = {}
+        if not isinstance(found, dict):
+            raise StudyError(f'--set {override}: "{step}" is a value, not a table')
+        here[step] = dict(found)
+        here = here[step]
+    if last in ("strategy", "topology") and isinstance(value, str):
+        here[last] = value
+    else:
+        here[last] = value
+
+
+def _anchored(study: Study, folder: Path) -> Study:
+    """Relative paths in a study are relative to its file."""
+
+    def at(path: str | None) -> str | None:
+        return None if path is None else path if "://" in path else str(folder / path)
+
+    sites = {n: replace(s, data=at(s.data)) for n, s in study.sites.items()}
+    data = replace(study.data, file=at(study.data.file))
+    schema = at(study.schema) if isinstance(study.schema, str) else study.schema
+    return replace(study, sites=sites, data=data, schema=schema)
+
+
+def _say(error: ValidationError, kind: Any) -> str:
+    """The first thing that is wrong, in words."""
+    first = error.errors()[0]
+    place = [p for p in first["loc"] if isinstance(p, str) and not p.startswith(("function-", "dict["))]
+    key = ".".join(str(p) for p in first["loc"] if str(p) in place or isinstance(p, int)) or "study"
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, StudyError):
+        return str(cause)
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        known = _keys_at(kind, [str(p) for p in place[:-1]])
+        return f'unknown key "{key}"{nearest(str(place[-1]), known)}; known here: {", ".join(known)}'
+    given = repr(first["input"])
+    return f"{key}: {first['msg'].lower()}, not {given[:60]}"
+
+
+def _keys_at(kind: Any, path: list[str]) -> list[str]:
+    for step in path:
+        hints = typing.get_type_hints(kind) if is_dataclass(kind) else {}
+        kind = hints.get(step, kind)
+        kind = next((a for a in (kind, *get_args(kind)) if is_dataclass(a)), kind)
+        if get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+    return [f.name for f in fields(kind)] if is_dataclass(kind) else []
+
+
+def _nameable(study: Study) -> Study:
+    """The study with functions replaced by the name of what they build."""
+
+    def name(spec: NetworkSpec) -> NetworkSpec:
+        if callable(spec):
+            return _module_name(spec)
+        return spec
+
+    models = Models(
+        name(study.models.private),
+        name(study.models.proxy),
+        {s: {r: name(spec) for r, spec in roles.items()} for s, roles in study.models.sites.items()},
+    )
+    return replace(study, models=models)
+
+
+def _module_name(make: Callable[[], nn.Module]) -> str:
+    module = make()
+    shapes = ",".join(f"{n}{tuple(p.shape)}" for n, p in module.named_parameters())
+    return f"{type(module).__name__}[{hashlib.sha256(shapes.encode()).hexdigest()[:8]}]"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items() if v is not None and v != {}}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value

@@ -1,0 +1,43 @@
+"""Parcels handed over inside one process. A transport like any other: sizes are those of the wire."""
+
+from __future__ import annotations
+
+import asyncio
+
+from confrere.core.errors import PeerMissing
+from confrere.core.parcel import Parcel
+from confrere.transport import wire
+
+
+class Post:
+    """The sorting office of a simulation: one box per site."""
+
+    def __init__(self) -> None:
+        self.boxes: dict[str, asyncio.Queue[Parcel]] = {}
+
+    def open(self, site: str) -> MemoryTransport:
+        self.boxes[site] = asyncio.Queue()
+        return MemoryTransport(self, site)
+
+
+class MemoryTransport:
+    """One site's access to the post."""
+
+    def __init__(self, post: Post, site: str) -> None:
+        self.post, self.site = post, site
+
+    async def send(self, to: str, parcel: Parcel) -> int:
+        if to not in self.post.boxes:
+            raise PeerMissing(f'site "{self.site}" sends to "{to}", which is not part of this run')
+        self.post.boxes[to].put_nowait(parcel)
+        return wire.size(parcel)
+
+    async def receive(self) -> Parcel:
+        return await self.post.boxes[self.site].get()
+
+    def received(self) -> list[Parcel]:
+        """Everything that is here now, without waiting."""
+        box, out = self.post.boxes[self.site], []
+        while not box.empty():
+            out.append(box.get_nowait())
+        return out

@@ -1,0 +1,109 @@
+"""The folders are the architecture: imports point downwards, and some things are said in one place only."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "confrere"
+LEVELS = [
+    {"core", "version"},
+    {"privacy", "exchange", "transport", "data", "observe"},
+    {"learning"},
+    {"strategies", "personalize"},
+    {"study", "runtime"},
+    {"node"},
+    {"cli", "__init__", "__main__"},
+]
+LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+MAY_IMPORT_EACH_OTHER = {"study", "runtime", "cli", "__init__", "__main__", "core", "version"}
+
+
+def files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found |= {node.module} | {f"{node.module}.{a.name}" for a in node.names}
+    return found
+
+
+def own_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "confrere" and len(parts) > 1 and parts[1] in LEVEL:
+            rooms.add(parts[1])
+    return rooms
+
+
+def breaches(path: Path, wanted: set[str]) -> list[str]:
+    room = room_of(path)
+    return [
+        other
+        for other in sorted(wanted)
+        if other != room
+        and (
+            LEVEL[other] > LEVEL[room]
+            or (LEVEL[other] == LEVEL[room] and not {room, other} <= MAY_IMPORT_EACH_OTHER)
+        )
+    ]
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_downwards(path: Path) -> None:
+    assert breaches(path, own_rooms(path)) == []
+
+
+def test_a_breach_would_be_noticed() -> None:
+    assert breaches(SOURCE / "core" / "params.py", {"runtime"}) == ["runtime"]
+    assert breaches(SOURCE / "exchange" / "topology.py", {"privacy"}) == ["privacy"]
+
+
+def test_every_room_is_known() -> None:
+    assert {room_of(p) for p in files()} <= set(LEVEL)
+
+
+def test_strategies_do_not_import_one_another() -> None:
+    for path in (SOURCE / "strategies").glob("*.py"):
+        if path.stem != "__init__":
+            assert not [i for i in imports(path) if i.startswith("confrere.strategies")], path
+
+
+def test_sockets_live_in_transport_and_node_only() -> None:
+    for path in files():
+        if room_of(path) not in ("transport", "node"):
+            names = {i.split(".")[0] for i in imports(path)}
+            assert not names & {"socket", "grpc", "socketserver", "http"}, path
+            text = path.read_text(encoding="utf-8")
+            assert "open_unix_connection" not in text, path
+            assert "open_connection" not in text, path
+
+
+def test_observers_see_events_and_never_models() -> None:
+    for path in (SOURCE / "observe").rglob("*.py"):
+        assert not imports(path) & {"confrere.core.model", "confrere.core.params", "torch"}, path
+
+
+def test_nothing_is_pickled() -> None:
+    for path in files():
+        names = {i.split(".")[0] for i in imports(path)}
+        assert not names & {"cloudpickle", "dill", "joblib", "shelve"}, path
+        if "pickle" in names:  # the one converter of packages that ship pickles, run apart from everything
+            assert room_of(path) == "data", path
+        assert "torch.load(" not in path.read_text(encoding="utf-8"), path
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    assert not [p for p in files() if p.stem in ("utils", "util", "helpers", "common", "misc", "base")]
