@@ -6,20 +6,44 @@
 >>> # run.mean, run.sites["a"], run.report()
 """
 
-from confrere.core.custody import Custody, Scalar, private, public
-from confrere.core.errors import ConfrereError
-from confrere.core.model import Model
-from confrere.core.protocols import Peers, Site
-from confrere.core.registry import strategy
-from confrere.data.records import Records, SiteData
-from confrere.learning.nets import Adapted, network
-from confrere.learning.objectives import Supervised
-from confrere.runtime.churn import Churn
-from confrere.runtime.compare import Comparison, compare
-from confrere.runtime.run import Run
-from confrere.runtime.simulate import resume, simulate
-from confrere.study import Data, Evaluation, Models, Privacy, Split, Study, Training, load
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from confrere.version import __version__
+
+if TYPE_CHECKING:
+    from confrere.core.custody import Custody, Scalar, private, public
+    from confrere.core.errors import ConfrereError
+    from confrere.core.model import Model
+    from confrere.core.protocols import Peers, Site
+    from confrere.core.registry import strategy
+    from confrere.data.records import Records, SiteData
+    from confrere.learning.nets import Adapted, network
+    from confrere.learning.objectives import Supervised
+    from confrere.runtime.churn import Churn
+    from confrere.runtime.compare import Comparison, compare
+    from confrere.runtime.run import Run
+    from confrere.runtime.simulate import resume, simulate
+    from confrere.study import Data, Evaluation, Models, Privacy, Split, Study, Training, load
+
+_ROOMS = {
+    "core.custody": ("Custody", "Scalar", "private", "public"),
+    "core.errors": ("ConfrereError",),
+    "core.model": ("Model",),
+    "core.protocols": ("Peers", "Site"),
+    "core.registry": ("strategy",),
+    "data.records": ("Records", "SiteData"),
+    "learning.nets": ("Adapted", "network"),
+    "learning.objectives": ("Supervised",),
+    "runtime.churn": ("Churn",),
+    "runtime.compare": ("Comparison", "compare"),
+    "runtime.run": ("Run",),
+    "runtime.simulate": ("resume", "simulate"),
+    "study": ("Data", "Evaluation", "Models", "Privacy", "Split", "Study", "Training", "load"),
+}
+_PLACE = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "Adapted",
@@ -52,3 +76,14 @@ __all__ = [
     "simulate",
     "strategy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is first used, so that `confrere --version` does not wait for PyTorch."""
+    if name not in _PLACE:
+        raise AttributeError(f"module 'confrere' has no attribute {name!r}")
+    return getattr(import_module(f"confrere.{_PLACE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -136,18 +136,25 @@ class Data:
     bundled: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     file: str | None = None
-    site_column: str = "site"
     split: Split = field(default_factory=Split)
-    missing_columns: Literal["impute", "common", "refuse"] = "impute"
     one_class: Literal["refuse", "allow"] = "refuse"
 
 
 @with_config(STRICT)
 @dataclass(frozen=True)
 class SiteEntry:
-    """One site of a rehearsal: its file, and the record count that it declares."""
+    """One site of a rehearsal: its file and how it differs from the schema, and the count it declares."""
 
     data: str | None = None
+    query: str = ""
+    delimiter: str = ""
+    encoding: str = ""
+    decimal: str = ""
+    sheet: str = ""
+    folder: str = ""
+    rename: dict[str, str] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    stream: bool = False
     declared: int | None = None
 
 
@@ -272,7 +279,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
 def parse(table: Mapping[str, Any], where: str = "study") -> Study:
     """A study from the tables of a TOML file."""
     try:
-        return typing.cast(Study, TypeAdapter(Study).validate_python(dict(table)))
+        return TypeAdapter(Study).validate_python(dict(table))
     except ValidationError as error:
         raise StudyError(f"{where}: {_say(error, Study)}") from None
     except StudyError as error:
@@ -338,7 +345,14 @@ def schema_of(study: Study) -> Schema | None:
     if study.schema is None:
         return None
     if isinstance(study.schema, str):
-        return Schema.load(Path(study.schema))
+        path = Path(study.schema)
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise StudyError(f"{path}: no such file; `confrere schema draft` writes one") from None
+        except (OSError, ValueError) as error:
+            raise StudyError(f"{path}: cannot be read: {error}") from None
+        return Schema.from_dict(table.get("schema", table), str(path))
     return Schema.from_dict(study.schema)
 
 

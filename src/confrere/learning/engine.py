@@ -25,6 +25,7 @@ from confrere.privacy.clipping import clipped_sum
 from confrere.privacy.gradients import Recorder
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness, seeded
+from confrere.privacy.sampling import Patients
 
 Memory = dict[str, dict[str, dict[str, Tensor]]]
 
@@ -86,7 +87,7 @@ def work(job: Job) -> Trained:
         free = {r: loss for r, loss in job.objective.items() if r not in job.mechanisms}
         if protected:
             mechanism = next(iter(job.mechanisms.values()))
-            shared = mechanism.full is False
+            shared = mechanism.sampling.rate < 1
             for rows in bench.private_batches(mechanism):
                 bench.step(job.objective if shared else protected, rows)
             if shared:
@@ -104,7 +105,10 @@ class _Bench:
         self.job = job
         self.inputs = job.records.inputs.to(job.device)
         self.targets = job.records.targets.to(job.device)
-        self.units = job.records.units
+        by_patient = any(m.unit == "patient" for m in job.mechanisms.values())
+        self.patients: Patients | None = None
+        if by_patient and job.records.units is not None:
+            self.patients = Patients(job.records.units.tolist())
         self.randomness = job.randomness or seeded(derive(job.seed, "noise"))
         self.out = Trained(memory={r: {k: dict(v) for k, v in m.items()} for r, m in job.memory.items()})
         self.sums: dict[str, tuple[Tensor, int]] = {}
@@ -130,8 +134,9 @@ class _Bench:
             network.module.train()
 
     def private_batches(self, mechanism: Mechanism) -> Iterator[Tensor]:
+        drawn_from = self.patients if self.patients is not None else len(self.targets)
         for _ in range(self.job.steps):
-            yield mechanism.draw(len(self.targets), self.units, self.randomness)
+            yield mechanism.sampling.draw(drawn_from, self.randomness)
 
     def shuffled_batches(self) -> Iterator[Tensor]:
         order = generator(self.job.seed, "order")
@@ -177,7 +182,7 @@ class _Bench:
             self._note(role, values, strict=False)
             return values
 
-        units = self.units[rows] if mechanism.unit == "patient" and self.units is not None else None
+        units = self.patients.of(rows) if self.patients is not None else None
         clipped = clipped_sum(
             self.recorders[role], (x,), losses_of, mechanism.clipping, memory["clipping"], units, MICROBATCH
         )

@@ -20,7 +20,7 @@ from confrere.runtime.participant import Participant, check_records
 from confrere.study import Privacy, Study
 
 
-def mechanism_of(privacy: Privacy, declared: int, rounds: int) -> tuple[Mechanism, int]:
+def mechanism_of(privacy: Privacy, declared: int, rounds: int, proven: bool = True) -> tuple[Mechanism, int]:
     """The mechanism of a site with so many declared records, and its steps in a round.
 
     Rate, steps and δ depend on the declared count, which is public. Where the study gives ε and no noise,
@@ -31,7 +31,7 @@ def mechanism_of(privacy: Privacy, declared: int, rounds: int) -> tuple[Mechanis
     if privacy.sampling == "full":
         rate, steps, expected = Fraction(1), privacy.steps or 1, float(declared)
     else:
-        in_epoch, rate = epoch(declared, privacy.batch_size)
+        in_epoch, rate = epoch(declared, min(privacy.batch_size, declared))
         steps, expected = privacy.steps or in_epoch, float(declared * rate)
     sampling = FullBatch(unit=privacy.unit) if rate == 1 else Poisson(rate, unit=privacy.unit)
     noise = privacy.noise_multiplier
@@ -41,7 +41,7 @@ def mechanism_of(privacy: Privacy, declared: int, rounds: int) -> tuple[Mechanis
             privacy.epsilon, privacy.delta, sample_rate=rate, steps=steps * rounds, accountant=privacy.accountant
         )
         noise = _noise_for(clipping, needed, expected)
-    return Mechanism(sampling, clipping, noise, expected, privacy.unit), steps
+    return Mechanism(sampling, clipping, noise, expected, privacy.unit, proven), steps
 
 
 def _noise_for(clipping: object, needed: float, expected: float) -> float:
@@ -87,7 +87,7 @@ def participant_of(
                 ' name the patient column in the schema, or use unit = "record"'
             )
         try:
-            mechanism, steps = mechanism_of(privacy, data.declared, study.rounds)
+            mechanism, steps = mechanism_of(privacy, data.declared, study.rounds, unproven is None)
         except (StudyError, PrivacyError) as error:
             raise type(error)(f'site "{data.name}": {error}') from None
         if privacy.epsilon is not None:
@@ -101,7 +101,7 @@ def participant_of(
         run=run,
         journal=journal,
         trainer=trainer,
-        ledger=ledger or Ledger(None, dataset=data.name),
+        ledger=ledger or Ledger(dataset=data.name, accountant=privacy.accountant if privacy else "pld"),
         mechanism=mechanism,
         steps=steps,
         budget=budget,

@@ -89,7 +89,7 @@ class Participant:
         if p is None or not self.ledger.charges():
             return None
         return Guarantee(
-            epsilon=self.ledger.epsilon(p.delta, p.accountant),
+            epsilon=self.ledger.epsilon(p.delta),
             delta=p.delta,
             unit=p.unit,
             accountant=p.accountant,
@@ -255,7 +255,7 @@ class SiteRound:
                 "accountant": p.accountant,
                 "proven": site.unproven is None,
                 "noise_multiplier": site.mechanism.noise_multiplier,
-                "sample_rate": site.mechanism.rate,
+                "sample_rate": float(site.mechanism.sampling.rate),
             }
             site.journal.add(Event("charged", site.name, self._round, data=data))
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ import torch
 
 from confrere.core.errors import DataError, StudyError
 from confrere.core.seeds import derive
-from confrere.data import tables
 from confrere.data.bundled import federation
-from confrere.data.federate import of_frames
+from confrere.data.federate import Source as Origin
+from confrere.data.federate import of_files
 from confrere.data.partition import split
 from confrere.data.records import Federation, Records, SiteData, Task
-from confrere.study import Study, schema_of
+from confrere.study import SiteEntry, Study, schema_of
 
-Source = SiteData | pd.DataFrame | tuple[Any, Any] | tuple[Any, Any, Any] | str | Path
+Source = SiteData | pd.DataFrame | tuple[Any, Any] | tuple[Any, Any, Any] | str | Path | Origin
 """A site's records: encoded already, a table, arrays (inputs, targets[, patients]), or a file."""
 
 
@@ -33,19 +33,14 @@ def open_sites(study: Study, sites: Mapping[str, Source] | None = None) -> Feder
     elif study.data.bundled:
         found = federation(study.data.bundled, seed=seed, split=fractions, **study.data.options)
     elif study.sites:
-        paths = {}
-        for name, entry in study.sites.items():
-            if entry.data is None:
-                raise StudyError(f'sites.{name}: say where its records are, as in [sites.{name}] data = "{name}.csv"')
-            paths[name] = entry.data
-        found = _given(study, paths, seed, fractions)
+        found = _given(study, {n: _origin(n, e) for n, e in study.sites.items()}, seed, fractions)
     elif study.data.file:
-        frame = tables.read(study.data.file)
-        column = study.data.site_column
-        if column not in frame.columns:
-            raise DataError(f'{study.data.file}: there is no column "{column}" that says which site a record is from')
-        frames = {str(site): part.drop(columns=column) for site, part in frame.groupby(column, sort=True)}
-        found = _given(study, frames, seed, fractions)
+        schema = schema_of(study)
+        if schema is None or not schema.site:
+            raise StudyError(
+                "one file for all sites needs a schema that names its site column, as in [schema] site = \"site\""
+            )
+        found = _given(study, {"all": study.data.file}, seed, fractions)
     else:
         raise StudyError(
             'the study names no records: add [data] bundled = "thyroid", [data] file = "all.csv", or [sites.a] data = "a.csv"'
@@ -53,6 +48,13 @@ def open_sites(study: Study, sites: Mapping[str, Source] | None = None) -> Feder
     declared = {n: e.declared for n, e in study.sites.items() if e.declared}
     updated = {n: replace(s, declared=declared.get(n, s.declared)) for n, s in found.sites.items()}
     return replace(found, sites=dict(sorted(updated.items())))
+
+
+def _origin(name: str, entry: SiteEntry) -> Origin:
+    if entry.data is None:
+        raise StudyError(f'sites.{name}: say where its records are, as in [sites.{name}] data = "{name}.csv"')
+    options = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name not in ("declared",)}
+    return Origin(**options, declared=entry.declared or 0)
 
 
 def _given(study: Study, sites: Mapping[str, Source], seed: int, fractions: tuple[float, float, float]) -> Federation:
@@ -64,13 +66,8 @@ def _given(study: Study, sites: Mapping[str, Source], seed: int, fractions: tupl
     if all(isinstance(s, tuple) for s in sites.values()):
         cut = {str(n): _arrays(str(n), s, seed, fractions) for n, s in sites.items() if isinstance(s, tuple)}
         return Federation(study.name, _task_of_arrays(cut), cut)
-    frames: dict[str, pd.DataFrame] = {}
     for name, source in sites.items():
-        if isinstance(source, str | Path):
-            frames[str(name)] = tables.read(source)
-        elif isinstance(source, pd.DataFrame):
-            frames[str(name)] = source
-        else:
+        if not isinstance(source, str | Path | pd.DataFrame | Origin):
             raise StudyError(
                 f'site "{name}": its records are a {type(source).__name__}; give all sites as (inputs, targets)'
                 " arrays, as DataFrames, as files, or as SiteData"
@@ -81,7 +78,9 @@ def _given(study: Study, sites: Mapping[str, Source], seed: int, fractions: tupl
             "tables need a schema that says what their columns mean and which one is the label;"
             " `confrere schema draft FILE` proposes one"
         )
-    return of_frames(frames, schema, name=study.name, seed=seed, split=fractions)
+    tables = {str(n): s for n, s in sites.items() if isinstance(s, str | Path | pd.DataFrame | Origin)}
+    allowed = study.data.one_class == "allow"
+    return of_files(tables, schema, name=study.name, seed=seed, split=fractions, one_class=allowed)
 
 
 def _arrays(name: str, source: tuple[Any, ...], seed: int, fractions: tuple[float, float, float]) -> SiteData:

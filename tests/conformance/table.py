@@ -1,0 +1,43 @@
+"""Every strategy, one row: what it needs beside its defaults to learn something in a few rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """A strategy under test. `sends` says whether it exchanges anything at all."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    topology: dict[str, Any] | str | None = None
+    sends: bool = True
+    gossips: bool = False
+    memory_only: bool = False
+    label: str = ""
+
+    @property
+    def strategy(self) -> dict[str, Any]:
+        return {"name": self.name, **self.options}
+
+    @property
+    def id(self) -> str:
+        return self.label or self.name
+
+
+ROWS = [
+    Row("local", sends=False),
+    Row("local", {"noise": True}, sends=False, label="local-noise"),
+    Row("pooled", sends=False, memory_only=True),
+    Row("fedavg"),
+    Row("fedavg", topology="star", label="fedavg-star"),
+    Row("fedavg", topology={"name": "star", "leader": "elected"}, label="fedavg-elected"),
+    Row("fedprox", {"pull": 0.1}),
+    Row("avgpush", gossips=True),
+    Row("cwt"),
+    Row("fml"),
+    Row("proxyfl", gossips=True),
+    Row("proxyfl", {"alpha": 0.3, "beta": 0.3, "teacher": "peers"}, gossips=True, label="proxyfl-peers"),
+]
