@@ -1,0 +1,164 @@
+"""Whether a model can be trained privately: no layer may mix records or remember them on the side.
+
+Clipping bounds what one record does to the sum only if that record reaches no other record's output.
+BatchNorm breaks this openly; a module of one's own may do it quietly, so `check` also tries it on an example.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import UninitializedParameter
+
+from confrere.core.errors import UnsafeModule
+
+TOLERANCE = 1e-5
+"""How much, relative to the largest output, other records' outputs may wobble by rounding alone."""
+
+
+def check(module: nn.Module, example: Tensor | None = None) -> None:
+    """Refuse a model that mixes records, keeps running statistics, or has nothing to train.
+
+    `example` is a batch of at least two *public or made-up* records; with it the model is tried out too.
+    """
+    problems = list(_known_problems(module))
+    if problems:
+        named = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+        raise UnsafeModule(
+            f"{named}. One record would change what others contribute, so clipping would not protect it: "
+            "use privacy.replace_unsafe(model), which puts GroupNorm in its place"
+        )
+    lazy = [name for name, p in module.named_parameters() if isinstance(p, UninitializedParameter)]
+    if lazy:
+        raise UnsafeModule(f"{lazy[0]} has no shape yet: run the model once on an example before training it")
+    if not any(p.requires_grad for p in module.parameters()):
+        raise UnsafeModule(
+            "the model has no trainable layer: nothing could be learned, yet privacy would be spent"
+        )
+    if example is not None:
+        check_behaviour(module, example)
+
+
+def check_behaviour(module: nn.Module, example: Tensor) -> None:
+    """Change one record of a batch and refuse the model if another record's output, or a buffer, changes."""
+    if len(example) < 2:
+        raise UnsafeModule("an example of at least two records is needed to see whether a model mixes them")
+    before, buffers = _run(module, example)
+    for position in {0, len(example) // 2, len(example) - 1}:
+        after, changed = _run(module, _with_another_record(example, position))
+        others = [i for i in range(len(example)) if i != position]
+        for a, b in zip(before, after, strict=True):
+            if a.ndim == 0 or a.shape[0] != len(example) or a.shape != b.shape:
+                raise UnsafeModule(
+                    f"the model returns {tuple(a.shape)} for {len(example)} records: an output needs one row "
+                    "per record, or records are mixed in it"
+                )
+            a, b = a[others].double(), b[others].double()
+            if not _close(a, b):
+                raise UnsafeModule(
+                    f"changing record {position + 1} of a batch changed other records' outputs: the model "
+                    "mixes records. Compute each output from its own record alone"
+                )
+        for name, value in buffers.items():
+            if not _close(value.double(), changed[name].double()):
+                raise UnsafeModule(
+                    f"the buffer «{name}» remembers what passed through the model: running statistics of "
+                    "records leave without noise. Remove it, or use privacy.replace_unsafe(model)"
+                )
+
+
+def replace_unsafe(module: nn.Module) -> nn.Module:
+    """A copy of the model with GroupNorm (Wu and He 2018) wherever a layer would mix or remember records.
+
+    >>> replace_unsafe(nn.BatchNorm2d(64)).num_groups
+    16
+    """
+    module = copy.deepcopy(module)
+    if (safe := _replacement(module)) is not None:
+        return safe
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if (safe := _replacement(child)) is not None:
+                setattr(parent, name, safe)
+    return module
+
+
+def group_count(channels: int) -> int:
+    """At most 32 groups of at least 4 channels: one alone would be normalised to a constant.
+
+    >>> [group_count(c) for c in (3, 6, 16, 64, 200, 512)]
+    [1, 1, 4, 16, 25, 32]
+    """
+    return max((g for g in range(1, 33) if channels % g == 0 and channels // g >= 4), default=1)
+
+
+def _known_problems(module: nn.Module) -> Iterator[str]:
+    for name, part in module.named_modules():
+        where = f"{type(part).__name__} «{name}»" if name else type(part).__name__
+        if isinstance(part, _BatchNorm):
+            yield f"{where} mixes the records of a batch"
+        elif isinstance(part, _InstanceNorm) and part.track_running_stats:
+            yield f"{where} keeps running statistics of records"
+
+
+def _replacement(part: nn.Module) -> nn.Module | None:
+    if isinstance(part, _InstanceNorm) and part.track_running_stats:
+        safe: nn.Module = type(part)(part.num_features, part.eps, affine=part.affine)
+    elif isinstance(part, _BatchNorm) and part.num_features == 1 and isinstance(part, nn.BatchNorm1d):
+        return nn.Identity()  # a single number has nothing to be normalised with
+    elif isinstance(part, _BatchNorm):
+        safe = nn.GroupNorm(group_count(part.num_features), part.num_features, part.eps, part.affine)
+    else:
+        return None
+    if part.affine and not isinstance(part.weight, UninitializedParameter):
+        safe.to(part.weight.device, part.weight.dtype)
+        for name in ("weight", "bias"):
+            old, new = getattr(part, name), getattr(safe, name)
+            new.data.copy_(old.data)
+            new.requires_grad_(old.requires_grad)
+    return safe.train(part.training)
+
+
+def _run(module: nn.Module, batch: Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """The outputs, and the buffers afterwards, of a copy in training mode with always the same chance."""
+    trial = copy.deepcopy(module).train()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        return list(_tensors(trial(batch))), {n: b.clone() for n, b in trial.named_buffers()}
+
+
+def _tensors(output: object) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from _tensors(value)
+    elif isinstance(output, tuple | list):
+        for value in output:
+            yield from _tensors(value)
+
+
+def _with_another_record(example: Tensor, position: int) -> Tensor:
+    """The batch with one record replaced: by a far-off one, or, of whole numbers, by its mirror image."""
+    other = example.clone()
+    if example.is_floating_point():
+        other[position] = 3 * example[position] + 10
+        return other
+    neighbour = example[(position + 1) % len(example)]
+    changed = example[position].flip(0) if example[position].ndim else neighbour
+    other[position] = neighbour if torch.equal(changed, example[position]) else changed
+    if torch.equal(other, example):
+        other[position] = (example[position] == 0).to(example.dtype)
+    return other
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    if a.numel() == 0:
+        return True
+    scale = float(torch.nan_to_num(a).abs().max())
+    return bool(torch.allclose(a, b, rtol=0, atol=TOLERANCE * max(scale, 1e-30), equal_nan=True))
