@@ -1,0 +1,89 @@
+"""One differentially private step as a value: how it samples, clips and adds noise, and what that costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from confrere.core.errors import PrivacyError
+from confrere.privacy.charges import Charge, Unit, gaussian
+from confrere.privacy.clipping import ClippedSum, Clipping
+from confrere.privacy.ledger import Budget
+from confrere.privacy.noise import Randomness
+from confrere.privacy.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a step gives out: a protected gradient and the clipping's next state.
+
+    `dropped` counts records whose gradient was not finite. It is PRIVATE: counted without noise.
+    """
+
+    gradient: Tensor
+    state: Mapping[str, Tensor]
+    dropped: int
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Sampling, clipping and noise, with the cost that they cause.
+
+    Fields are public. `expected_batch` is the public normaliser, whatever the batch turns out to hold; an
+    empty batch adds its noise and costs as much as any other. `proven=False` marks a release whose loss reads
+    something PRIVATE («as published»): it is charged alike, and never shown as a guarantee.
+
+    >>> from fractions import Fraction
+    >>> from confrere.privacy.sampling import Poisson
+    >>> step = Mechanism(Poisson(Fraction(1, 74)), Flat(0.7), 1.4, 32)  # doctest: +SKIP
+    >>> ledger.spend([step.charge(74)], key="study/round 0", budget=budget)  # doctest: +SKIP
+    >>> release = step.release(clipped, state, randomness)  # doctest: +SKIP
+    """
+
+    sampling: Sampling
+    clipping: Clipping
+    noise_multiplier: float
+    expected_batch: float
+    unit: Unit = "record"
+    proven: bool = True
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
+            raise PrivacyError(f"the noise multiplier must be at least 0, not {self.noise_multiplier}")
+        if not (math.isfinite(self.expected_batch) and self.expected_batch > 0):
+            raise PrivacyError(f"the expected batch must be positive, not {self.expected_batch}")
+        if self.unit != self.sampling.unit:
+            raise PrivacyError(
+                f"a guarantee per {self.unit} cannot come from sampling by {self.sampling.unit}: "
+                "the unit that is drawn and clipped is the unit that is protected"
+            )
+
+    def charge(self, steps: int) -> Charge:
+        """What so many steps cost, whatever they will draw."""
+        effective = self.clipping.effective_noise_multiplier(self.noise_multiplier, self.expected_batch)
+        return gaussian(effective, self.sampling.rate, steps, unit=self.unit, proven=self.proven)
+
+    def require(self, budget: Budget | None) -> None:
+        """Refuse a budget that cannot mean anything: without noise nothing keeps to it."""
+        if budget is not None and self.noise_multiplier == 0:
+            raise PrivacyError(
+                f"noise 0 keeps to no budget (ε = {budget.epsilon:g} is set): "
+                "set a noise multiplier, or remove the budget to train without privacy"
+            )
+
+    def release(self, clipped: ClippedSum, state: Mapping[str, Tensor], randomness: Randomness) -> Release:
+        """Add the noise and let the clipping finish. The charge must have been written before."""
+        std = self.clipping.noise_std(self.noise_multiplier, self.expected_batch, state)
+        noisy = randomness.perturb(clipped.flat, std, self.clipping.sensitivity(state))
+        gradient, following = self.clipping.finish(
+            noisy,
+            state,
+            noise_multiplier=self.noise_multiplier,
+            expected_batch=self.expected_batch,
+            clipped=clipped,
+            noise=randomness.normal,
+        )
+        return Release(gradient, following, clipped.dropped)
