@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -40,6 +40,8 @@ class SiteResult:
     records: int | None = None
     metrics: Mapping[str, Measured] = field(default_factory=dict)
     proxy_metrics: Mapping[str, Measured] = field(default_factory=dict)
+    gains: Mapping[str, Measured] = field(default_factory=dict)
+    """Over alone, paired by seed; positive is better."""
     privacy: Privacy | None = None
     bytes_sent: int | None = None
 
@@ -51,6 +53,7 @@ class StrategyResult:
     mean: Mapping[str, Measured]
     privacy: Privacy | None = None
     seconds: float | None = None
+    gains: Mapping[str, Measured] = field(default_factory=dict)
 
     @property
     def bytes_sent(self) -> int | None:
@@ -73,6 +76,8 @@ class Comparison:
     """The strategy that the answer is about."""
     metric: str | None = None
     """The measure that the answer is judged by."""
+    facts: Mapping[str, Json] = field(default_factory=dict)
+    """Study, command, versions and hardware, as far as they were written down."""
 
     @property
     def alone(self) -> StrategyResult | None:
@@ -100,7 +105,7 @@ class Comparison:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return _in_order(m for s in self.strategies.values() for r in s.sites.values() for m in r.metrics)
+        return in_order(m for s in self.strategies.values() for r in s.sites.values() for m in r.metrics)
 
     @property
     def headline(self) -> str | None:
@@ -146,6 +151,7 @@ def comparison_of(document: Mapping[str, Json]) -> Comparison:
         tuple(str(n) for n in document.get("notes") or ()),
         document.get("featured"),
         document.get("metric"),
+        {k: document[k] for k in ("study", "command", "versions", "hardware") if document.get(k)},
     )
 
 
@@ -167,17 +173,10 @@ def read_comparison(folder: Path) -> Comparison:
     completed = {}
     for name, strategy in comparison.strategies.items():
         journal = next((p for p in runs_of(folder, name) if (p / "journal.jsonl").exists()), None)
-        wanting = any(s.privacy and s.privacy.accountant is None for s in strategy.sites.values())
-        if journal is None or not wanting:
-            completed[name] = strategy
-            continue
-        told = read_history(journal / "journal.jsonl")
-        sites = {n: _with_ledger(s, told) for n, s in strategy.sites.items()}
-        dearest = max((s.privacy for s in sites.values() if s.privacy), key=lambda p: p.epsilon, default=None)
-        privacy = strategy.privacy
-        if privacy and dearest:
-            privacy = replace(privacy, accountant=dearest.accountant, budget=dearest.budget)
-        completed[name] = replace(strategy, sites=sites, privacy=privacy)
+        if journal is not None and any(s.privacy for s in strategy.sites.values()):
+            told = read_history(journal / "journal.jsonl")
+            strategy = replace(strategy, sites={n: _with_ledger(s, told) for n, s in strategy.sites.items()})
+        completed[name] = strategy
     return replace(comparison, strategies=completed)
 
 
@@ -212,15 +211,21 @@ def _json(path: Path) -> dict[str, Json]:
     return document
 
 
-def _in_order(names: object) -> tuple[str, ...]:
-    found = list(dict.fromkeys(names))  # type: ignore[call-overload]
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Measures in the order in which they are always shown, each once."""
+    found = list(dict.fromkeys(names))
     return tuple([m for m in ORDER if m in found] + [m for m in found if m not in ORDER])
 
 
 def _strategy(name: str, row: Mapping[str, Json]) -> StrategyResult:
     sites = {site: _site(site, r) for site, r in (row.get("sites") or {}).items()}
     return StrategyResult(
-        name, sites, _measures(row.get("mean")), _privacy(row.get("privacy")), row.get("seconds")
+        name,
+        sites,
+        _measures(row.get("mean")),
+        _privacy(row.get("privacy")),
+        row.get("seconds"),
+        _measures(row.get("gain_over_alone")),
     )
 
 
@@ -230,6 +235,7 @@ def _site(name: str, row: Mapping[str, Json]) -> SiteResult:
         row.get("records"),
         _measures(row.get("metrics")),
         _measures(row.get("proxy_metrics")),
+        _measures(row.get("gain")),
         _privacy(row.get("privacy")),
         row.get("bytes_sent"),
     )

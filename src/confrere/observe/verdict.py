@@ -68,11 +68,17 @@ def site_gain(
     comparison: Comparison, site: str, metric: str, strategy: StrategyResult | None = None
 ) -> Gain | None:
     """What one site gains; None where one of the two was not measured there."""
-    return gain(d for d in _differences(comparison, site, metric, strategy) if d is not None)
+    chosen = strategy or comparison.together
+    stated = chosen.sites[site].gains.get(metric) if chosen and site in chosen.sites else None
+    pairs = stated.values if stated else _differences(comparison, site, metric, strategy)
+    return gain(d for d in pairs if d is not None)
 
 
 def mean_gain(comparison: Comparison, metric: str, strategy: StrategyResult | None = None) -> Gain | None:
     """The gain averaged over sites (each counts the same), then judged over seeds."""
+    chosen = strategy or comparison.together
+    if chosen and metric in chosen.gains and chosen.gains[metric].values:
+        return gain(d for d in chosen.gains[metric].values if d is not None)
     rows = [_differences(comparison, site, metric, strategy) for site in comparison.sites]
     return gain(_by_seed([row for row in rows if row]))
 

@@ -88,7 +88,9 @@ def spread(name: str, std: float | None) -> str:
     """«± 0.012», or nothing where there is no spread."""
     if std is None:
         return ""
-    return f"± {std * 100:.1f}" if metric(name).percent else f"± {_plain(std)}"
+    text = f"{std * 100:.1f}" if metric(name).percent else _plain(std)
+    least = "<0.1" if metric(name).percent else "<0.001"
+    return f"± {least if std > 0 and not any(c in '123456789' for c in text) else text}"
 
 
 def measured(name: str, value: Measured | None) -> str:
@@ -96,7 +98,7 @@ def measured(name: str, value: Measured | None) -> str:
     if value is None:
         return "–"
     if metric(name).percent and value.std is not None:
-        return f"{value.mean * 100:.1f} ± {value.std * 100:.1f} %"
+        return f"{value.mean * 100:.1f} {spread(name, value.std)} %"
     return f"{figure(name, value.mean)} {spread(name, value.std)}".rstrip()
 
 
@@ -110,11 +112,24 @@ def signed(name: str, value: float) -> str:
     return text.replace("-", "−")
 
 
+def tick(name: str, value: float, *, sign: bool = False) -> str:
+    """A round number on an axis: «+0.02», «85 %»; without the zeros that say nothing."""
+    text = signed(name, value) if sign else figure(name, value)
+    number, space, unit = text.partition(" ")
+    if "." in number:
+        number = number.rstrip("0").rstrip(".")
+    return f"{number}{space}{unit}"
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def gained(name: str, value: Gain) -> str:
     """«+0.017 (95 % interval +0.011 to +0.023)»."""
     unit = " points" if metric(name).percent else ""
     if value.low is None or value.high is None:
-        return f"{signed(name, value.mean)}{unit} (one seed, so no spread)"
+        return f"{signed(name, value.mean)}{unit} (one seed)"
     return (
         f"{signed(name, value.mean)}{unit} "
         f"(95 % interval {signed(name, value.low)} to {signed(name, value.high)})"
@@ -173,8 +188,10 @@ def privacy(spent: Privacy | None, *, accountant: bool = True) -> str:
         return NO_NOISE
     budget = f" of {epsilon(spent.budget)}" if spent.budget is not None else ""
     terms = ["ε", f"δ = {delta(spent.delta)}", per(spent.unit)]
-    if accountant:
-        terms.append(f"accountant {spent.accountant}" if spent.accountant else "accountant not recorded")
+    if spent.accountant:
+        terms.append(f"accountant {spent.accountant}")
+    elif accountant:
+        terms.append("accountant not recorded")
     text = f"{epsilon(spent.epsilon)}{budget} ({', '.join(terms)})"
     return text if spent.proven else f"{text}: as published, not proven"
 

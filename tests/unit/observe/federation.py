@@ -75,7 +75,13 @@ def events(
                     "sent",
                     name,
                     turn,
-                    data={"to": to, "phase": 0, "bytes": BYTES, "custody": "PROTECTED", "mass": 0.5},
+                    data={
+                        "to": to,
+                        "phase": 0,
+                        "bytes": BYTES,
+                        "custody": "PROTECTED" if proven else "UNPROVEN",
+                        "mass": 0.5,
+                    },
                 )
             shape = 1 - math.exp(-4 * (turn + 1) / rounds)
             now = {

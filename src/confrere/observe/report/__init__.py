@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from confrere.observe.report.comparison_page import comparison_page
-from confrere.observe.report.markup import Child, together
+from confrere.observe.report.markup import Child, tag, together
 from confrere.observe.report.run_page import run_page
 from confrere.observe.results import read_comparison, read_run
 from confrere.version import __version__
@@ -42,13 +42,19 @@ def page(title: str, body: list[Child]) -> str:
     template = (here / "page.html").read_text(encoding="utf-8")
     style = (here / "style.css").read_text(encoding="utf-8")
     script = re.search(r"<script>(.*?)</script>", template, re.DOTALL)
-    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script[1] if script else '')}; base-uri 'none'; form-action 'none'"
-    footer = f"<footer>Made by Confrère {escape(__version__)}. One file, no network. Nothing is shown that was not measured.</footer>"
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script[1] if script else '')}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    footer = tag(
+        "footer",
+        f"Made by Confrère {__version__}. One file, no network. Nothing is shown that was not measured.",
+    )
     filled = {
         "policy": policy,
         "title": escape(f"{title} – Confrère"),
         "style": style,
-        "body": together(body) + footer,
+        "body": together([*body, footer]),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda m: filled[m[1]], template)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from confrere.observe import words
 from confrere.observe.journal import History
@@ -40,9 +40,9 @@ def verdict(judged: dict[str, Gain]) -> list[Phrase]:
         where = "at the one site" if total == 1 else f"at all {total} sites"
         return [("better", "Yes."), (None, f" Together is better than alone {where}.")]
     if not better and not worse:
-        none = "At the one site" if total == 1 else f"At none of the {total} sites"
-        is_not = "is not" if total == 1 else "is"
-        said = f" {none} together {is_not} clearly better than alone, and {'not' if total == 1 else 'at none'} worse."
+        said = f" At none of the {total} sites is together clearly better than alone, and at none worse."
+        if total == 1:
+            said = " At the one site together is neither clearly better than alone nor worse."
         return [("unclear", "No clear benefit."), (None, said)]
     told: list[Phrase] = [("worse", "No."), (None, " Together is nowhere better than alone")]
     if better:
@@ -105,7 +105,8 @@ def cards(comparison: Comparison, together: StrategyResult, history: History | N
             card(
                 "Compared with pooling all records",
                 "No clear gap",
-                f"One model trained on everybody's records without noise gains {words.gained(name, closed.gap)} "
+                "One model trained on everybody's records without noise gains "
+                f"{words.gained(name, closed.gap)} "
                 f"of {label} over alone, so there is no clear gap to close.",
             )
         )
@@ -116,9 +117,9 @@ def card(title: str, big: str, *small: Child) -> Markup:
     return tag("div", tag("h3", title), tag("p", big, class_="big"), tag("p", *small), class_="card")
 
 
-def left_card(sites: object, history: History | None) -> Markup:
+def left_card(sites: Iterable[SiteResult], history: History | None) -> Markup:
     """What left the building."""
-    rows: list[SiteResult] = list(sites)  # type: ignore[call-overload]
+    rows = list(sites)
     sent = [s.bytes_sent for s in rows if s.bytes_sent is not None]
     title = "What left the buildings"
     if not sent and (history is None or not history.sendings):
@@ -132,24 +133,24 @@ def left_card(sites: object, history: History | None) -> Markup:
     if history is None or not history.sendings:
         return card(title, each, "In one run. The journal that lists the parcels is not here.")
     held = {s.custody for s in history.sendings}
-    parcels = words.count(len(history.sendings), "parcel")
+    parcels = f"{words.count(len(history.sendings), 'parcel')} in {words.count(len(history.rounds), 'round')}"
     if held <= {"PUBLIC", "PROTECTED"}:
-        how = f"{parcels} in {words.count(len(history.rounds), 'round')}, each a model made differentially private before it left."
+        how = f"{parcels}, each a model made differentially private before it left."
     elif "PRIVATE" in held:
         how = (
             f"{parcels}, and the journal marks some of them PRIVATE: this must not happen. Ask who ran this."
         )
     else:
-        how = f"{parcels} in {words.count(len(history.rounds), 'round')}: models shaped by records without a proven guarantee."
+        how = f"{parcels}: models shaped by records, without a proven guarantee."
     return card(title, each, how, " No record is among them.")
 
 
-def privacy_card(sites: object) -> Markup:
+def privacy_card(sites: Iterable[SiteResult]) -> Markup:
     """The dearest ε of any site, with all that belongs to it."""
-    rows: list[SiteResult] = list(sites)  # type: ignore[call-overload]
+    rows = list(sites)
     spent: list[Privacy] = [s.privacy for s in rows if s.privacy is not None]
     if not spent:
-        return card("Privacy spent", "No guarantee", f"{_capital(words.NO_NOISE)}.")
+        return card("Privacy spent", "No guarantee", f"{words.capital(words.NO_NOISE)}.")
     worst = max(spent, key=lambda p: p.epsilon)
     budget = f" of {words.epsilon(worst.budget)}" if worst.budget is not None else ""
     who = (
@@ -163,7 +164,7 @@ def privacy_card(sites: object) -> Markup:
     how = "proven" if all(p.proven for p in spent) else "as published, not proven"
     missing = len(rows) - len(spent)
     return card(
-        "Privacy spent",
+        "Privacy spent" if all(p.proven for p in spent) else "Privacy claimed, not proven",
         f"{words.epsilon(worst.epsilon)}{budget}",
         f"{terms}; {how}; {who}.",
         f" {words.count(missing, 'site has', 'sites have')} {words.NO_NOISE}." if missing else None,
@@ -199,7 +200,7 @@ def answers(comparison: Comparison, name: str, judged: dict[str, Gain], shown: S
         tag(
             "th",
             f"What together adds{unit}",
-            charts.axis(scale, lambda v: words.signed(name, v)),
+            charts.axis(scale, lambda v: words.tick(name, v, sign=True)),
             scope="col",
             class_="picture",
         ),
@@ -219,7 +220,8 @@ def word(gain: Gain) -> Markup:
 
 def _site_row(comparison: Comparison, name: str, gain: Gain, site: str, scale: Scale) -> Markup:
     alone, together = comparison.alone, comparison.together
-    assert alone is not None and together is not None
+    assert alone is not None
+    assert together is not None
     records = alone.sites[site].records
     title = f"{site}: {words.gained(name, gain)}"
     mark = charts.Mark(CLASSES[gain.word], gain.mean, gain.low, gain.high, title)
@@ -262,7 +264,8 @@ def _overall(
     said: list[Child] = []
     if gain and name in alone.mean and name in together.mean:
         said.append(
-            f"Averaged over the sites, {label}{lower} goes from {words.measured(name, alone.mean[name])} alone "
+            f"Averaged over the sites, {label}{lower} goes "
+            f"from {words.measured(name, alone.mean[name])} alone "
             f"to {words.measured(name, together.mean[name])} together ({words.strategy(together.name)}): "
             f"a gain of {words.gained(name, gain)}. "
         )
@@ -288,6 +291,8 @@ def _others(comparison: Comparison, name: str) -> str:
 
 
 def _these(sites: Sequence[str], total: int) -> str:
+    if total > MANY:
+        return str(len(sites))
     names = words.listing([f"«{s}»" for s in sites])
     return names if len(sites) <= 3 or total == len(sites) else f"{len(sites)} ({names})"
 
@@ -300,7 +305,3 @@ def _nothing(comparison: Comparison) -> str:
     if comparison.alone is None:
         return "There is no answer: nobody trained alone, so there is nothing to compare with."
     return "There is no answer: this comparison holds no way of learning together."
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

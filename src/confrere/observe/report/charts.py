@@ -72,7 +72,7 @@ def row(marks: Sequence[Mark], scale: Scale, *, zero: bool = False) -> Markup:
     """One line of a dumbbell or interval chart, for a table cell; each mark keeps to its own lane."""
     lane = 9.0
     height = 17 + lane * len(marks)
-    parts: list[Child] = [_upright(scale.percent(t), 0, height, "grid") for t in scale.ticks(4)]
+    parts: list[Child] = [_upright(scale.percent(t), 0, height, "grid") for t in scale.ticks(5)]
     if zero:
         parts.append(_upright(scale.percent(0), 0, height, "zero"))
     for index, mark in enumerate(marks):
@@ -96,7 +96,7 @@ def row(marks: Sequence[Mark], scale: Scale, *, zero: bool = False) -> Markup:
     )
 
 
-def axis(scale: Scale, words: Format, *, most: int = 4) -> Markup:
+def axis(scale: Scale, words: Format, *, most: int = 5) -> Markup:
     """The labels that belong above rows."""
     ticks = scale.ticks(most)
     return tag(

@@ -30,7 +30,7 @@ def comparison_page(comparison: Comparison, folder: Path) -> tuple[str, list[Chi
         (kind, words.strategy(s.name)) for kind, s in lines.items() if s is not None and kind in histories
     ]
     every = [r for rows in runs.values() for r in rows]
-    facts = [r.facts for r in every]
+    facts = [comparison.facts, *(r.facts for r in every)] if comparison.facts else [r.facts for r in every]
     named = comparison.sites
     body: list[Child] = [
         answer.answer(comparison, history),

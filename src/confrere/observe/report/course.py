@@ -11,6 +11,7 @@ from confrere.observe.journal import History, Spending
 from confrere.observe.report import charts
 from confrere.observe.report.markup import Markup, section, tag
 from confrere.observe.report.scale import Scale, around
+from confrere.observe.results import Privacy
 
 PANELS = 12
 """More sites than this share one panel."""
@@ -56,7 +57,7 @@ def learning_curves(
                 x,
                 y,
                 x_words=lambda v: f"round {v:.0f}" if v == x.ticks(6)[-1] else f"{v:.0f}",
-                y_words=lambda v: words.figure(name, v),
+                y_words=lambda v: words.tick(name, v),
                 height=280 if len(panels) == 1 else 170,
                 label=f"{title}: {label} over rounds",
             ),
@@ -64,7 +65,10 @@ def learning_curves(
         for title, lines in panels.items()
         if lines
     ]
-    lead = f"{label[0].upper()}{label[1:]} of the model that a site would use, on {records.get(split, 'the common test records')}, round by round. {spread}"
+    lead = (
+        f"{words.capital(label)} of the model that a site would use, on "
+        f"{records.get(split, 'the common test records')}, round by round. {spread}"
+    )
     if cut:
         lead += " The first rounds lie outside of the axis and are cut off."
     return section(
@@ -94,9 +98,9 @@ def privacy_over_rounds(history: History | None, sites: Sequence[str], seed: str
         _spent_panel(names, spent, x, y, len(sites), 230 if len(shown) == 1 else 170) for names in shown
     ]
     lead = (
-        f"What each site had spent after each round ({seed}). ε bounds how much more likely anything that left the site "
-        "became because one record was in the data; smaller is more private. It never falls, and the step that would "
-        "pass the budget is refused."
+        f"What each site had spent after each round ({seed}). ε bounds how much more likely anything that "
+        "left the site became because one record was in the data; smaller is more private. It never falls, "
+        "and the step that would pass the budget is refused."
     )
     if not all(s.proven for s in every):
         lead += " Here ε is as published, not proven: do not rely on it."
@@ -134,7 +138,7 @@ def _spent_panel(
             x,
             y,
             x_words=lambda v: f"round {v:.0f}" if v == x.ticks(6)[-1] else f"{v:.0f}",
-            y_words=lambda v: f"{v:g}",
+            y_words=lambda v: f"{v:g}" if v else "",
             limit=None if end.budget is None else (end.budget, f"budget {words.epsilon(end.budget)}"),
             height=height,
             label=f"{title}: privacy spent over rounds",
@@ -145,10 +149,7 @@ def _spent_panel(
 
 
 def _terms(s: Spending) -> str:
-    budget = f" of {words.epsilon(s.budget)}" if s.budget is not None else ""
-    accountant = f"accountant {s.accountant}" if s.accountant else "accountant not recorded"
-    text = f"{words.epsilon(s.epsilon)}{budget} (ε, δ = {words.delta(s.delta)}, {words.per(s.unit)}, {accountant})"
-    return text if s.proven else f"{text}: as published, not proven"
+    return words.privacy(Privacy(s.epsilon, s.delta, s.unit, s.proven, s.accountant, s.budget))
 
 
 def _choose(histories: Histories, metric: str | None) -> tuple[str, str] | None:
@@ -184,17 +185,19 @@ def _over_sites(
 
 def _line(kind: str, values: Mapping[int, Sequence[float]]) -> charts.Line:
     means = [(turn + 1.0, statistics.fmean(v)) for turn, v in sorted(values.items())]
-    band = [
-        (at, mean - statistics.stdev(values[int(at) - 1]), mean + statistics.stdev(values[int(at) - 1]))
-        for at, mean in means
-        if len(values[int(at) - 1]) > 1
-    ]
+    band = [(turn + 1.0, *_band(v)) for turn, v in sorted(values.items()) if len(v) > 1]
     return charts.Line(kind, means, band, kind)
+
+
+def _band(values: Sequence[float]) -> tuple[float, float]:
+    mean, std = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    return mean - std, mean + std
 
 
 def _heights(lines: Sequence[Mapping[int, Sequence[float]]], metric: str, last: int) -> tuple[Scale, bool]:
     """One height for all panels, chosen for where the curves end; whether early rounds fall outside of it."""
     means = [(turn, statistics.fmean(v)) for line in lines for turn, v in line.items()]
-    late = [v for turn, v in means if turn >= 0.4 * last] or [v for _, v in means]
+    ends = [(turn, edge) for line in lines for turn, v in line.items() for edge in _band(v)]
+    late = [v for turn, v in ends if turn >= 0.4 * last] or [v for _, v in ends]
     scale = around(late, room=0.12)
     return scale, any(not 0 <= scale(v) <= 1 for _, v in means)

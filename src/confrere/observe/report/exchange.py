@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from confrere.observe import words
-from confrere.observe.journal import History
+from confrere.observe.journal import History, Remark
 from confrere.observe.report import charts
 from confrere.observe.report.graph import Edges, circle, edge_id, patterns
 from confrere.observe.report.markup import Child, Markup, section, table, tag
@@ -16,6 +16,8 @@ SHOWN = 10
 """So many different graphs are drawn; further ones are counted."""
 GRID = 40
 """More sites than this get no grid of who was there."""
+
+CHANGES = ("joined", "left", "lost", "budget-spent")
 
 CUSTODY = {
     "PUBLIC": "public: independent of any record",
@@ -40,13 +42,15 @@ def who_sent_what(history: History | None, sites: Sequence[str], run: str) -> Ma
     few = len(everyone) <= 24
     numbered = tag(
         "div",
-        circle(everyone, total, size=400, named=few, numbered=few),
+        circle(everyone, total, size=320, named=few, numbered=few),
         tag("p", "All rounds together; a wider arrow carried more bytes.", class_="under"),
     )
     side = tag("div", _slider(len(rounds)), _weights(history, everyone))
     lead = (
-        f"Each arrow is a model that went from one site to another ({run}). {words.count(len(history.sendings), 'parcel')}, "
-        f"{words.size(sum(s.bytes for s in history.sendings))} in {words.count(len(rounds), 'round')}: {_held(history)}."
+        f"Each arrow is a model that went from one site to another ({run}). "
+        f"{words.count(len(history.sendings), 'parcel')}, "
+        f"{words.size(sum(s.bytes for s in history.sendings))} in {words.count(len(rounds), 'round')}: "
+        f"{_held(history)}."
     )
     small = [
         tag(
@@ -80,13 +84,7 @@ def who_was_missing(history: History | None, sites: Sequence[str], run: str) -> 
     away = Counter(site for turn in absent.values() for site in turn)
     late = Counter(sender for m in history.missed for sender in m.senders)
     title = "Who was missing when"
-    events = [
-        f"{words.count(r.round + 1, 'round').split()[1].capitalize()} {r.round + 1}: {r.text}"
-        if r.round is not None
-        else r.text
-        for r in history.remarks
-        if r.kind in ("joined", "left", "lost", "budget-spent") and r.text
-    ]
+    events = [_told(r) for r in history.remarks if r.kind in CHANGES]
     listed = tag("ul", *(tag("li", e) for e in events), class_="plain") if events else None
     if not away and not late:
         return section(
@@ -95,7 +93,7 @@ def who_was_missing(history: History | None, sites: Sequence[str], run: str) -> 
     everyone = [*sites, *(s for s in history.sites if s not in sites)]
     told = [f"{s}: {words.count(n, 'round')}" for s, n in away.most_common()]
     lead = (
-        f"Of {len(history.members)} rounds ({run}) these were missed. {words.listing(told, 8)}."
+        f"Of {len(history.members)} rounds ({run}) these were missed: {words.listing(told, 8)}."
         if told
         else f"Every site took part in all {len(history.members)} rounds ({run})."
     )
@@ -120,10 +118,18 @@ def who_was_missing(history: History | None, sites: Sequence[str], run: str) -> 
             ),
             tag(
                 "figcaption",
-                f"Rounds {turns[0] + 1} to {turns[-1] + 1} from left to right; dark where a site did not take part.",
+                f"Rounds {turns[0] + 1} to {turns[-1] + 1} from left to right; "
+                "coloured where a site did not take part.",
             ),
         )
     return section(title, grid, listed, lead=lead)
+
+
+def _told(remark: Remark) -> str:
+    """«Round 3, SVI: left for good»."""
+    when = f"Round {remark.round + 1}" if remark.round is not None else ""
+    place = ", ".join(w for w in (when, remark.site or "") if w)
+    return f"{place}: {remark.text or remark.kind}" if place else remark.text
 
 
 def _steps(rounds: Mapping[int, Edges], sites: Sequence[str]) -> list[dict[str, object]]:

@@ -33,12 +33,12 @@ def circle(
 ) -> Markup:
     """The graph of one round, or of all rounds: a wider arrow carries more bytes."""
     dot = 9.0 if numbered and len(sites) <= 24 else 3.5
-    margin = 78.0 if named else dot + 4
-    radius = size / 2 - margin / (1.6 if named else 1)
+    radius = size / 2 - (dot + (24 if named else 4))
+    wide = size + 120 if named else size  # room for the names at both sides
     middle = size / 2
     place = {
         site: (
-            middle + radius * math.sin(2 * math.pi * i / len(sites)),
+            wide / 2 + radius * math.sin(2 * math.pi * i / len(sites)),
             middle - radius * math.cos(2 * math.pi * i / len(sites)),
         )
         for i, site in enumerate(sites)
@@ -74,7 +74,7 @@ def circle(
         *arrows,
         *nodes,
         class_="graph crowded" if len(edges) > 60 else "graph",
-        viewBox=f"0 0 {size} {size}",
+        viewBox=f"0 0 {wide} {size}",
         role="img",
         aria_label=f"{words.count(len(edges), 'arrow')} between {words.count(len(sites), 'site')}",
     )
@@ -88,7 +88,7 @@ def edge_id(sites: Sequence[str], sender: str, receiver: str) -> str:
 def _arrow(
     start: tuple[float, float], end: tuple[float, float], dot: float, width: float, name: str, title: str
 ) -> Markup:
-    """A curved arrow that keeps to the right of its own way, so that two directions do not cover each other."""
+    """A curved arrow that keeps to one side, so that two directions do not cover each other."""
     (x1, y1), (x2, y2) = start, end
     long = math.hypot(x2 - x1, y2 - y1) or 1.0
     ux, uy = (x2 - x1) / long, (y2 - y1) / long

@@ -69,22 +69,23 @@ def how_to_read(metrics: Sequence[str], seeds: int) -> Markup:
     terms += [
         (
             "alone",
-            "each site trains on its own records only, without noise; this is what it can do without anybody's help",
+            "each site trains on its own records only, without noise: what it can do without anybody's help",
         ),
         (
             "seed",
-            "one repetition with fresh random choices; results differ between seeds, and the spread says how much",
+            "one repetition with fresh random choices; the spread says how much results differ between seeds",
         ),
         (
             "better, worse",
-            "the 95 % interval of the paired differences over seeds (Student's t) lies wholly on one side of zero; "
-            "otherwise «no clear difference». It tells luck in training and splitting from a gain, and does not "
-            "promise the same for other patients",
+            "the 95 % interval of the paired differences over seeds (Student's t) lies wholly on one side of "
+            "zero; otherwise «no clear difference». It tells a gain from luck in training and splitting, and "
+            "does not promise the same for other patients",
         ),
         (
             "ε and δ",
-            "the privacy spent: with probability 1 − δ, one record (or patient, as stated) changes the odds of "
-            "anything that left the site by at most a factor of e to the power ε; the accountant is the method that adds it up",
+            "the privacy spent: one record (or patient, as stated) changes the probability of anything that "
+            "could leave the site by at most a factor of e to the power ε, but for a small allowance δ; "
+            "the accountant is the method that adds it up",
         ),
     ]
     if seeds < 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confrere.observe import words
 from confrere.observe.report import answer, course, exchange, provenance
 from confrere.observe.report.markup import Child, Markup, section, table, tag
-from confrere.observe.results import Run, SiteResult, is_collaboration
+from confrere.observe.results import Run, SiteResult, in_order, is_collaboration
 
 
 def run_page(run: Run) -> tuple[str, list[Child]]:
@@ -17,7 +17,7 @@ def run_page(run: Run) -> tuple[str, list[Child]]:
     seed = run.facts.get("seed", started.get("seed"))
     what = f"seed {seed}" if seed is not None else "this run"
     histories = {"together" if is_collaboration(run.strategy) else "alone": [run.history]}
-    metrics = list(next(iter(run.sites.values())).metrics) if run.sites else []
+    metrics = in_order(m for s in run.sites.values() for m in s.metrics)
     metric = next((m for m in ("auc", "accuracy", "rmse", *metrics) if m in metrics), None)
     legend = [(kind, words.strategy(run.strategy) or "this run") for kind in histories]
     rounds = len(run.history.rounds)
@@ -36,8 +36,8 @@ def run_page(run: Run) -> tuple[str, list[Child]]:
             tag("p", _summary(run), class_="answer"),
             tag(
                 "p",
-                "One run has no spread, and nothing here says whether learning together is better than learning alone: "
-                "for that, compare it with alone over several seeds (confrere compare).",
+                "One run has no spread, and nothing here says whether learning together is better than "
+                "learning alone: for that, compare it with alone over several seeds (confrere compare).",
             ),
             tag(
                 "div",
@@ -67,7 +67,9 @@ def _summary(run: Run) -> Markup:
             tag("strong", "Not finished."),
             " This run has no result yet; below is what its journal tells so far.",
         )
-    means = [f"{words.metric(m).label} {words.figure(m, v.mean)}" for m, v in run.mean.items()]
+    means = [
+        f"{words.metric(m).label} {words.figure(m, v.mean)}" for m in in_order(run.mean) if (v := run.mean[m])
+    ]
     return tag(
         "span", f"Mean over {words.count(len(run.sites), 'site')}: ", tag("strong", ", ".join(means)), "."
     )
@@ -77,12 +79,12 @@ def _results(run: Run, sites: list[str]) -> Markup | None:
     rows = _rows(run, sites)
     if not rows:
         return None
-    metrics = list(dict.fromkeys(m for r in rows for m in r.metrics))
+    metrics = in_order(m for r in rows for m in r.metrics)
     head: list[Child] = [
         "Site",
         "Privacy spent",
         "Records",
-        *(words.metric(m).label for m in metrics),
+        *(words.capital(words.metric(m).label) for m in metrics),
         "Sent",
     ]
     made: list[list[Child]] = [

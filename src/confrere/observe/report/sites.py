@@ -41,14 +41,15 @@ def all_sites(comparison: Comparison) -> Markup | None:
     if name is None or len(comparison.sites) <= MANY:
         return None
     judged = {s: g for s in comparison.sites if (g := site_gain(comparison, s, name))}
-    chance = f"Among {len(judged)} sites about {max(1, round(len(judged) / 20))} would be called better or worse by chance alone."
+    lucky = max(1, round(len(judged) / 20))
+    chance = f"Among {len(judged)} sites about {lucky} would be called better or worse by chance alone."
     return section("All sites", answers(comparison, name, judged, list(judged)), lead=chance)
 
 
 def ways_compared(comparison: Comparison) -> Markup:
     """One row for each strategy: what it reaches, what it gains, what it costs."""
     names = comparison.metrics[:4]
-    head: list[Child] = ["Way to learn", *(_capital(words.metric(m).label) for m in names)]
+    head: list[Child] = ["Way to learn", *(words.capital(words.metric(m).label) for m in names)]
     rows: list[list[Child]] = []
     for strategy in comparison.strategies.values():
         label = tag("div", words.strategy(strategy.name), tag("small", guarantee(strategy)), class_="way")
@@ -73,7 +74,7 @@ def guarantee(strategy: StrategyResult) -> str:
         return "All records in one place, which is what the sites may not do; " + words.NO_NOISE
     if stem == "local":
         return "Nothing leaves the site; trained without noise"
-    return words.NO_NOISE[0].upper() + words.NO_NOISE[1:]
+    return words.capital(words.NO_NOISE)
 
 
 def fairness(comparison: Comparison) -> Markup | None:
@@ -90,8 +91,8 @@ def fairness(comparison: Comparison) -> Markup | None:
     worst, best = min(means, key=lambda s: means[s]), max(means, key=lambda s: means[s])
     over = statistics.stdev(means.values())
     lead = (
-        f"By {words.metric(name).label}, «{best}» gains most, {words.gained(name, gains[best])}, and «{worst}» is worst off, "
-        f"{words.gained(name, gains[worst])}. Over sites the gain has a standard deviation of "
+        f"By {words.metric(name).label}, «{best}» gains most, {words.gained(name, gains[best])}, "
+        f"and «{worst}» is worst off, {words.gained(name, gains[worst])}. Over sites the gain has a standard deviation of "
         f"{words.signed(name, over).lstrip('+')}{unit}."
     )
     low, high = min(sized.values()), max(sized.values())
@@ -116,12 +117,13 @@ def fairness(comparison: Comparison) -> Markup | None:
         x,
         y,
         x_words=lambda v: f"{v:,.0f}".replace(",", "\u2009"),
-        y_words=lambda v: words.signed(name, v),
+        y_words=lambda v: words.tick(name, v, sign=True),
         label=f"Gain in {words.metric(name).label} by number of records",
         names=len(dots) <= MANY,
     )
     caption = (
-        f"Upwards: gain in {words.metric(name).label}{' in points' if unit else ''} over alone, with its 95 % interval over seeds. "
+        f"Upwards: gain in {words.metric(name).label}{' in points' if unit else ''} over alone"
+        f"{', with its 95 % interval over seeds' if len(comparison.seeds) > 1 else ', one seed'}. "
         "To the right: records of the site, on a logarithmic scale."
     )
     return section("Who gains", tag("figure", chart, tag("figcaption", caption)), lead=lead)
@@ -143,7 +145,7 @@ def gap(comparison: Comparison) -> Markup | None:
             )
         rows.append(
             [
-                words.metric(name).label,
+                words.capital(words.metric(name).label),
                 words.gained(name, closed.gap),
                 words.gained(name, closed.gained),
                 share,
@@ -152,8 +154,8 @@ def gap(comparison: Comparison) -> Markup | None:
     if not rows:
         return None
     lead = (
-        "Pooled training puts all records in one place, without noise: it is what the sites may not do, and what they would "
-        "get if they could. The gap is what pooling would gain over alone, averaged over the sites."
+        "Pooled training puts all records in one place, without noise: it is what the sites may not do, and "
+        "what they would get if they could. The gap is what pooling would gain over alone, averaged over the sites."
     )
     head = ["Measure", "Gap: pooled over alone", "Together over alone", "Share of the gap closed"]
     return section("How much of the gap was closed", table(head, rows), lead=lead)
@@ -161,7 +163,8 @@ def gap(comparison: Comparison) -> Markup | None:
 
 def _dumbbell(comparison: Comparison, name: str, sites: Sequence[str]) -> Markup:
     alone, together, pooled = comparison.alone, comparison.together, comparison.pooled
-    assert alone is not None and together is not None
+    assert alone is not None
+    assert together is not None
     shown = [("alone", alone), ("together", together)] + ([("pooled", pooled)] if pooled else [])
     found = {
         (site, kind): m
@@ -196,7 +199,7 @@ def _dumbbell(comparison: Comparison, name: str, sites: Sequence[str]) -> Markup
     head = tag(
         "tr",
         tag("th", "Site", scope="col"),
-        tag("th", charts.axis(scale, lambda v: words.figure(name, v)), scope="col", class_="picture"),
+        tag("th", charts.axis(scale, lambda v: words.tick(name, v)), scope="col", class_="picture"),
         tag("th", "Alone → together", scope="col", class_="figure"),
         tag("th", "In a word", scope="col"),
     )
@@ -204,7 +207,7 @@ def _dumbbell(comparison: Comparison, name: str, sites: Sequence[str]) -> Markup
         "figure",
         tag(
             "h3",
-            _capital(label),
+            words.capital(label),
             tag("small", " – lower is better") if words.metric(name).lower else None,
         ),
         tag("div", tag("table", tag("thead", head), tag("tbody", *rows), class_="wide"), class_="scroll"),
@@ -237,7 +240,3 @@ def _against(comparison: Comparison, strategy: StrategyResult) -> Child:
         words.signed(name, gain.mean),
         tag("small", f" ({interval})") if interval else None,
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

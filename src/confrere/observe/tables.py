@@ -1,0 +1,223 @@
+"""Results in the terminal: plain words, figures with their spread, for wide screens and for 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from confrere.core.events import Json
+from confrere.observe import words
+from confrere.observe.journal import read_history
+from confrere.observe.results import (
+    Comparison,
+    Run,
+    SiteResult,
+    StrategyResult,
+    comparison_of,
+    in_order,
+    run_of,
+)
+from confrere.observe.verdict import Gain, gap_closed, mean_gain, site_gain
+
+WIDE = 120
+STYLES = {"better": "green", "worse": "red", "no clear difference": "dim", "one seed only": "dim"}
+
+
+def comparison_table(document: Mapping[str, Json] | Comparison) -> RenderableType:
+    """What `compare --json` prints, for people. `read_comparison(folder)` also knows the budgets."""
+    return _ComparisonTable(document if isinstance(document, Comparison) else comparison_of(document))
+
+
+def run_table(document: Mapping[str, Json] | Run) -> RenderableType:
+    """What `simulate --json` prints, for people."""
+    run = document if isinstance(document, Run) else _with_journal(document)
+    metrics = in_order(m for s in run.sites.values() for m in s.metrics)
+    table = _table()
+    table.add_column("Site", overflow="fold")
+    table.add_column("Records", justify="right")
+    for name in metrics:
+        table.add_column(words.capital(words.metric(name).label), justify="right")
+    table.add_column("Sent", justify="right")
+    for site in sorted(run.sites.values(), key=lambda s: (-(s.records or 0), s.name)):
+        figures = (words.measured(m, site.metrics.get(m)) for m in metrics)
+        table.add_row(Text(site.name), _records(site), *figures, words.size(site.bytes_sent))
+    if len(run.sites) > 1:
+        table.add_section()
+        means = (words.measured(m, run.mean.get(m)) for m in metrics)
+        table.add_row("mean over sites", "", *means, "", style="bold")
+    notes = [
+        *_privacy_lines(list(run.sites.values())),
+        "One seed, so no spread; «confrere compare» shows it.",
+    ]
+    return Group(table, Text(""), *(Text(n) for n in notes))
+
+
+def _with_journal(document: Mapping[str, Json]) -> Run:
+    """The run with what only its journal knows (the budget), if that is at hand."""
+    path = Path(str(document.get("run") or "")) / "journal.jsonl"
+    return run_of(document, history=read_history(path) if document.get("run") and path.exists() else None)
+
+
+class _ComparisonTable:
+    """Chooses its layout when the width of the terminal is known."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        comparison, wide = self.comparison, options.max_width >= WIDE
+        if comparison.title:
+            yield Text(comparison.title, style="bold")
+        if comparison.question:
+            yield Text(comparison.question)
+        yield Text("")
+        if comparison.together is not None and comparison.alone is not None:
+            yield _sites(comparison, comparison.alone, comparison.together, wide)
+            yield Text("")
+        yield _strategies(comparison, wide)
+        yield Text("")
+        if comparison.together is not None:
+            for line in _privacy_lines(list(comparison.together.sites.values())):
+                yield Text(line)
+        for line in (*_gap_lines(comparison), _footnote(comparison), *comparison.notes):
+            yield Text(line)
+
+
+def _sites(comparison: Comparison, alone: StrategyResult, together: StrategyResult, wide: bool) -> Table:
+    """A line for each site and measure; the site's own facts stand in its first line."""
+    table = _table()
+    table.add_column("Site", overflow="fold", max_width=28 if wide else 14)
+    if wide:
+        table.add_column("Records", justify="right")
+    table.add_column("Measure")
+    table.add_column("Alone", justify="right", no_wrap=True)
+    table.add_column("Together", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("Gain", justify="right", no_wrap=True)
+    table.add_column("In a word", no_wrap=True)
+    if wide:
+        table.add_column("Sent", justify="right", no_wrap=True)
+    names = [m for m in comparison.metrics if m != "macro_accuracy" or wide] or list(comparison.metrics)
+    for site in comparison.sites:
+        for index, name in enumerate(names):
+            gain = site_gain(comparison, site, name)
+            other = together.sites.get(site, SiteResult(site))
+            row: list[RenderableType] = [_label(alone.sites[site], other, index, wide)]
+            if wide:
+                row.append(_records(alone.sites[site]) if index == 0 else "")
+            row += [
+                _measure(name),
+                words.measured(name, alone.sites[site].metrics.get(name)),
+                words.measured(name, other.metrics.get(name)),
+            ]
+            if wide:
+                row.append(_gain(name, gain))
+            row.append(_word(gain))
+            if wide:
+                row.append(words.size(other.bytes_sent) if index == 0 else "")
+            table.add_row(*row)
+        table.add_section()
+    return table
+
+
+def _strategies(comparison: Comparison, wide: bool) -> Table:
+    """Means over sites for each way to learn."""
+    table = _table()
+    names = [m for m in comparison.metrics if m != "macro_accuracy" or wide][: 4 if wide else 2]
+    table.add_column("Mean over sites")
+    for name in names:
+        table.add_column(words.capital(_measure(name)), justify="right", no_wrap=True)
+    headline = comparison.headline
+    table.add_column(f"Against alone ({words.metric(headline or '').label})", no_wrap=wide)
+    if wide:
+        table.add_column("Sent, all sites", justify="right")
+        table.add_column("Time", justify="right")
+    for strategy in comparison.strategies.values():
+        gain = mean_gain(comparison, headline, strategy) if headline else None
+        against = Text("–")
+        if strategy.name != comparison.reference and gain is not None and headline:
+            against = Text.assemble(_word(gain), f" {_gain(headline, gain)}" if wide else "")
+        row: list[RenderableType] = [words.strategy(strategy.name)]
+        row += [words.measured(m, strategy.mean.get(m)) for m in names]
+        row.append(against)
+        if wide:
+            row += [words.size(strategy.bytes_sent), words.duration(strategy.seconds)]
+        table.add_row(*row)
+    return table
+
+
+def _privacy_lines(sites: list[SiteResult]) -> list[str]:
+    """«Privacy spent: 1.8 of 3.0 (ε, δ = 1e-5, per record)», once for all sites that spent the same."""
+    said: dict[str, list[str]] = {}
+    for site in sites:
+        if site.privacy is None and site.bytes_sent == 0:
+            text = "nothing left the site"
+        else:
+            text = words.privacy(site.privacy, accountant=False)
+        said.setdefault(text, []).append(site.name)
+    if len(said) == 1:
+        return [f"Privacy spent at every site: {next(iter(said))}"]
+    return [f"Privacy spent at {words.listing(names, 4)}: {text}" for text, names in said.items()]
+
+
+def _gap_lines(comparison: Comparison) -> list[str]:
+    name = comparison.headline
+    closed = gap_closed(comparison, name) if name else None
+    if closed is None or name is None:
+        return []
+    label = words.metric(name).label
+    if closed.share is None:
+        return [
+            f"Pooling all records: no clear gain over alone by {label} ({words.gained(name, closed.gap)})."
+        ]
+    spread = f" ± {closed.share_std * 100:.0f}" if closed.share_std is not None else ""
+    return [f"Of the gap to pooling all records, {closed.share * 100:.0f}{spread} % is closed, by {label}."]
+
+
+def _footnote(comparison: Comparison) -> str:
+    if len(comparison.seeds) < 2:
+        return "One seed, so no spread and no verdict: run more seeds."
+    return (
+        f"± is one standard deviation over {len(comparison.seeds)} seeds; the word is judged in pairs, "
+        "seed by seed (95 % interval)."
+    )
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
+
+
+def _label(alone: SiteResult, together: SiteResult, index: int, wide: bool) -> Text:
+    """The name, and where there is no room for columns the records and the bytes beneath it."""
+    if index == 0:
+        return Text(alone.name, style="bold")
+    if wide:
+        return Text("")
+    facts = [
+        "" if alone.records is None else f"{_records(alone)} rec.",
+        f"{words.size(together.bytes_sent)} sent",
+    ]
+    return Text(facts[index - 1] if index <= len(facts) else "", style="dim")
+
+
+def _measure(name: str) -> str:
+    return {"macro_accuracy": "balanced acc."}.get(name, words.metric(name).label)
+
+
+def _records(site: SiteResult) -> str:
+    return "–" if site.records is None else f"{site.records:,}".replace(",", "\u2009")
+
+
+def _gain(name: str, gain: Gain | None) -> str:
+    if gain is None:
+        return "–"
+    return f"{words.signed(name, gain.mean)} {words.spread(name, gain.std)}".rstrip()
+
+
+def _word(gain: Gain | None) -> Text:
+    return Text("–") if gain is None else Text(gain.word, style=STYLES[gain.word])
