@@ -88,7 +88,7 @@ values = st.lists(st.floats(-100, 100), min_size=1, max_size=7)
 def test_mass_and_weighted_models_are_conserved_however_late_parcels_arrive(
     graph: Topology, values: list[float], data: st.DataObject
 ) -> None:
-    state, on_the_way = start(values), []
+    state, on_the_way = start(values), list[Parcel]()
     members = sorted(state)
     before = totals(state, on_the_way)
     for round in range(data.draw(st.integers(1, 6))):

@@ -16,7 +16,7 @@ from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.transport.wire import DTYPES, MAGIC, decode, encode, size
 
-names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 counts = st.integers(0, 2**40)
 custodies = st.sampled_from([Custody.PUBLIC, Custody.PROTECTED, Custody.UNPROVEN])
 

@@ -25,7 +25,7 @@ def parcel(
 
 
 def numbers(m: Model) -> list[float]:
-    return m.params["w"].tolist()  # type: ignore[no-any-return]
+    return m.params["w"].tolist()
 
 
 def test_the_mean_is_weighted_by_what_sites_declare() -> None:

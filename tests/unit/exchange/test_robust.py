@@ -39,7 +39,7 @@ def parcels(rows: Any, **scalars: float) -> list[Parcel]:
 
 
 def combined(name: str, own: Any, rows: Any, **options: Any) -> torch.Tensor:
-    return combiners[name](**options)(model(own), 1.0, parcels(rows)).params["w"]  # type: ignore[call-arg]
+    return combiners[name](**options)(model(own), 1.0, parcels(rows)).params["w"]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -80,7 +80,7 @@ def test_too_few_models_may_also_mean_ones_own(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_a_site_that_received_nothing_goes_on_with_its_own(name: str) -> None:
     own = model(HONEST[0])
-    assert combiners[name](**ALL[name])(own, 1.0, []) is own  # type: ignore[call-arg]
+    assert combiners[name](**ALL[name])(own, 1.0, []) is own
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -93,14 +93,14 @@ def test_what_does_not_fit_or_is_not_finite_is_left_aside(name: str) -> None:
         Parcel("r", 0, 0, 0, "x4", "me", 0, Model(model([0.0] * 5).params, "other", Custody.PUBLIC)),
         Parcel("r", 0, 0, 0, "x5", "me", 0, None),
     ]
-    rule = combiners[name](**ALL[name])  # type: ignore[call-arg]
+    rule = combiners[name](**ALL[name])
     own = model(HONEST[0])
     assert rule(own, 1.0, [*odd, *inbox]).params.equals(rule(own, 1.0, inbox).params)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_sender_has_one_voice_and_its_declared_weight_does_not_count(name: str) -> None:
-    rule = combiners[name](**ALL[name])  # type: ignore[call-arg]
+    rule = combiners[name](**ALL[name])
     own, inbox = model(HONEST[0]), parcels(HONEST[1:])
     loud = parcels(HONEST[1:], weight=1e6)
     assert rule(own, 1.0, loud).params.equals(rule(own, 1.0, inbox).params)
@@ -112,7 +112,7 @@ def test_a_sender_has_one_voice_and_its_declared_weight_does_not_count(name: str
 def test_the_result_is_held_as_closely_as_whatever_was_looked_at(name: str) -> None:
     inbox = parcels(HONEST[1:])
     inbox[3] = Parcel("r", 0, 0, 0, "s3", "me", 0, model(HONEST[4], Custody.UNPROVEN))
-    result = combiners[name](**ALL[name])(model(HONEST[0]), 1.0, inbox)  # type: ignore[call-arg]
+    result = combiners[name](**ALL[name])(model(HONEST[0]), 1.0, inbox)
     assert result.custody == Custody.UNPROVEN
     assert int(result.params["steps"]) == 3
     assert result.params.shapes == model(HONEST[0]).params.shapes
@@ -120,7 +120,7 @@ def test_the_result_is_held_as_closely_as_whatever_was_looked_at(name: str) -> N
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_order_of_arrival_makes_no_difference(name: str) -> None:
-    rule = combiners[name](**ALL[name])  # type: ignore[call-arg]
+    rule = combiners[name](**ALL[name])
     inbox = parcels(HONEST[1:])
     assert rule(model(HONEST[0]), 1.0, inbox).params.equals(rule(model(HONEST[0]), 1.0, inbox[::-1]).params)
 

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,12 +208,13 @@ def test_a_private_model_does_not_get_this_far(folder: Path) -> None:
 def test_a_supervisor_tells_all_sites_who_is_gone(folder: Path) -> None:
     heard: list[tuple[str, object]] = []
 
+    def hear(name: str, message: object) -> None:
+        heard.append((name, message))
+
     async def work() -> None:
         async with AsyncExitStack() as stack:
             for name in ("a", "b"):
-                listener = ProcessTransport(
-                    name, folder, on_control=lambda message, name=name: heard.append((name, message))
-                )
+                listener = ProcessTransport(name, folder, on_control=partial(hear, name))
                 await stack.enter_async_context(listener)
             (supervisor,) = await stack.enter_async_context(sites(folder, "supervisor"))
             for name in ("a", "b"):
