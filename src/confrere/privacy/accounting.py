@@ -130,25 +130,11 @@ def capacity(
 ) -> int:
     """How often `event` may happen in all, beside `others`, before ε exceeds `budget`; at most MOST_STEPS."""
 
-    def cost(count: int) -> float:
-        return epsilon([*others, Charge(event, count)], delta, accountant)
+    def cost(count: int, relative_error: float = RELATIVE_ERROR) -> float:
+        return _epsilon(_merged([*others, Charge(event, count)]), delta, accountant, relative_error)
 
-    if cost(1) > budget:
-        return 0
-    low, high = 1, 4
-    while cost(high) <= budget:
-        low, high = high, 4 * high
-        if high > MOST_STEPS:
-            return MOST_STEPS
-    halve = False
-    while high - low > 1:
-        middle = (low + high) // 2
-        if not halve and 0 < cost(low) < cost(high) < math.inf:  # ε is near to a power of the count
-            share = math.log(budget / cost(low)) / math.log(cost(high) / cost(low))
-            middle = min(max(int(low * (high / low) ** share), low + 1), high - 1)
-        low, high = (middle, high) if cost(middle) <= budget else (low, middle)
-        halve = not halve
-    return low
+    nearly = _last_that_fits(lambda count: cost(count, 20 * RELATIVE_ERROR), budget, start=1)
+    return _last_that_fits(cost, budget, start=max(nearly, 1))
 
 
 def check_epsilon(value: float) -> None:
@@ -289,3 +275,20 @@ def _falling_root(cost: Callable[[float], float], target: float, guess: float, r
         slope = min((value - y) / step, -0.2)
         y = value
     return math.exp(x)
+
+
+def _last_that_fits(cost: Callable[[int], float], budget: float, start: int) -> int:
+    """The last count whose rising cost keeps within the budget, for a cost that is near to a power of it."""
+    low, high, count, exponent = 0, MOST_STEPS + 1, start, 0.6
+    known: dict[int, float] = {}
+    while high - low > 1:
+        known[count] = value = cost(count)
+        low, high = (count, high) if value <= budget else (low, count)
+        if 0 < low < high <= MOST_STEPS and 0 < known[low] < known[high] < math.inf:
+            exponent = max(math.log(known[high] / known[low]) / math.log(high / low), 0.05)
+        aim = count * min(max((budget / value) ** (1 / exponent), 0.125), 8.0) if value > 0 else 8.0 * count
+        # Step past the aim, so that both ends close in; never outside of what is still open.
+        count = min(max(math.floor(aim) + (value <= budget), low + 1), high - 1)
+        if len(known) > 12:
+            count = (low + high) // 2
+    return low

@@ -108,15 +108,15 @@ class Ledger:
         self._counts: dict[str, int] = {}
         self._counter, self._head = 0, genesis(dataset)
         try:
+            if path is not None:
+                Path(path).touch(mode=0o600)
             self._database = sqlite3.connect(
                 str(path or ":memory:"), isolation_level=None, check_same_thread=False, timeout=60
             )
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
-            if path is not None:
-                Path(path).chmod(0o600)
             self._open()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise PrivacyError(
                 f"{self._where} cannot be read ({error}); restore it, or ask your peers"
             ) from None
@@ -197,7 +197,7 @@ class Ledger:
                 (entry.counter, key, json.dumps(_plain(charges)), at, entry.previous, entry.hash),
             )
             database.execute("UPDATE ledger SET counter = ?, head = ?", (entry.counter, entry.hash))
-        self._take(entry)
+        self._catch_up()
         return entry
 
     def refuse_rollback(self, counter: int, head: str | None = None) -> None:
@@ -271,15 +271,20 @@ class Ledger:
     def _writing(self, fresh: bool = False) -> Iterator[sqlite3.Connection]:
         """One transaction that holds the ledger for itself; all or nothing."""
         with self._lock:
-            self._database.execute("BEGIN IMMEDIATE")
             try:
+                self._database.execute("BEGIN IMMEDIATE")
                 if not fresh:
                     self._catch_up()
                 yield self._database
-            except BaseException:
-                self._database.execute("ROLLBACK")
+                self._database.execute("COMMIT")
+            except BaseException as error:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise PrivacyError(
+                        f"{self._where} could not be written ({error}): nothing was spent"
+                    ) from None
                 raise
-            self._database.execute("COMMIT")
 
     def _catch_up(self) -> None:
         """Verify and take in the entries that this or another process added."""
