@@ -124,7 +124,7 @@ def test_the_same_test_notices_a_lost_parcel() -> None:
     values,
 )
 def test_every_site_ends_at_the_mean(graph: Topology, values: list[float]) -> None:
-    mixed = rounds_of(start(values), graph, 120)
+    mixed = rounds_of(start(values), graph, 150)
     for model, _ in mixed.values():
         assert first(model) == pytest.approx(sum(values) / len(values), abs=1e-3)
 

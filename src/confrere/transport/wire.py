@@ -54,7 +54,8 @@ class Limits:
     scalars: int = 64
     magnitude: float = 1e12
     """No weight and no number may be larger than this."""
-    mass: float = 1e6
+    mass: float = 1e9
+    """Sites may start with as much mass as they declare records."""
 
 
 STANDARD = Limits()
@@ -104,7 +105,7 @@ def size(parcel: Parcel) -> int:
 
 
 def decode(data: bytes, *, expect: Shapes | None = None, limits: Limits = STANDARD) -> Parcel:
-    """The parcel that these bytes spell, or BadParcel. With `expect`, its model has exactly these tensors."""
+    """The parcel that these bytes spell, or BadParcel. With `expect`, a model has exactly these tensors."""
     try:
         return _decode(data, expect, limits)
     except BadParcel:
@@ -158,7 +159,7 @@ def _decode(data: bytes, expect: Shapes | None, limits: Limits) -> Parcel:
     )
     if _payload_hash(parcel) != header.payload:
         raise BadParcel("a parcel whose payload was altered under way: its hash does not fit")
-    if expect is not None and (model is None or model.params.shapes != expect):
+    if expect is not None and model is not None and model.params.shapes != expect:
         raise BadParcel(f"a parcel with other tensors than the study's: {_difference(model, expect)}")
     return parcel
 
@@ -329,9 +330,7 @@ def _refuse_constant(name: str) -> Callable[[], None]:
     raise ValueError(name)
 
 
-def _difference(model: Model | None, expect: Shapes) -> str:
-    if model is None:
-        return "it holds no model"
+def _difference(model: Model, expect: Shapes) -> str:
     found, wanted = set(model.params.shapes), set(expect)
     odd = sorted(found - wanted) or sorted(wanted - found)
     verb = "it has" if found - wanted else "it lacks"

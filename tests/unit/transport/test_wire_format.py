@@ -64,6 +64,7 @@ def test_what_is_decoded_is_what_was_encoded() -> None:
 def test_a_parcel_without_a_model_or_numbers_travels_too() -> None:
     bare = replace(PARCEL, model=None, scalars={})
     assert same(decode(encode(bare)), bare)
+    assert same(decode(encode(bare), expect=MODEL.params.shapes), bare)
     assert size(bare) == len(encode(bare))
 
 
@@ -119,7 +120,7 @@ HEADERS: dict[str, Callable[[dict[str, Any]], object]] = {
     "no sender": lambda h: h.update(sender=""),
     "a sender without end": lambda h: h.update(sender="x" * 1000),
     "negative mass": lambda h: h["scalars"]["mass"].update(value=-1.0),
-    "enormous mass": lambda h: h["scalars"]["mass"].update(value=1e9),
+    "enormous mass": lambda h: h["scalars"]["mass"].update(value=1e10),
     "a number out of proportion": lambda h: h["scalars"].update(x={"value": 1e30, "custody": "PUBLIC"}),
     "a number that is an integer": lambda h: h["scalars"]["mass"].update(value=1),
     "too many numbers": lambda h: h["scalars"].update(
@@ -237,8 +238,6 @@ def test_other_tensors_than_the_studys_are_a_bad_parcel(other: dict[str, torch.T
     decode(encode(parcel))
     with pytest.raises(BadParcel, match="other tensors than the study's"):
         decode(encode(parcel), expect=MODEL.params.shapes)
-    with pytest.raises(BadParcel, match="holds no model"):
-        decode(encode(replace(PARCEL, model=None)), expect=MODEL.params.shapes)
 
 
 @pytest.mark.parametrize(
