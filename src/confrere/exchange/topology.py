@@ -238,6 +238,10 @@ class Matrix(_Centreless):
 
 def _checked(given: Any) -> tuple[Rows, ...]:
     """One matrix or a list of them as tuples, each column summing to one."""
+    if given in ((), []):
+        raise StudyError(
+            "topology: the matrix is missing; give a row for each site, or a list of such matrices"
+        )
     try:
         several = bool(given) and all(bool(m) and all(isinstance(r, (list, tuple)) for r in m) for m in given)
         matrices = tuple(
