@@ -19,7 +19,7 @@ from confrere.core.errors import DataError
 from confrere.data.derive import derived, missing_sources
 from confrere.data.images import load_images
 from confrere.data.labels import encode_label, task_of
-from confrere.data.origin import origin_of, place, some
+from confrere.data.origin import counted, origin_of, place, some
 from confrere.data.records import Records
 from confrere.data.schema import Column, Schema
 from confrere.data.text import encode_texts
@@ -134,7 +134,7 @@ def _without_repeats(frame: pd.DataFrame, schema: Schema, notes: list[str]) -> p
     if not same.any():
         return frame
     if schema.repeats == "drop":
-        notes.append(f"{same.sum()} records that repeat another one word for word were dropped")
+        notes.append(f"{counted(same.sum(), 'record')} that repeat another one word for word dropped")
         return frame[~same]
     at = int(np.flatnonzero(same)[0])
     raise DataError(
@@ -150,7 +150,9 @@ def _units(frame: pd.DataFrame, schema: Schema, notes: list[str]) -> torch.Tenso
     unknown = codes < 0
     if unknown.any():
         codes[unknown] = codes.max() + 1 + np.arange(unknown.sum())
-        notes.append(f"{unknown.sum()} records without a patient id each count as a patient of their own")
+        notes.append(
+            f"{counted(unknown.sum(), 'record')} without a patient id: each counts as a patient of its own"
+        )
     return torch.from_numpy(codes)
 
 
@@ -226,14 +228,14 @@ def _numbers(
                 + (slip.sentence if slip else 'If that is an error, say outside = "missing" in the schema.')
             )
         if column.outside == "missing":
-            notes.append(f"{column.name}: {outside.sum()} impossible values count as missing")
+            notes.append(f"{column.name}: {counted(outside.sum(), 'impossible value')} taken as missing")
             numbers = np.where(outside, np.nan, numbers)
             gaps = gaps | outside
         else:
-            notes.append(f"{column.name}: {outside.sum()} values were set to the end of the range")
+            notes.append(f"{column.name}: {counted(outside.sum(), 'value')} set to the end of the range")
             numbers = np.where(gaps, np.nan, np.clip(numbers, low, high))
     if gaps.any() and not gaps.all():
-        notes.append(f"{column.name}: {gaps.sum()} of {len(gaps)} values are missing and were imputed")
+        notes.append(f"{column.name}: {gaps.sum():,} of {len(gaps):,} values missing and imputed")
     return numbers, gaps
 
 
@@ -262,7 +264,9 @@ def _one_hot(
             codes[strange] = width
         else:
             gaps = gaps | strange
-        notes.append(f"{column.name}: {strange.sum()} values of unknown category count as {column.unknown}")
+        notes.append(
+            f"{column.name}: {counted(strange.sum(), 'value')} of unknown category taken as {column.unknown}"
+        )
     if column.typical is not None:
         codes[gaps] = column.categories.index(str(column.typical))
     values = np.zeros((len(codes), width + (column.unknown == "other")))

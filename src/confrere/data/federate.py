@@ -1,19 +1,76 @@
-"""Tables of several sites as one federation."""
+"""Tables of several sites as one federation: a bundled set, or a study's own files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import torch
 
-from confrere.core.errors import DataError
-from confrere.data.encode import encode_table
+from confrere.core.errors import DataError, StudyError
+from confrere.data.derive import missing_sources
+from confrere.data.encode import encode_table, translate
 from confrere.data.labels import task_of
-from confrere.data.origin import origin_of
-from confrere.data.partition import FRACTIONS, Fractions
+from confrere.data.origin import origin_of, some
+from confrere.data.partition import FRACTIONS, Fractions, split_indices
 from confrere.data.partition import split as cut
-from confrere.data.records import Card, Federation, SiteData
+from confrere.data.records import Card, Federation, Records, SiteData, Task
 from confrere.data.schema import Schema
+from confrere.data.streaming import encode_stream, select_mapped
+from confrere.data.tables import LIMIT, read
+from confrere.data.values import as_text
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where one site's records are, and how its file differs from the schema. It never leaves the site."""
+
+    data: str | Path | pd.DataFrame
+    query: str = ""
+    delimiter: str = ""
+    encoding: str = ""
+    decimal: str = ""
+    sheet: str = ""
+    folder: str = ""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    limit: int = LIMIT
+    stream: bool = False
+    declared: int = 0
+
+    def read(self) -> pd.DataFrame:
+        return read(self.data, query=self.query, delimiter=self.delimiter, encoding=self.encoding,
+                    decimal=self.decimal, sheet=self.sheet, limit=self.limit)  # fmt: skip
+
+
+def of_files(
+    sources: Mapping[str, Source | str | Path | pd.DataFrame],
+    schema: Schema,
+    *,
+    name: str = "own data",
+    seed: int = 0,
+    split: Fractions = FRACTIONS,
+    one_class: bool = False,
+) -> Federation:
+    """A study's own files: one for each site, or one for all with the schema's site column."""
+    known = {site: s if isinstance(s, Source) else Source(s) for site, s in sources.items()}
+    if not known:
+        raise StudyError('there are no sites: name at least one file, such as [sites.a] data = "a.csv"')
+    if len(known) == 1 and schema.site:
+        only = next(iter(known.values()))
+        return by_site(
+            only.read(), schema, name=name, seed=seed, split=split, source=only, one_class=one_class
+        )
+    streamed = {site: s for site, s in known.items() if s.stream}
+    frames = {site: s.read() for site, s in known.items() if not s.stream}
+    if streamed and schema.missing_columns == "common":
+        raise StudyError(
+            'missing_columns = "common" needs all files in memory; it cannot be used with stream'
+        )
+    return _assembled(frames, known, schema, name, seed, split, one_class, streamed=streamed)
 
 
 def by_site(
@@ -25,28 +82,103 @@ def by_site(
     split: Fractions = FRACTIONS,
     card: Card | None = None,
     notes: tuple[str, ...] = (),
+    source: Source | None = None,
+    one_class: bool = True,
 ) -> Federation:
     """One table whose schema names a site column, as a federation."""
     if not schema.site or schema.site not in frame.columns:
         raise DataError(f"{origin_of(frame).name}: the site column {schema.site!r} is not there")
-    frames = {str(site): part for site, part in frame.groupby(schema.site, sort=False)}
-    return of_frames(frames, schema, name=name, seed=seed, split=split, card=card, notes=notes)
+    nowhere = int(frame[schema.site].isna().sum())
+    if nowhere:
+        raise DataError(f"{origin_of(frame).name}, column {schema.site}: {nowhere} records have no site")
+    frames = {str(site): part for site, part in frame.groupby(as_text(frame[schema.site]), sort=False)}
+    sources = {site: source or Source(part) for site, part in frames.items()}
+    return _assembled(frames, sources, schema, name, seed, split, one_class, card=card, notes=notes)
 
 
-def of_frames(
+def _assembled(
     frames: Mapping[str, pd.DataFrame],
+    sources: Mapping[str, Source],
     schema: Schema,
-    *,
     name: str,
     seed: int,
-    split: Fractions = FRACTIONS,
+    split: Fractions,
+    one_class: bool,
+    *,
     card: Card | None = None,
     notes: tuple[str, ...] = (),
+    streamed: Mapping[str, Source] | None = None,
 ) -> Federation:
-    """One table for each site."""
+    if schema.missing_columns == "common":
+        schema, dropped = common(schema, frames, sources)
+        if dropped:
+            notes = (*notes, f"only the columns that all sites have are used; left out: {some(dropped, 20)}")
     sites = {}
-    for site, frame in frames.items():
-        encoded = encode_table(frame, schema, site)
-        parts = cut(encoded.records, seed, split)
-        sites[site] = SiteData(site, parts.train, parts.validation, parts.test, notes=encoded.notes)
+    select: Callable[[Records, list[int]], Records]
+    for site, source in sources.items():
+        options: dict[str, Any] = {"rename": source.rename, "units": source.units, "folder": source.folder}
+        if streamed and site in streamed:
+            encoded, select = encode_stream(source, schema, site, **options), select_mapped
+        else:
+            select = Records.select
+            encoded = encode_table(frames[site], schema, site, one_class=one_class, **options)
+        if not len(encoded.records):
+            raise DataError(f"site {site}: no record is left; see its label and its missing values")
+        train, validation, test = (
+            select(encoded.records, p) for p in split_indices(encoded.records, seed, split)
+        )
+        sites[site] = SiteData(site, train, validation, test, source.declared, notes=encoded.notes)
     return Federation(name, task_of(schema), sites, schema, card, notes)
+
+
+def common(
+    schema: Schema, frames: Mapping[str, pd.DataFrame], sources: Mapping[str, Source]
+) -> tuple[Schema, list[str]]:
+    """The schema of the columns that every site has or can derive, and the names of the others."""
+    dropped: set[str] = set()
+    for site, frame in frames.items():
+        seen = translate(frame, schema, sources[site].rename, site)
+        for column in schema.columns:
+            derivable = column.derive is not None and not missing_sources(seen, column.derive)
+            if column.name not in seen.columns and not derivable:
+                dropped.add(column.name)
+    left = [c.name for c in schema.columns if c.name not in dropped]
+    if not left:
+        raise DataError("no column of the schema is at all sites; there is nothing to train on together")
+    ordered = [c.name for c in schema.columns if c.name in dropped]
+    return replace(schema.without(dropped), missing_columns="impute"), ordered
+
+
+def of_arrays(
+    arrays: Mapping[str, tuple[Any, Any]],
+    task: Task | None = None,
+    *,
+    name: str = "own arrays",
+    seed: int = 0,
+    split: Fractions = FRACTIONS,
+    classes: tuple[str, ...] = (),
+) -> Federation:
+    """Inputs and targets that are already numbers: NumPy arrays or tensors, by site."""
+    sites: dict[str, SiteData] = {}
+    highest = 1
+    for site, (inputs, targets) in arrays.items():
+        x = torch.as_tensor(inputs, dtype=torch.float32)
+        y = torch.as_tensor(targets)
+        y = y.to(torch.float32) if y.is_floating_point() else y.to(torch.int64)
+        if not bool(torch.isfinite(x).all()):
+            raise DataError(f"site {site}: the inputs hold NaN or infinity; impute them, or use a schema")
+        records = Records(x, y)
+        highest = max(highest, int(y.max())) if y.dtype == torch.int64 and len(y) else highest
+        parts = cut(records, seed, split)
+        sites[site] = SiteData(site, parts.train, parts.validation, parts.test)
+    if not sites:
+        raise StudyError("there are no sites")
+    if task is None:
+        first = next(iter(sites.values())).train
+        shape = tuple(first.inputs.shape[1:])
+        if first.targets.is_floating_point():
+            task = Task("regression", (), shape)
+        else:
+            names = classes or tuple(str(i) for i in range(highest + 1))
+            task = Task("binary" if len(names) == 2 else "multiclass", names, shape)
+    return Federation(name, task, sites)

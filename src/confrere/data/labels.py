@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
-from confrere.data.origin import origin_of, place, some
+from confrere.data.origin import counted, origin_of, place, some
 from confrere.data.records import Task
 from confrere.data.schema import Column, Label, Schema
 from confrere.data.values import as_flags, as_numbers, as_text
@@ -81,7 +81,7 @@ def _refuse_gaps(frame: pd.DataFrame, label: Label, known: NDArray[np.bool_], no
             f"{place(frame, at, label.column)}: the label is missing ({(~known).sum()} such records); "
             'to leave these records out, say unlabelled = "drop" in the schema'
         )
-    notes.append(f"{(~known).sum()} records without a label were left out")
+    notes.append(f"{counted((~known).sum(), 'record')} without a label left out")
 
 
 def _classes(frame: pd.DataFrame, label: Label, series: pd.Series[Any]) -> NDArray[np.float64]:
@@ -122,11 +122,12 @@ def _regression(frame: pd.DataFrame, label: Label, series: pd.Series[Any]) -> ND
 
 
 def _survival(frame: pd.DataFrame, label: Label, notes: list[str]) -> NDArray[np.float64]:
-    event, unknown = as_flags(
-        frame,
-        frame[label.column],
-        Column(label.column, kind="flag", missing=label.missing, identifying=False),
-    )
+    if label.groups:
+        event = _classes(frame, label, frame[label.column])
+        unknown = np.isnan(event)
+    else:
+        column = Column(label.column, kind="flag", missing=label.missing, identifying=False)
+        event, unknown = as_flags(frame, frame[label.column], column)
     time = as_numbers(frame, frame[label.time], _column(label, label.time))
     horizon = label.horizon or 0.0
     unknown = unknown | np.isnan(time)
@@ -134,7 +135,7 @@ def _survival(frame: pd.DataFrame, label: Label, notes: list[str]) -> NDArray[np
     happened = (event == 1) & (time <= horizon)
     lost = (event == 0) & (time < horizon)
     if lost.any():
-        notes.append(f"{lost.sum()} records were lost to follow-up before {horizon:g} and were left out")
+        notes.append(f"{counted(lost.sum(), 'record')} lost to follow-up before {horizon:g} left out")
     return np.where(unknown | lost, np.nan, happened.astype(float))
 
 

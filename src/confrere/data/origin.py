@@ -70,3 +70,12 @@ def some(values: list[str], limit: int = 5) -> str:
     """
     shown = ", ".join(repr(v) for v in itertools.islice(values, limit))
     return shown if len(values) <= limit else f"{shown} and {len(values) - limit} more"
+
+
+def counted(n: int, thing: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "record"), counted(5493, "record")
+    ('1 record', '5,493 records')
+    """
+    return f"{n:,} {thing}" if n == 1 else f"{n:,} {thing}s"

@@ -1,4 +1,4 @@
-"""Cutting records: into train, validation and test, and for rehearsals into sites of a chosen unlikeness."""
+"""Train, validation and test: by patient, each class in its share. For rehearsal sites see `skew`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,41 @@ from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
 from confrere.data.records import Records
+from confrere.data.skew import (
+    PARTITIONS,
+    blank,
+    by_column,
+    dirichlet,
+    feature,
+    iid,
+    inequality,
+    label,
+    missing,
+    p_major,
+    partition,
+    size,
+)
+
+__all__ = [
+    "FRACTIONS",
+    "PARTITIONS",
+    "Fractions",
+    "Parts",
+    "blank",
+    "by_column",
+    "dirichlet",
+    "feature",
+    "fingerprints",
+    "iid",
+    "inequality",
+    "label",
+    "missing",
+    "p_major",
+    "partition",
+    "size",
+    "split",
+    "split_indices",
+]
 
 Indices = NDArray[np.int64]
 Fractions = tuple[float, float, float]

@@ -166,8 +166,9 @@ class Label:
 
     binary, multiclass: `classes` in order; `groups` puts several values into one class ("*" takes the rest);
     `above` makes a number binary: above it is the second class. regression: `range` is scaled to −1 … 1.
-    survival: `column` says whether the event happened, `time` when; the event within `horizon` is the second
-    class, and who was lost before the horizon is left out. multilabel: `columns` of yes and no.
+    survival: `column` says whether the event happened (`groups` how that is written), `time` when; the event
+    within `horizon` is the second class, and who was lost before the horizon is left out.
+    multilabel: `columns` of yes and no.
     """
 
     column: str = ""
@@ -184,6 +185,7 @@ class Label:
     missing: tuple[str, ...] = ()
     unlabelled: Literal["refuse", "drop"] = "refuse"
     also: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for problem in _label_problems(self):
@@ -254,7 +256,8 @@ class Schema:
     @property
     def unconfirmed(self) -> list[str]:
         """What was drawn from records and still waits for a person, as `column.field`."""
-        return [f"{c.name}.{field}" for c in self.columns for field in c.private]
+        own = [f"{c.name}.{field}" for c in self.columns for field in c.private]
+        return [*(f"label.{field}" for field in self.label.private), *own]
 
     def column(self, name: str) -> Column:
         for c in self.columns:
@@ -264,7 +267,8 @@ class Schema:
 
     def confirmed(self) -> Schema:
         """The same schema after a person has looked at everything that was drawn from records."""
-        return replace(self, columns=tuple(replace(c, private=()) for c in self.columns))
+        columns = tuple(replace(c, private=()) for c in self.columns)
+        return replace(self, columns=columns, label=replace(self.label, private=()))
 
     def without(self, names: set[str]) -> Schema:
         """The same schema without these columns."""

@@ -20,7 +20,7 @@ def test_impossible_ages_count_as_missing() -> None:
     thyroid = federation("thyroid", seed=0)
     at = thyroid.task.features.index("age missing")
     assert sum(int(site.all.inputs[:, at].sum()) for site in thyroid.sites.values()) == 4
-    assert any("3 impossible values" in note for note in thyroid.sites["other"].notes)
+    assert any("3 impossible values taken" in note for note in thyroid.sites["other"].notes)
 
 
 def test_no_feature_is_the_answer_the_site_or_the_patient() -> None:

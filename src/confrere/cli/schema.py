@@ -1,0 +1,144 @@
+"""`confrere schema`: what columns mean, drafted from a file and checked against others."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from confrere.core.errors import StudyError
+from confrere.data.check import Report, check
+from confrere.data.draft import draft
+from confrere.data.federate import Source
+from confrere.data.schema import Schema
+from confrere.data.toml import schema_toml
+
+app = typer.Typer(
+    help="What columns mean: draft a schema from a file, or check files against a study's.",
+    no_args_is_help=True,
+)
+STATES = {
+    "fits": "[green]fits[/]",
+    "derived": "[green]can be derived[/]",
+    "missing": "[yellow]missing[/]",
+    "slip": "[red]wrong unit?[/]",
+    "cannot": "[red]does not fit[/]",
+    "unused": "[dim]not used[/]",
+}
+
+
+@app.command("draft")
+def draft_command(
+    data: Annotated[str, typer.Argument(help="A CSV, Parquet, Excel or NumPy file, or a database address.")],
+    label: Annotated[str, typer.Option(help="The column that is to be predicted.")] = "",
+    patient: Annotated[str, typer.Option(help="The column that tells patients apart.")] = "",
+    site: Annotated[str, typer.Option(help="The column that tells sites apart.")] = "",
+    query: Annotated[str, typer.Option(help="For a database: the query.")] = "",
+    delimiter: Annotated[str, typer.Option(help="Between fields, if not found by itself.")] = "",
+    encoding: Annotated[str, typer.Option(help="Of the file, if not found by itself.")] = "",
+    out: Annotated[Path | None, typer.Option(help="Write the draft here instead of to the screen.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Propose a schema for a file.
+
+    Names and types come from the file; ranges from clinical reference values where the name is known.
+    What was drawn from the records is marked PRIVATE: look at it before you share it.
+
+    Example: confrere schema draft patients.csv --label outcome --patient patient_id
+    """
+    source = Source(data, query=query, delimiter=delimiter, encoding=encoding)
+    proposal = draft(source.read(), label=label, patient=patient, site=site)
+    text = schema_toml(proposal.schema, proposal.comments)
+    if as_json:
+        document = {
+            "schema": proposal.schema.to_dict(),
+            "private": proposal.schema.unconfirmed,
+            "warnings": list(proposal.warnings),
+        }
+        typer.echo(json.dumps(document, ensure_ascii=False))
+    elif out is None:
+        typer.echo(text, nl=False)
+    if out is not None:
+        if out.exists():
+            raise StudyError(f"{out}: is there already; it was not overwritten")
+        out.write_text(text, encoding="utf-8")
+    screen = Console(stderr=True, highlight=False)
+    for warning in proposal.warnings:
+        screen.print(f"[yellow]To decide:[/] {warning}")
+    if proposal.schema.unconfirmed:
+        count = len(proposal.schema.unconfirmed)
+        screen.print(f"[yellow]PRIVATE:[/] {count} entries were drawn from your records; look at them first.")
+
+
+@app.command("check")
+def check_command(
+    study: Annotated[
+        Path, typer.Argument(help="A study with a [schema] table, or a file with that table only.")
+    ],
+    data: Annotated[list[str], typer.Argument(help="One or more files.")],
+    query: Annotated[str, typer.Option(help="For a database: the query.")] = "",
+    delimiter: Annotated[str, typer.Option(help="Between fields, if not found by itself.")] = "",
+    encoding: Annotated[str, typer.Option(help="Of the files, if not found by itself.")] = "",
+    folder: Annotated[str, typer.Option(help="Where image files lie.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Tell what of a file fits a study, what can be derived, and what cannot be used.
+
+    The answer counts your records: it is PRIVATE. Exit code 1 means that a file does not fit yet.
+
+    Example: confrere schema check study.toml north.csv south.csv
+    """
+    schema = read_schema(study)
+    reports = [
+        check(Source(d, query=query, delimiter=delimiter, encoding=encoding, folder=folder), schema)
+        for d in data
+    ]
+    if as_json:
+        typer.echo(json.dumps([r.as_json() for r in reports], ensure_ascii=False))
+    else:
+        for report in reports:
+            _show(report)
+        if len(reports) > 1:
+            _show_together(schema, reports)
+    if not all(r.usable for r in reports):
+        raise typer.Exit(1)
+
+
+def read_schema(path: Path) -> Schema:
+    """The schema of a study file."""
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StudyError(f"{path}: there is no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise StudyError(f"{path}: is not a TOML file: {error}") from None
+    if not isinstance(table.get("schema"), dict):
+        raise StudyError(f"{path}: has no [schema]; make one with `confrere schema draft DATA`")
+    return Schema.from_dict(table["schema"], f"{path.name}: schema")
+
+
+def _show(report: Report) -> None:
+    table = Table(title=report.name, title_justify="left", box=None, pad_edge=False)
+    for heading in ("column", "", "what was found"):
+        table.add_column(heading, overflow="fold")
+    for finding in report.findings:
+        table.add_row(finding.column, STATES[finding.state], finding.sentence)
+    screen = Console(highlight=False)
+    screen.print(table)
+    screen.print(f"[bold]{report.summary}[/]\n")
+
+
+def _show_together(schema: Schema, reports: list[Report]) -> None:
+    table = Table(title="All files", title_justify="left", box=None, pad_edge=False)
+    table.add_column("column")
+    for report in reports:
+        table.add_column(report.name)
+    for column in schema.columns:
+        states = [next((f.state for f in r.findings if f.column == column.name), "missing") for r in reports]
+        table.add_row(column.name, *(STATES[s] for s in states))
+    Console(highlight=False).print(table)

