@@ -116,8 +116,8 @@ def calibrate(
             f"the Rényi accountant cannot show ε = {target_epsilon:g} at δ = {delta:g}, however large the "
             "noise; raise ε or use the PLD accountant"
         )
-    noise = _falling_root(lambda z: cost(z, 20 * RELATIVE_ERROR), target_epsilon, guess, rounds=20)
-    noise = _falling_root(cost, target_epsilon, noise, rounds=1)
+    noise, slope = _falling_root(lambda z: cost(z, 20 * RELATIVE_ERROR), target_epsilon, guess)
+    noise, _ = _falling_root(cost, target_epsilon, noise, slope, rounds=1)
     ticks, stride = math.ceil(noise * 10_000), 1
     while cost(ticks / 10_000) > target_epsilon:
         ticks, stride = ticks + stride, 2 * stride
@@ -262,19 +262,21 @@ def _guessed_noise(target: float, delta: float, rate: float, steps: int) -> floa
     return 1 / math.sqrt(math.log1p((mu / rate) ** 2 / steps))
 
 
-def _falling_root(cost: Callable[[float], float], target: float, guess: float, rounds: int) -> float:
-    """Where a cost that falls with the noise meets the target: secant steps in logarithms."""
-    x, slope = math.log(guess), -1.0
+def _falling_root(
+    cost: Callable[[float], float], target: float, guess: float, slope: float = -1.0, rounds: int = 20
+) -> tuple[float, float]:
+    """Where a cost that falls with the noise meets the target, by secants in logarithms; and how steeply."""
+    x = math.log(guess)
     y = math.log(max(cost(guess), 1e-12) / target)
     for at in range(rounds):
         step = min(max(-y / slope, -0.7), 0.7)
         x += step
-        if abs(step) < 2e-5 or at == rounds - 1:
+        if abs(step) < 1e-4 or at == rounds - 1:
             break
         value = math.log(max(cost(math.exp(x)), 1e-12) / target)
         slope = min((value - y) / step, -0.2)
         y = value
-    return math.exp(x)
+    return math.exp(x), slope
 
 
 def _last_that_fits(cost: Callable[[int], float], budget: float, start: int) -> int:
