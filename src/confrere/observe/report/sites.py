@@ -92,8 +92,8 @@ def fairness(comparison: Comparison) -> Markup | None:
     over = statistics.stdev(means.values())
     lead = (
         f"By {words.metric(name).label}, «{best}» gains most, {words.gained(name, gains[best])}, "
-        f"and «{worst}» is worst off, {words.gained(name, gains[worst])}. Over sites the gain has a standard deviation of "
-        f"{words.signed(name, over).lstrip('+')}{unit}."
+        f"and «{worst}» is worst off, {words.gained(name, gains[worst])}. "
+        f"Over sites the gain has a standard deviation of {words.signed(name, over).lstrip('+')}{unit}."
     )
     low, high = min(sized.values()), max(sized.values())
     x = Scale(low / 1.3, high * 1.3, log=True)
@@ -155,7 +155,8 @@ def gap(comparison: Comparison) -> Markup | None:
         return None
     lead = (
         "Pooled training puts all records in one place, without noise: it is what the sites may not do, and "
-        "what they would get if they could. The gap is what pooling would gain over alone, averaged over the sites."
+        "what they would get if they could. The gap is what pooling would gain over alone, "
+        "averaged over the sites."
     )
     head = ["Measure", "Gap: pooled over alone", "Together over alone", "Share of the gap closed"]
     return section("How much of the gap was closed", table(head, rows), lead=lead)

@@ -1,0 +1,122 @@
+"""Better, worse, or no clear difference: judged in pairs against their spread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from confrere.observe.results import Comparison, comparison_of
+from confrere.observe.verdict import gain, gap_closed, mean_gain, site_gain
+
+
+def comparison(metric: str = "auc", **strategies: dict[str, list[float | None]]) -> Comparison:
+    """{strategy: {site: values per seed}} as a comparison."""
+
+    def row(sites: dict[str, list[float | None]]) -> dict[str, Any]:
+        measured = {s: {metric: {"mean": 0.5, "std": 0.1, "values": v}} for s, v in sites.items()}
+        return {"sites": {s: {"records": 10, "metrics": m} for s, m in measured.items()}, "mean": {}}
+
+    return comparison_of({"strategies": {n: row(s) for n, s in strategies.items()}, "seeds": [0, 1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("differences", "word"),
+    [
+        ([0.02, 0.021, 0.019], "better"),
+        ([-0.02, -0.021, -0.019], "worse"),
+        ([0.02, -0.02, 0.01], "no clear difference"),
+        ([0.05, 0.001, 0.002], "no clear difference"),
+        ([0.0, 0.0, 0.0], "no clear difference"),
+        ([0.02], "one seed only"),
+    ],
+)
+def test_a_word_is_earned_against_the_spread(differences: list[float], word: str) -> None:
+    judged = gain(differences)
+    assert judged is not None
+    assert judged.word == word
+
+
+def test_the_interval_is_students_t() -> None:
+    judged = gain([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert judged is not None
+    assert judged.low is not None
+    assert judged.mean - judged.low == pytest.approx(2.776445 * (2.5**0.5) / 5**0.5, rel=1e-5)
+
+
+def test_pairs_are_judged_not_means() -> None:
+    """Seeds differ far more than the gain; in pairs it is clear all the same."""
+    c = comparison(local={"A": [0.7, 0.8, 0.9]}, proxyfl={"A": [0.71, 0.811, 0.909]})
+    judged = site_gain(c, "A", "auc")
+    assert judged is not None
+    assert judged.word == "better"
+
+
+def test_a_lower_loss_is_a_gain() -> None:
+    c = comparison("log_loss", local={"A": [0.5, 0.5, 0.6]}, proxyfl={"A": [0.4, 0.41, 0.5]})
+    judged = site_gain(c, "A", "log_loss")
+    assert judged is not None
+    assert judged.mean == pytest.approx(0.29 / 3)
+    assert judged.word == "better"
+
+
+def test_a_seed_that_could_not_be_measured_makes_no_pair() -> None:
+    c = comparison(local={"A": [0.7, None, 0.9]}, proxyfl={"A": [0.8, 0.9, 1.0]})
+    judged = site_gain(c, "A", "auc")
+    assert judged is not None
+    assert judged.pairs == 2
+
+
+def test_gains_that_the_comparison_states_are_taken_as_they_are() -> None:
+    c = comparison_of(
+        {
+            "strategies": {
+                "local": {"sites": {"A": {"metrics": {"auc": {"mean": 0.5, "values": [0.5, 0.5]}}}}},
+                "proxyfl": {
+                    "sites": {
+                        "A": {
+                            "metrics": {"auc": {"mean": 0.6, "values": [0.6]}},  # one seed had no AUC
+                            "gain": {"auc": {"mean": 0.1, "std": None, "values": [0.1]}},
+                        }
+                    }
+                },
+            },
+            "seeds": [0, 1],
+        }
+    )
+    judged = site_gain(c, "A", "auc")
+    assert judged is not None
+    assert (judged.mean, judged.word) == (0.1, "one seed only")
+
+
+def test_every_site_counts_the_same_in_the_mean() -> None:
+    c = comparison(
+        local={"A": [0.5, 0.5, 0.5], "B": [0.5, 0.5, 0.5]},
+        proxyfl={"A": [0.7, 0.7, 0.7], "B": [0.5, 0.5, 0.5]},
+    )
+    judged = mean_gain(c, "auc")
+    assert judged is not None
+    assert judged.mean == pytest.approx(0.1)
+
+
+def test_the_share_of_the_gap_is_what_was_gained_over_what_pooling_gains() -> None:
+    c = comparison(
+        local={"A": [0.5, 0.5, 0.5]}, proxyfl={"A": [0.56, 0.55, 0.54]}, pooled={"A": [0.6, 0.6, 0.6]}
+    )
+    closed = gap_closed(c, "auc")
+    assert closed is not None
+    assert closed.share == pytest.approx(0.5)
+    assert closed.share_std == pytest.approx(0.1)
+
+
+def test_without_a_clear_gap_no_share_is_claimed() -> None:
+    c = comparison(
+        local={"A": [0.5, 0.5, 0.5]}, proxyfl={"A": [0.6, 0.6, 0.6]}, pooled={"A": [0.6, 0.4, 0.51]}
+    )
+    closed = gap_closed(c, "auc")
+    assert closed is not None
+    assert closed.share is None
+
+
+def test_without_pooled_there_is_no_gap() -> None:
+    assert gap_closed(comparison(local={"A": [0.5]}, proxyfl={"A": [0.6]}), "auc") is None

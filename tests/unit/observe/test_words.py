@@ -1,0 +1,72 @@
+"""Plain words first, symbols second, and never an ε without what it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from confrere.observe import words
+from confrere.observe.results import Measured, Privacy
+
+
+def test_privacy_is_told_with_all_its_terms() -> None:
+    spent = Privacy(1.8, 1e-5, "record", True, "pld", 3.0)
+    assert words.privacy(spent) == "1.8 of 3.0 (ε, δ = 1e-5, per record, accountant pld)"
+
+
+def test_an_unproven_guarantee_says_so() -> None:
+    said = words.privacy(Privacy(1.8, 1e-5, "patient", False, "rdp"))
+    assert said == "1.8 (ε, δ = 1e-5, per patient, accountant rdp): as published, not proven"
+
+
+def test_no_guarantee_shows_no_epsilon() -> None:
+    assert words.privacy(None) == "no privacy guarantee: trained without noise"
+
+
+@pytest.mark.parametrize(
+    ("spent", "shown"), [(2.01, "2.1"), (2.0, "2.0"), (0.301, "0.31"), (12.34, "12.4"), (1e-4, "0.01")]
+)
+def test_epsilon_is_never_shown_smaller_than_it_is(spent: float, shown: str) -> None:
+    assert words.epsilon(spent) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(0, "0 B"), (999, "999 B"), (34_180, "34 KB"), (1_234_567, "1.2 MB"), (999_999, "1.0 MB"), (None, "–")],
+)
+def test_bytes_come_in_human_units(count: int | None, shown: str) -> None:
+    assert words.size(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "shown"),
+    [
+        ("accuracy", Measured(0.8642, 0.0081), "86.4 ± 0.8 %"),
+        ("auc", Measured(0.9141, 0.0123), "0.914 ± 0.012"),
+        ("auc", Measured(0.9141, 0.00001), "0.914 ± <0.001"),
+        ("accuracy", Measured(0.8642), "86.4 %"),
+        ("rmse", Measured(41.23, 0.5), "41.2 ± 0.500"),
+        ("auc", None, "–"),
+    ],
+)
+def test_a_figure_carries_its_spread(metric: str, value: Measured | None, shown: str) -> None:
+    assert words.measured(metric, value) == shown
+
+
+def test_a_gain_has_a_sign_and_nothing_has_none() -> None:
+    assert words.signed("auc", -0.0123) == "−0.012"
+    assert words.signed("accuracy", 0.0123) == "+1.2"
+    assert words.signed("auc", -0.00001) == "0.000"
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [("local", "Alone"), ("local-dp", "Alone, with noise"), ("proxyfl", "ProxyFL"), ("mine", "mine")],
+)
+def test_strategies_have_names_that_people_use(name: str, label: str) -> None:
+    assert words.strategy(name) == label
+
+
+def test_long_lists_are_cut() -> None:
+    assert words.listing(["A", "B", "C"]) == "A, B and C"
+    assert words.listing(list("ABCDEFGH"), 4) == "A, B, C and 5 more"
+    assert words.listing(["A"]) == "A"
