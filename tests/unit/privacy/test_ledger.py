@@ -1,0 +1,310 @@
+"""Nothing is spent twice for free, nothing is overspent, and nobody edits the past unnoticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from confrere.core.errors import BudgetExhausted, PrivacyError
+from confrere.privacy.accounting import calibrate, epsilon
+from confrere.privacy.charges import Charge, gaussian
+from confrere.privacy.ledger import Budget, Ledger, strictest
+
+STEP = gaussian(20.0)
+BUDGET = Budget(1.0, 1e-5)  # 28 such steps fit
+FITS = 28
+
+
+def test_a_spend_is_there_after_reopening(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
+        entry = ledger.spend([STEP * 3], key="study/round 0", budget=BUDGET)
+        assert (entry.counter, ledger.counter, ledger.head) == (1, 1, entry.hash)
+    with Ledger(tmp_path / "ledger.db", dataset="d") as again:
+        assert again.charges() == (STEP * 3,)
+        assert again.head == entry.hash
+        assert again.epsilon(1e-5) == epsilon([STEP * 3], 1e-5)
+
+
+def test_the_file_is_for_the_owner_only_and_every_commit_reaches_the_disk(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
+        assert (tmp_path / "ledger.db").stat().st_mode & 0o077 == 0
+        assert ledger._database.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert ledger._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_the_step_that_would_overspend_is_refused_and_not_written() -> None:
+    ledger = Ledger()
+    assert ledger.remaining(BUDGET, STEP) == FITS
+    for step in range(FITS):
+        ledger.spend([STEP], key=f"step {step}", budget=BUDGET)
+    assert ledger.remaining(BUDGET, STEP) == 0
+    before = ledger.head
+    with pytest.raises(BudgetExhausted, match=r"spent ε = 0\.98\d of 1 .*would bring it to ε = 1\.01"):
+        ledger.spend([STEP], key="one more", budget=BUDGET)
+    assert (ledger.counter, ledger.head) == (FITS, before)
+    assert ledger.epsilon(1e-5) <= 1.0
+
+
+def test_a_whole_round_is_refused_if_only_part_of_it_fits() -> None:
+    ledger = Ledger()
+    ledger.spend([STEP * 20], key="round 0", budget=BUDGET)
+    assert ledger.remaining(BUDGET, STEP * 8) == 1
+    assert ledger.remaining(BUDGET, STEP * 9) == 0
+    with pytest.raises(BudgetExhausted):
+        ledger.spend([STEP * 9], key="round 1", budget=BUDGET)
+
+
+def test_a_plan_that_was_calibrated_to_the_budget_can_be_carried_out_to_its_last_step() -> None:
+    noise = calibrate(2.0, 1e-6, sample_rate=Fraction(1, 10), steps=30)
+    ledger, a_round = Ledger(), gaussian(noise, Fraction(1, 10), 10)
+    for r in range(3):
+        ledger.spend([a_round], key=f"round {r}", budget=Budget(2.0, 1e-6))
+
+
+def test_all_studies_on_a_data_set_compose() -> None:
+    ledger = Ledger()
+    ledger.spend([STEP * 20], key="study a", budget=None)
+    ledger.spend([gaussian(30.0) * 5], key="study b", budget=BUDGET)
+    assert ledger.epsilon(1e-5) == epsilon([STEP * 20, gaussian(30.0) * 5], 1e-5)
+    with pytest.raises(BudgetExhausted):
+        ledger.spend([gaussian(30.0) * 30, STEP], key="study b, again", budget=BUDGET)
+    assert ledger.counter == 2
+
+
+def test_the_sites_own_cap_wins_over_the_study() -> None:
+    assert strictest(Budget(8, 1e-6), Budget(3, 1e-5)) == Budget(3, 1e-6)
+    assert strictest(None, Budget(3, 1e-5)) == Budget(3, 1e-5)
+    assert strictest(None, None) is None
+
+
+def test_spending_again_under_the_same_key_is_charged_again() -> None:
+    ledger = Ledger()
+    for _ in range(2):
+        ledger.spend([STEP], key="round 0", budget=BUDGET)
+    assert ledger.charges() == (STEP * 2,)
+
+
+def test_only_an_identical_replay_is_free() -> None:
+    ledger = Ledger()
+    first = ledger.spend([STEP], key="round 0", budget=BUDGET)
+    assert ledger.spend([STEP], key="round 0", budget=BUDGET, replay=True) == first
+    assert ledger.counter == 1
+    with pytest.raises(PrivacyError, match="not a replay"):
+        ledger.spend([STEP * 2], key="round 0", budget=BUDGET, replay=True)
+    assert ledger.spend([STEP], key="round 1", budget=BUDGET, replay=True).counter == 2
+
+
+def test_a_step_without_noise_keeps_to_no_budget() -> None:
+    ledger = Ledger()
+    with pytest.raises(PrivacyError, match="no noise"):
+        ledger.spend([gaussian(0)], key="round 0", budget=BUDGET)
+    ledger.spend([gaussian(0)], key="round 0", budget=None)
+    assert ledger.epsilon(1e-5) == float("inf")
+
+
+def test_the_weakest_unit_and_claim_name_the_guarantee() -> None:
+    ledger = Ledger()
+    ledger.spend([gaussian(20, unit="patient")], key="a", budget=None)
+    assert (ledger.guarantee(1e-5).unit, ledger.guarantee(1e-5).proven) == ("patient", True)
+    ledger.spend([gaussian(20, proven=False)], key="b", budget=None)
+    assert (ledger.guarantee(1e-5).unit, ledger.guarantee(1e-5).proven) == ("record", False)
+    assert "not proven" in str(ledger.guarantee(1e-5))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE entries SET charges = replace(charges, ', 3]', ', 1]') WHERE counter = 2",
+        "UPDATE entries SET key = 'other' WHERE counter = 1",
+        "DELETE FROM entries WHERE counter = 3",
+        "DELETE FROM entries WHERE counter = 1",
+        "DELETE FROM entries",
+        "DELETE FROM ledger",
+        "UPDATE ledger SET head = 'x'",
+        "INSERT INTO entries SELECT 4, key, charges, at, previous, hash FROM entries WHERE counter = 3",
+    ],
+)
+def test_an_edited_ledger_is_refused(tmp_path: Path, edit: str) -> None:
+    path = tmp_path / "ledger.db"
+    with Ledger(path, dataset="d") as ledger:
+        for step in range(3):
+            ledger.spend([STEP * 3], key=f"step {step}", budget=None)
+    vandal = sqlite3.connect(path)
+    vandal.executescript("DROP TRIGGER entries_stay; DROP TRIGGER entries_are_final;")
+    assert vandal.execute(edit).rowcount
+    vandal.commit()
+    vandal.close()
+    with pytest.raises(PrivacyError, match="edited"):
+        Ledger(path, dataset="d")
+
+
+def test_the_database_itself_refuses_to_change_an_entry(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
+        ledger.spend([STEP], key="step", budget=None)
+        for change in ("DELETE FROM entries", "UPDATE entries SET key = 'x'"):
+            with pytest.raises(sqlite3.IntegrityError, match="never"):
+                ledger._database.execute(change)
+
+
+def test_a_ledger_of_another_data_set_is_refused(tmp_path: Path) -> None:
+    Ledger(tmp_path / "ledger.db", dataset="thyroid").close()
+    with pytest.raises(PrivacyError, match="belongs to the data set «thyroid»"):
+        Ledger(tmp_path / "ledger.db", dataset="dialysis")
+    vandal = sqlite3.connect(tmp_path / "ledger.db")
+    vandal.execute("UPDATE ledger SET dataset = 'dialysis'")
+    vandal.commit()
+    vandal.close()
+    with pytest.raises(PrivacyError, match="edited"):
+        Ledger(tmp_path / "ledger.db", dataset="dialysis")
+
+
+@pytest.mark.parametrize("content", [b"this is not a database, but it is long enough to be one" * 40])
+def test_a_file_that_is_no_ledger_is_refused_in_plain_words(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ledger.db").write_bytes(content)
+    with pytest.raises(PrivacyError, match="cannot be read"):
+        Ledger(tmp_path / "ledger.db", dataset="d")
+    with pytest.raises(PrivacyError, match="cannot be read"):
+        Ledger(tmp_path / "no such folder" / "ledger.db", dataset="d")
+
+
+def test_a_rolled_back_ledger_is_refused_by_what_peers_saw(tmp_path: Path) -> None:
+    path, copy = tmp_path / "ledger.db", tmp_path / "backup.db"
+    with Ledger(path, dataset="d") as ledger:
+        ledger.spend([STEP], key="step 0", budget=None)
+        ledger._database.execute("VACUUM INTO ?", (str(copy),))
+        ledger.spend([STEP], key="step 1", budget=None)
+        seen, head = ledger.counter, ledger.head
+        ledger.refuse_rollback(seen, head)
+        ledger.refuse_rollback(1)
+        ledger.refuse_rollback(0)
+    with Ledger(copy, dataset="d") as old:
+        with pytest.raises(PrivacyError, match="rolled back"):
+            old.refuse_rollback(seen)
+        old.spend([STEP * 2], key="another step 1", budget=None)
+        old.refuse_rollback(seen)  # the counter alone has caught up; the head has not
+        with pytest.raises(PrivacyError, match="rewritten"):
+            old.refuse_rollback(seen, head)
+
+
+def test_a_checkpoint_restores_the_ledger_and_an_edited_checkpoint_is_refused() -> None:
+    ledger = Ledger(dataset="site a")
+    ledger.spend([STEP * 2], key="round 0", budget=BUDGET)
+    ledger.spend([STEP], key="round 1", budget=BUDGET)
+    saved = json.loads(json.dumps(ledger.entries()))
+    again = Ledger.restore(saved, dataset="site a")
+    assert (again.head, again.charges()) == (ledger.head, ledger.charges())
+    assert again.spend([STEP], key="round 1", budget=BUDGET, replay=True).counter == 2
+    again.spend([STEP], key="round 2", budget=BUDGET)
+    with pytest.raises(PrivacyError, match="other data"):
+        Ledger.restore(saved, dataset="site b")
+    saved[0]["charges"][0][1] = 1
+    with pytest.raises(PrivacyError, match="edited"):
+        Ledger.restore(saved, dataset="site a")
+    with pytest.raises(PrivacyError, match="cannot be read"):
+        Ledger.restore([{"counter": 1}], dataset="site a")
+
+
+def test_threads_share_a_ledger_without_losing_count(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
+        work = [
+            threading.Thread(
+                target=lambda i=i: [ledger.spend([STEP], key=f"{i}", budget=None) for _ in range(10)]
+            )
+            for i in range(4)
+        ]
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join()
+        assert (ledger.counter, ledger.charges()) == (40, (STEP * 40,))
+    assert Ledger(tmp_path / "ledger.db", dataset="d").counter == 40
+
+
+SPENDER = """
+import sys
+from confrere.core.errors import BudgetExhausted
+from confrere.privacy.charges import gaussian
+from confrere.privacy.ledger import Budget, Ledger
+ledger = Ledger(sys.argv[1], dataset="d")
+print("ready", flush=True)
+sys.stdin.readline()
+won = 0
+try:
+    while True:
+        ledger.spend([gaussian(20.0)], key=sys.argv[2], budget=Budget(1.0, 1e-5))
+        won += 1
+        print("spent", flush=True)
+except BudgetExhausted:
+    print("refused", won, flush=True)
+"""
+
+
+def spender(path: Path, name: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SPENDER, str(path), name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_two_processes_never_both_take_the_last_step(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    pair = [spender(path, name) for name in "ab"]
+    for process in pair:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    won = []
+    for process in pair:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in pair:
+        won.append(int(process.communicate(timeout=60)[0].split()[-1]))
+    with Ledger(path, dataset="d") as ledger:
+        assert sum(won) == ledger.counter == FITS
+        assert ledger.epsilon(1e-5) <= 1.0
+
+
+def test_a_killed_process_over_counts_and_never_under_counts(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    process = spender(path, "victim")
+    assert process.stdout is not None
+    assert process.stdin is not None
+    process.stdout.readline()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    used = 0
+    while used < 5:
+        used += process.stdout.readline() == "spent\n"
+    os.kill(process.pid, signal.SIGKILL)
+    used += process.communicate()[0].count("spent")
+    with Ledger(path, dataset="d") as ledger:  # opens, and its chain is whole
+        assert used <= ledger.counter <= used + 1
+        assert ledger.charges() == (Charge(STEP.event, ledger.counter),)
+
+
+def test_a_spend_that_cannot_be_written_is_an_error_and_spends_nothing(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
+        ledger._database.execute("PRAGMA query_only = 1")
+        with pytest.raises(PrivacyError, match="nothing was spent"):
+            ledger.spend([STEP], key="step", budget=None)
+        assert ledger.counter == 0
+    with pytest.raises(PrivacyError, match="at least one step"):
+        Ledger().spend([], key="step", budget=None)
+
+
+def test_a_budget_must_make_sense() -> None:
+    for numbers in [(0, 1e-6), (-1, 1e-6), (1, 0), (1, 1), (float("nan"), 1e-6)]:
+        with pytest.raises(PrivacyError):
+            Budget(*numbers)
