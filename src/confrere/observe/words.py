@@ -112,13 +112,13 @@ def signed(name: str, value: float) -> str:
     return text.replace("-", "−")
 
 
-def tick(name: str, value: float, *, sign: bool = False) -> str:
-    """A round number on an axis: «+0.02», «85 %»; without the zeros that say nothing."""
-    text = signed(name, value) if sign else figure(name, value)
-    number, space, unit = text.partition(" ")
-    if "." in number:
-        number = number.rstrip("0").rstrip(".")
-    return f"{number}{space}{unit}"
+def even(labels: Sequence[str]) -> list[str]:
+    """The labels of an axis without the zeros that say nothing: «0.850», «0.900» become «0.85», «0.90»."""
+    split = [label.partition(" ") for label in labels]
+    numbers = [number for number, _, _ in split]
+    while any("." in n for n in numbers) and all(n.endswith("0") for n in numbers if "." in n):
+        numbers = [n[:-1].removesuffix(".") if "." in n else n for n in numbers]
+    return [f"{n}{space}{unit}" for n, (_, space, unit) in zip(numbers, split, strict=True)]
 
 
 def capital(text: str) -> str:

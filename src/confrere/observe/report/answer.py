@@ -200,7 +200,7 @@ def answers(comparison: Comparison, name: str, judged: dict[str, Gain], shown: S
         tag(
             "th",
             f"What together adds{unit}",
-            charts.axis(scale, lambda v: words.tick(name, v, sign=True)),
+            charts.axis(scale, lambda v: words.signed(name, v)),
             scope="col",
             class_="picture",
         ),

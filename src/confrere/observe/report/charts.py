@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from confrere.observe.report.markup import Child, Markup, tag
 from confrere.observe.report.scale import Scale
+from confrere.observe.words import even
 
 Format = Callable[[float], str]
 
@@ -101,7 +102,7 @@ def axis(scale: Scale, words: Format, *, most: int = 5) -> Markup:
     ticks = scale.ticks(most)
     return tag(
         "svg",
-        *(_text(words(t), scale.percent(t), 13, _anchor(scale(t))) for t in ticks),
+        *(_text(w, scale.percent(t), 13, _anchor(scale(t))) for t, w in _labelled(ticks, words)),
         *(_upright(scale.percent(t), 17, 20, "tick") for t in ticks),
         class_="strip axis",
         height=20,
@@ -119,7 +120,7 @@ def lines(
     limit: tuple[float, str] | None = None,
     height: int = 170,
     label: str,
-    most: int = 4,
+    most: int = 5,
 ) -> Markup:
     """Lines with bands over a shared x; `limit` is a horizontal line with its words, such as a budget."""
     top, bottom = 14.0, height - 22.0
@@ -129,9 +130,9 @@ def lines(
         return bottom - tall * min(max(y(value), 0.0), 1.0)
 
     frame: list[Child] = []
-    for t in y.ticks(most):
+    for t, label_words in _labelled(y.ticks(most), y_words):
         frame.append(tag("line", x1="0", x2="100%", y1=at(t), y2=at(t), class_="grid"))
-        frame.append(_text(y_words(t), "0", at(t) - 3, "start"))
+        frame.append(_text(label_words, "0", at(t) - 3, "start"))
     frame += [_text(x_words(t), x.percent(t), height - 6.0, _anchor(x(t))) for t in x.ticks(6)]
     if limit is not None:
         frame.append(tag("line", x1="0", x2="100%", y1=at(limit[0]), y2=at(limit[0]), class_="limit"))
@@ -187,10 +188,10 @@ def scatter(
         return bottom - (bottom - top) * y(value)
 
     parts: list[Child] = []
-    for t in y.ticks():
+    for t, label_words in _labelled(y.ticks(), y_words):
         kind = "zero" if t == 0 else "grid"
         parts.append(tag("line", x1="0", x2="100%", y1=at(t), y2=at(t), class_=kind))
-        parts.append(_text(y_words(t), "0", at(t) - 3, "start"))
+        parts.append(_text(label_words, "0", at(t) - 3, "start"))
     parts += [_text(x_words(t), x.percent(t), height - 8.0, _anchor(x(t))) for t in x.ticks()]
     for dot in dots:
         place = x.percent(dot.x)
@@ -242,6 +243,10 @@ def presence(
     return tag(
         "svg", *parts, class_="chart", height=cell * len(sites), role="img", aria_label="Who took part when"
     )
+
+
+def _labelled(ticks: Sequence[float], words: Format) -> list[tuple[float, str]]:
+    return list(zip(ticks, even([words(t) for t in ticks]), strict=True))
 
 
 def _path(points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:

@@ -57,7 +57,7 @@ def learning_curves(
                 x,
                 y,
                 x_words=lambda v: f"round {v:.0f}" if v == x.ticks(6)[-1] else f"{v:.0f}",
-                y_words=lambda v: words.tick(name, v),
+                y_words=lambda v: words.figure(name, v),
                 height=280 if len(panels) == 1 else 170,
                 label=f"{title}: {label} over rounds",
             ),
@@ -103,7 +103,8 @@ def privacy_over_rounds(history: History | None, sites: Sequence[str], seed: str
         "and the step that would pass the budget is refused."
     )
     if not all(s.proven for s in every):
-        lead += " Here ε is as published, not proven: do not rely on it."
+        why = history.started.get("unproven")
+        lead += f" Here ε is as published, not proven{f' ({why})' if why else ''}: do not rely on it."
     more = (
         f"Not drawn: {words.count(sum(map(len, rest)), 'more site')} with courses of their own."
         if rest

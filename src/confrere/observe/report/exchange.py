@@ -56,7 +56,7 @@ def who_sent_what(history: History | None, sites: Sequence[str], run: str) -> Ma
         tag(
             "div",
             tag("h3", _turns(p.rounds), " ", tag("small", f"{words.count(len(p.edges), 'arrow')}")),
-            circle(everyone, p.edges, numbered=few),
+            circle(everyone, p.edges, size=150 if few else 260, numbered=few),
         )
         for p in found[:SHOWN]
     ]

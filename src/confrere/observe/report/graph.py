@@ -32,7 +32,8 @@ def circle(
     sites: Sequence[str], edges: Edges, *, size: int = 150, named: bool = False, numbered: bool = True
 ) -> Markup:
     """The graph of one round, or of all rounds: a wider arrow carries more bytes."""
-    dot = 9.0 if numbered and len(sites) <= 24 else 3.5
+    roomy = numbered and len(sites) <= 24
+    dot = 9.0 if roomy else min(3.5, 0.5 * math.pi * size / (2 * len(sites)))
     radius = size / 2 - (dot + (24 if named else 4))
     wide = size + 120 if named else size  # room for the names at both sides
     middle = size / 2
@@ -96,7 +97,7 @@ def _arrow(
     cx, cy = (x1 + x2) / 2 - uy * bend, (y1 + y2) / 2 + ux * bend
     away = math.hypot(x2 - cx, y2 - cy) or 1.0
     vx, vy = (x2 - cx) / away, (y2 - cy) / away  # the direction in which it arrives
-    head = 4.0 + width
+    head = min(4.0 + width, 0.3 * long)
     tip = (x2 - vx * (dot + 1), y2 - vy * (dot + 1))
     base = (tip[0] - vx * head, tip[1] - vy * head)
     wing = head * 0.42

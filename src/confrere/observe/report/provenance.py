@@ -37,7 +37,7 @@ def notes(stated: Sequence[str], histories: Sequence[History]) -> Markup | None:
 
 def reproduce(runs: Sequence[Mapping[str, Json]], seeds: Sequence[int], command: str | None = None) -> Markup:
     """Command, study, seeds, versions and hardware, as they were written down."""
-    first = runs[0] if runs else {}
+    first = {key: r[key] for r in reversed(runs) for key in r if r[key]}
     command = command or first.get("command")
     studies = dict.fromkeys(str(r["study"]) for r in runs if r.get("study"))
     facts: list[tuple[str, Child]] = [

@@ -117,7 +117,7 @@ def fairness(comparison: Comparison) -> Markup | None:
         x,
         y,
         x_words=lambda v: f"{v:,.0f}".replace(",", "\u2009"),
-        y_words=lambda v: words.tick(name, v, sign=True),
+        y_words=lambda v: words.signed(name, v),
         label=f"Gain in {words.metric(name).label} by number of records",
         names=len(dots) <= MANY,
     )
@@ -200,7 +200,7 @@ def _dumbbell(comparison: Comparison, name: str, sites: Sequence[str]) -> Markup
     head = tag(
         "tr",
         tag("th", "Site", scope="col"),
-        tag("th", charts.axis(scale, lambda v: words.tick(name, v)), scope="col", class_="picture"),
+        tag("th", charts.axis(scale, lambda v: words.figure(name, v)), scope="col", class_="picture"),
         tag("th", "Alone → together", scope="col", class_="figure"),
         tag("th", "In a word", scope="col"),
     )
