@@ -71,7 +71,7 @@ class Guarantee:
 Spent = Guarantee
 
 
-def rounded_up(epsilon: float) -> str:
+def rounded_up(epsilon: float, digits: int = 3) -> str:
     """ε to three digits, never shown smaller than it is.
 
     >>> rounded_up(2.1588), rounded_up(0.00123456)
@@ -79,9 +79,9 @@ def rounded_up(epsilon: float) -> str:
     """
     if not math.isfinite(epsilon) or epsilon <= 0:
         return "∞" if epsilon > 0 else "0"
-    digits = max(2 - math.floor(math.log10(epsilon)), 0)
-    text = Decimal(repr(epsilon)).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING)
-    return f"{text:f}".rstrip("0").rstrip(".") if digits else f"{text:f}"
+    places = max(digits - 1 - math.floor(math.log10(epsilon)), 0)
+    text = Decimal(repr(epsilon)).quantize(Decimal(1).scaleb(-places), ROUND_CEILING)
+    return f"{text:f}".rstrip("0").rstrip(".") if places else f"{text:f}"
 
 
 def gaussian(
