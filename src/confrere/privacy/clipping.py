@@ -77,7 +77,10 @@ class Clipping(Protocol):
         clipped: ClippedSum,
         noise: Noise,
     ) -> tuple[Tensor, ClipState]:
-        """The released gradient (per expected record) and the state of the next step."""
+        """The released gradient (per expected record) and the state of the next step.
+
+        `noisy_sum` is used up: its memory becomes that of the released gradient.
+        """
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Flat:
         clipped: ClippedSum,
         noise: Noise,
     ) -> tuple[Tensor, ClipState]:
-        return noisy_sum / expected_batch, state
+        return noisy_sum.div_(expected_batch), state
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ class PerLayer:
         clipped: ClippedSum,
         noise: Noise,
     ) -> tuple[Tensor, ClipState]:
-        return noisy_sum / expected_batch, state
+        return noisy_sum.div_(expected_batch), state
 
 
 @dataclass(frozen=True)
@@ -214,13 +217,13 @@ class AdaCliP:
 
     def sum(self, recorded: Recorded, state: ClipState, units: Tensor | None = None) -> ClippedSum:
         groups = _groups(units)
-        mean, width = state["mean"], _width(state["scale"])
-        weights = recorded.layout.split(width.square().reciprocal_())
+        mean, squared_width = state["mean"], _squared_width(state["scale"])
+        weights = recorded.layout.split(squared_width.reciprocal())
         centres = recorded.layout.split(mean)
         metrics = {name: Metric(weights[name], centres[name]) for name in recorded.layout.names}
         squares = recorded.squares(metrics, groups)
         clipped = _sum_scaled(recorded, squares, self.norm, groups, centre=mean)
-        clipped.flat.div_(width)
+        clipped.flat.div_(squared_width.sqrt_())
         return clipped
 
     def sensitivity(self, state: ClipState) -> float:
@@ -244,16 +247,15 @@ class AdaCliP:
     ) -> tuple[Tensor, ClipState]:
         mean, scale = state["mean"], state["scale"]
         low, high = self._bounds(len(scale))
-        step = _width(scale).mul_(1 / expected_batch)
-        moved = noisy_sum * step
         std = self.noise_std(noise_multiplier, expected_batch, state)
-        spread = moved.square().sub_(step.square_(), alpha=std**2)
+        step = _squared_width(scale).mul_(expected_batch**-2)
+        spread = (noisy_sum * noisy_sum).sub_(std**2).mul_(step)
         if self.scale == "per-record":
             spread.mul_(expected_batch)
-        spread.clamp_(low**2, high**2)
-        released = moved.add_(mean)
-        next_scale = torch.lerp(spread, scale.square(), self.beta2).sqrt_()
-        next_mean = torch.lerp(mean, released, 1 - self.beta1)
+        spread.clamp_(low**2, high**2).mul_(1 - self.beta2)
+        next_scale = spread.addcmul_(scale, scale, value=self.beta2).sqrt_()
+        released = noisy_sum.mul_(step.sqrt_()).add_(mean)
+        next_mean = torch.mul(mean, self.beta1, out=step).add_(released, alpha=1 - self.beta1)
         return released, {"mean": next_mean, "scale": next_scale}
 
 
@@ -313,7 +315,7 @@ class Quantile:
         share = noisy / expected_batch + 0.5
         moved = self.sensitivity(state) * math.exp(-self.rate * (share - self.quantile))
         norm = torch.tensor(min(max(moved, self.low), self.high), dtype=torch.float64)
-        return noisy_sum / expected_batch, {"norm": norm}
+        return noisy_sum.div_(expected_batch), {"norm": norm}
 
 
 def clipped_sum(
@@ -386,9 +388,9 @@ def _groups(units: Tensor | None) -> Groups | None:
     return None if units is None else Groups.of(units)
 
 
-def _width(scale: Tensor) -> Tensor:
-    """b = √s·√Σs of AdaCliP: how wide each coordinate is before it is clipped."""
-    return scale.sqrt().mul_(scale.sum().sqrt())
+def _squared_width(scale: Tensor) -> Tensor:
+    """b² = s·Σs of AdaCliP: how wide each coordinate is before it is clipped."""
+    return scale * scale.sum()
 
 
 def _factors(squares: Tensor, norm: float) -> Tensor:
@@ -418,6 +420,6 @@ def _sum_scaled(
         factors.masked_fill_(bad, 0)
     flat = recorded.weighted_sum(_per_record(factors, groups))
     if centre is not None:
-        flat.sub_(centre * factors.sum())
+        flat.sub_(centre, alpha=float(factors.sum()))
     below = int((squares <= norm**2).sum())
     return ClippedSum(flat, len(squares), dropped, below)

@@ -16,6 +16,9 @@ from torch import Tensor
 CHUNK = 1 << 24
 """At most this many numbers of explicit gradients are held at a time when they are not kept."""
 
+IN_CACHE = 1 << 18
+"""Numbers that are worked on together, so that they are still in the cache for the next operation."""
+
 EXPANSION = 2e-6
 """Rounding error of Σ w·g² − 2·Σ w·g·m + Σ w·m², relative to the sum of its absolute terms."""
 
@@ -83,8 +86,17 @@ class RecordGradients(Protocol):
 
 def row_squares(x: Tensor) -> Tensor:
     """Squared length of each row."""
-    x = x.flatten(1)
-    return torch.linalg.vecdot(x, x)
+    return torch.linalg.vector_norm(x.flatten(1), dim=1).square_()
+
+
+def gram_squares(errors: Tensor, inputs: Tensor) -> Tensor:
+    """Squared lengths from two Gram matrices over positions (Li et al. 2022, ghost norm).
+
+    Terms of both signs are added, so the rounding error is bounded by their absolute sum and included.
+    """
+    products = errors * inputs
+    total = products.sum((1, 2))
+    return total.clamp_(min=0).add_(products.abs_().sum((1, 2)), alpha=EXPANSION)
 
 
 def blank(values: Tensor, bad: Tensor) -> Tensor:
@@ -108,8 +120,13 @@ class Explicit:
             values = groups.add(values)
         if metric is None:
             return row_squares(values)
-        distance = values - metric.centre.reshape(-1)
-        return distance.square_() @ metric.weight.reshape(-1)
+        weight, centre = metric.weight.reshape(-1), metric.centre.reshape(-1)
+        rows = max(1, IN_CACHE // max(1, values.shape[1]))
+        out = values.new_empty(len(values))
+        for at in range(0, len(values), rows):
+            distance = values[at : at + rows] - centre
+            torch.mv(distance.mul_(distance), weight, out=out[at : at + rows])
+        return out
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
         torch.mv(self.values.flatten(1).T, factors, out=out)
@@ -189,7 +206,7 @@ class Outer:
             return _outer_squares(errors[:, 0], inputs[:, 0], metric)
         gram = positions * (errors.shape[2] + inputs.shape[2])
         if metric is None and gram < self.size:
-            return ((errors @ errors.mT) * (inputs @ inputs.mT)).sum((1, 2)).clamp_(min=0)
+            return gram_squares(errors @ errors.mT, inputs @ inputs.mT)
         if groups is None and self._keep() is not None:
             return Explicit(self._keep()).squares(metric)  # type: ignore[arg-type]
 
@@ -225,8 +242,12 @@ def _outer_squares(errors: Tensor, inputs: Tensor, metric: Metric | None) -> Ten
         return row_squares(errors) * row_squares(inputs)
     weight = metric.weight.view(errors.shape[1], inputs.shape[1])
     pull = weight * metric.centre.view_as(weight)
-    spread = torch.linalg.vecdot(errors.square() @ weight, inputs.square())
-    along = torch.linalg.vecdot(errors @ pull, inputs).mul_(2)
+    if errors.shape[1] > inputs.shape[1]:  # the product with the smaller result
+        spread = torch.linalg.vecdot(errors.square() @ weight, inputs.square())
+        along = torch.linalg.vecdot(errors @ pull, inputs).mul_(2)
+    else:
+        spread = torch.linalg.vecdot(inputs.square() @ weight.T, errors.square())
+        along = torch.linalg.vecdot(inputs @ pull.T, errors).mul_(2)
     offset = torch.linalg.vecdot(pull.view(-1), metric.centre.reshape(-1))
     total = spread + offset
     return (total - along).clamp_(min=0) + EXPANSION * (total + along.abs())
