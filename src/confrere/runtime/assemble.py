@@ -38,7 +38,11 @@ def mechanism_of(privacy: Privacy, declared: int, rounds: int, proven: bool = Tr
     if noise is None:
         assert privacy.epsilon is not None
         needed = calibrate(
-            privacy.epsilon, privacy.delta, sample_rate=rate, steps=steps * rounds, accountant=privacy.accountant
+            privacy.epsilon,
+            privacy.delta,
+            sample_rate=rate,
+            steps=steps * rounds,
+            accountant=privacy.accountant,
         )
         noise = _noise_for(clipping, needed, expected)
     return Mechanism(sampling, clipping, noise, expected, privacy.unit, proven), steps

@@ -46,7 +46,11 @@ def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
             raise CheckpointError(f"{path}: a state may use only text as keys of a table")
         return {"map": {k: pack(v, tensors, f"{path}/{k}") for k, v in value.items()}}
     if isinstance(value, bytes):
-        tensors[path] = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.zeros(0, dtype=torch.uint8)
+        tensors[path] = (
+            torch.frombuffer(bytearray(value), dtype=torch.uint8)
+            if value
+            else torch.zeros(0, dtype=torch.uint8)
+        )
         return {"bytes": path}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
@@ -101,7 +105,9 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
             os.close(folder)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
-        raise CheckpointError(f"{path}: the checkpoint could not be written ({error}); the last one is kept") from None
+        raise CheckpointError(
+            f"{path}: the checkpoint could not be written ({error}); the last one is kept"
+        ) from None
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -51,9 +51,7 @@ class Churn:
 
     def members(self, round: int, sites: Sequence[str]) -> tuple[str, ...]:
         """The sites that belong to the collaboration in a round, in sorted order."""
-        return tuple(
-            s for s in sorted(sites) if self.join.get(s, 0) <= round < self.leave.get(s, round + 1)
-        )
+        return tuple(s for s in sorted(sites) if self.join.get(s, 0) <= round < self.leave.get(s, round + 1))
 
     def epoch(self, round: int) -> int:
         """How often the membership has changed up to this round."""

@@ -135,7 +135,9 @@ def summary(runs: Sequence[Run], alone: Sequence[Run], seconds: float) -> dict[s
     }
 
 
-def _gains(runs: Sequence[Run], alone: Sequence[Run], sites: Sequence[str], metric: str) -> list[dict[str, float]]:
+def _gains(
+    runs: Sequence[Run], alone: Sequence[Run], sites: Sequence[str], metric: str
+) -> list[dict[str, float]]:
     """For each seed, how much better each site does together than alone; positive is better."""
     sign = 1.0 if HIGHER_IS_BETTER[metric] else -1.0
     out = []

@@ -22,7 +22,9 @@ class Fault:
 class Faults:
     """The planned losses of a run; `lose` is what the runtime does when one strikes."""
 
-    def __init__(self, planned: tuple[Fault, ...] = (), lose: Callable[[Fault], Awaitable[None]] | None = None):
+    def __init__(
+        self, planned: tuple[Fault, ...] = (), lose: Callable[[Fault], Awaitable[None]] | None = None
+    ):
         self.planned, self._lose = planned, lose
 
     async def reach(self, site: str, round: int, point: Point) -> None:

@@ -19,6 +19,7 @@ class Mailbox:
         self._taken: set[tuple[str, str, int]] = set()
         self._here: set[Slip] = set()
         self._gone: dict[str, int] = {}
+        self._finished: dict[str, int] = {}
         self._changed = asyncio.Event()
 
     def deliver(self, parcel: Parcel) -> bool:
@@ -38,8 +39,18 @@ class Mailbox:
     def back(self, sender: str) -> None:
         self._gone.pop(sender, None)
 
+    def finished(self, sender: str, round: int) -> None:
+        """This sender has ended that round: what it did not send in it will never come."""
+        self._finished[sender] = max(round, self._finished.get(sender, round))
+        self._changed.set()
+
     def _waiting(self, expected: Iterable[Slip]) -> list[Slip]:
-        return [s for s in expected if s not in self._here and s[0] < self._gone.get(s[2], s[0] + 1)]
+        return [
+            (round, phase, sender)
+            for round, phase, sender in expected
+            if (round, phase, sender) not in self._here
+            and self._finished.get(sender, -1) < round < self._gone.get(sender, round + 1)
+        ]
 
     async def take(
         self, round: int, phase: int, epoch: int, expected: Iterable[Slip], patience: float | None

@@ -116,16 +116,16 @@ class Round:
     ) -> tuple[Model | None, Mapping[str, Scalar]]:
         return self._office.gate.admit(model, scalars)
 
-    async def _send(
-        self, to: str, phase: int, model: Model | None, scalars: Mapping[str, Scalar]
-    ) -> None:
+    async def _send(self, to: str, phase: int, model: Model | None, scalars: Mapping[str, Scalar]) -> None:
         office = self._office
         office.sequence[to] = office.sequence.get(to, 0) + 1
         parcel = Parcel(
             office.run, self.epoch, self.round, phase, self.me, to, office.sequence[to], model, dict(scalars)
         )
         size = await office.transport.send(to, parcel)
-        custody = strictest([model.custody if model else Custody.PUBLIC, *(s.custody for s in scalars.values())])
+        custody = strictest(
+            [model.custody if model else Custody.PUBLIC, *(s.custody for s in scalars.values())]
+        )
         data = {"to": to, "phase": phase, "bytes": size, "custody": custody.name, "model": model is not None}
         if "mass" in scalars:
             data["mass"] = scalars["mass"].value

@@ -161,7 +161,9 @@ class SiteRound:
         for role, loss in objective.items():
             for other in {role, *loss.reads}:
                 if other not in models:
-                    raise StudyError(f'the objective of "{role}" needs a model called "{other}"; it was not given')
+                    raise StudyError(
+                        f'the objective of "{role}" needs a model called "{other}"; it was not given'
+                    )
         noisy = [r for r in protect if site.mechanism is not None and r in objective]
         trained = dict(objective)
         if noisy and not self._charge(noisy):
@@ -201,7 +203,11 @@ class SiteRound:
                     f'site "{site.name}", round {self._round + 1}: the weights of "{role}" are no longer finite'
                     " numbers; lower training.learning_rate"
                 )
-            out[role] = Model(params, models[role].architecture, self._custody(role, role in noisy, role in protect, objective, models))
+            out[role] = Model(
+                params,
+                models[role].architecture,
+                self._custody(role, role in noisy, role in protect, objective, models),
+            )
         data: dict[str, Any] = {
             "losses": {r: v for r, v in result.losses.items() if math.isfinite(v)},
             "dropped": result.dropped,
@@ -266,7 +272,9 @@ def check_records(data: SiteData, task: Task, one_class: bool = False) -> None:
     if len(data.train) == 0:
         raise DataError(f'site "{data.name}" has no training records; leave it out or give it some')
     if not bool(data.train.inputs.isfinite().all()):
-        raise DataError(f'site "{data.name}": the inputs hold NaN or infinite values; encode missing values first')
+        raise DataError(
+            f'site "{data.name}": the inputs hold NaN or infinite values; encode missing values first'
+        )
     if not one_class and task.kind in ("binary", "multiclass") and len(data.train.targets.unique()) < 2:
         only = task.classes[int(data.train.targets[0])]
         raise DataError(

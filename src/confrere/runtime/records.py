@@ -26,7 +26,11 @@ Source = SiteData | pd.DataFrame | tuple[Any, Any] | tuple[Any, Any, Any] | str 
 
 def open_sites(study: Study, sites: Mapping[str, Source] | None = None) -> Federation:
     """The federation of a study; `sites` (from Python) takes the place of what the study names."""
-    fractions = (1 - study.data.split.validation - study.data.split.test, study.data.split.validation, study.data.split.test)
+    fractions = (
+        1 - study.data.split.validation - study.data.split.test,
+        study.data.split.validation,
+        study.data.split.test,
+    )
     seed = derive(study.seed, "split")
     if sites is not None:
         found = _given(study, sites, seed, fractions)
@@ -38,7 +42,7 @@ def open_sites(study: Study, sites: Mapping[str, Source] | None = None) -> Feder
         schema = schema_of(study)
         if schema is None or not schema.site:
             raise StudyError(
-                "one file for all sites needs a schema that names its site column, as in [schema] site = \"site\""
+                'one file for all sites needs a schema that names its site column, as in [schema] site = "site"'
             )
         found = _given(study, {"all": study.data.file}, seed, fractions)
     else:
@@ -57,7 +61,9 @@ def _origin(name: str, entry: SiteEntry) -> Origin:
     return Origin(**options, declared=entry.declared or 0)
 
 
-def _given(study: Study, sites: Mapping[str, Source], seed: int, fractions: tuple[float, float, float]) -> Federation:
+def _given(
+    study: Study, sites: Mapping[str, Source], seed: int, fractions: tuple[float, float, float]
+) -> Federation:
     if not sites:
         raise StudyError("a collaboration needs sites; none was given")
     if all(isinstance(s, SiteData) for s in sites.values()):
@@ -115,6 +121,8 @@ def _task_of_arrays(sites: Mapping[str, SiteData]) -> Task:
         many = first.targets.ndim == 2 and first.targets.shape[1] > 1
         labels = tuple(str(i) for i in range(first.targets.shape[1])) if many else ("value",)
         return Task("multilabel" if many else "regression", labels, shape)
-    most = max(int(r.targets.max()) for s in sites.values() for r in (s.train, s.validation, s.test) if len(r))
+    most = max(
+        int(r.targets.max()) for s in sites.values() for r in (s.train, s.validation, s.test) if len(r)
+    )
     classes = tuple(str(i) for i in range(max(2, most + 1)))
     return Task("binary" if len(classes) == 2 else "multiclass", classes, shape)

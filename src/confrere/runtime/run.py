@@ -209,7 +209,10 @@ def started(simulation: Simulation, journal: Journal, again: bool, first: int) -
             "options": study.as_dict().get("strategy"),
             "rounds": study.rounds,
             "topology": type(study.graph()).__name__.lower(),
-            "task": {"kind": simulation.federation.task.kind, "classes": list(simulation.federation.task.classes)},
+            "task": {
+                "kind": simulation.federation.task.kind,
+                "classes": list(simulation.federation.task.classes),
+            },
             "sites": {
                 n: {
                     "records": d.declared,
@@ -230,4 +233,3 @@ def started(simulation: Simulation, journal: Journal, again: bool, first: int) -
             for text in site.notes:
                 journal.add(Event("notice", name, custody=Custody.PRIVATE, data={"text": text}))
     return Watch(journal, time.perf_counter())
-

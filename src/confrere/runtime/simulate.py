@@ -188,6 +188,10 @@ class Simulation:
         for name in self.lost:
             if name in tasks and not tasks[name].done():
                 self.late[name] = tasks[name]
+        await asyncio.sleep(0)  # what was sent in this round is in the mailboxes after this
+        for office in self.offices.values():
+            for name in set(tasks) - self.lost:
+                office.mailbox.finished(name, number)
         last = number + 1 == self.study.rounds
         if (number + 1) % self.study.evaluation.every == 0 or last:
             self._evaluate(number, journal)
@@ -293,7 +297,7 @@ def check_common_proxy(study: Study) -> None:
                 raise StudyError(f'models.sites.{name}: unknown role "{role}"; known: private, proxy')
         if "proxy" in own and own["proxy"] != study.models.proxy:
             raise StudyError(
-                f'models.sites.{name}.proxy differs from models.proxy: the proxy is common to all sites;'
+                f"models.sites.{name}.proxy differs from models.proxy: the proxy is common to all sites;"
                 " a site's own adaptation belongs into its private model"
             )
     if len({str(study.models.of(s, "private")) for s in study.models.sites}) and needs_equal(study):
@@ -321,4 +325,3 @@ def _everybody(federation: Federation) -> SiteData:
         declared=declared_count(len(train)),
         common_test=sites[0].common_test,
     )
-

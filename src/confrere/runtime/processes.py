@@ -1,0 +1,207 @@
+"""One process per site on this machine: each opens its own records alone and talks to the others by parcels.
+
+The parent starts the sites, writes down what they tell it, and says who is gone. It never sees a model before
+the end. Everything else is what the memory simulation does: same strategies, gates, seeds and mailboxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from confrere.core.custody import Custody
+from confrere.core.errors import ConfrereError, StudyError
+from confrere.core.events import Event, Journal
+from confrere.learning.engine import OneAtATime
+from confrere.privacy.gate import Gate
+from confrere.runtime import checkpoint
+from confrere.runtime.assemble import leaving_when_spent, participant_of
+from confrere.runtime.faults import Fault, Faults
+from confrere.runtime.mailbox import Mailbox
+from confrere.runtime.office import Office
+from confrere.runtime.records import open_sites
+from confrere.runtime.run import Folder, Run, started
+from confrere.runtime.simulate import Simulation
+from confrere.study import Study, load
+from confrere.transport.process import ProcessTransport, meeting_place
+
+SUPERVISOR = "supervisor"
+
+
+def simulate_processes(
+    study: Study,
+    sites: Mapping[str, Any] | None = None,
+    *,
+    out: str | Path | None = None,
+    device: str = "cpu",
+    listeners: tuple[Callable[[Event], None], ...] = (),
+    faults: tuple[Fault, ...] = (),
+    command: str = "",
+) -> Run:
+    """Run a study with one process per site; the same study gives the same parameters as in memory.
+
+    The records must be files or a bundled set, since every process opens its own.
+    """
+    if sites is not None or "[" in str(study.as_dict()["models"]["private"]):
+        raise StudyError(
+            "one process per site needs records in files and networks by name; run your own arrays and modules in memory"
+        )
+    simulation = Simulation(study, open_sites(study), device=device)
+    if simulation.pools:
+        raise StudyError(f'strategy "{study.strategy_name}" needs all records in one place; run it in memory')
+    simulation.prepare()
+    if out is None:
+        with tempfile.TemporaryDirectory() as folder:
+            run = _run(simulation, Folder(Path(folder) / "run", study, command), listeners, faults)
+            return replace(run, folder=None)
+    return _run(simulation, Folder(Path(out), study, command), listeners, faults)
+
+
+def _run(
+    simulation: Simulation,
+    folder: Folder,
+    listeners: tuple[Callable[[Event], None], ...],
+    faults: tuple[Fault, ...],
+) -> Run:
+    journal = folder.open()
+    for listener in listeners:
+        journal.listen(listener)
+    try:
+        watch = started(simulation, journal, False, 0)
+        with meeting_place() as place:
+            asyncio.run(_supervise(simulation, folder.path, place, journal, faults))
+        for name in simulation.names:
+            path = folder.path / "states" / f"{name}.safetensors"
+            if path.exists():
+                simulation.states[name] = checkpoint.load(path)["state"]
+        return watch.finish(simulation, folder)
+    finally:
+        journal.close()
+
+
+async def _supervise(
+    simulation: Simulation, folder: Path, place: Path, journal: Journal, faults: tuple[Fault, ...]
+) -> None:
+    (folder / "states").mkdir(exist_ok=True)
+    told: dict[str, int] = {}
+    async with ProcessTransport(SUPERVISOR, place) as post:
+
+        async def watch(name: str) -> str | None:
+            """See one site through; what stopped it, if something did."""
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "confrere.runtime.processes", str(folder), name, str(place),
+                json.dumps([asdict(f) for f in faults if f.site == name]), simulation.device,
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**24,
+            )  # fmt: skip
+            assert process.stdout is not None
+            assert process.stderr is not None
+            complaint = asyncio.create_task(process.stderr.read())
+            last = 0
+            try:
+                async for line in process.stdout:
+                    event = _event(json.loads(line))
+                    last = max(last, event.round or 0)
+                    journal.add(event)
+                code = await process.wait()
+            except asyncio.CancelledError:
+                process.kill()
+                raise
+            if code == 0:
+                return None
+            told[name] = last
+            journal.add(Event("lost", name, last, data={"text": f"its process ended with code {code}"}))
+            for other in simulation.names:
+                if other != name and other not in told:
+                    await post.tell(other, {"gone": name, "since": last})
+            return (await complaint).decode(errors="replace").strip() or f"its process ended with code {code}"
+
+        found = await asyncio.gather(*(watch(name) for name in simulation.names))
+    stopped = {n: why for n, why in zip(simulation.names, found, strict=True) if why is not None}
+    if len(stopped) == len(simulation.names):
+        name, why = next(iter(stopped.items()))
+        raise StudyError(f'no site came to the end; site "{name}": {why.splitlines()[-1]}')
+
+
+def _event(row: dict[str, Any]) -> Event:
+    return Event(row["kind"], row["site"], row["round"], Custody[row["custody"]], row["data"], row["time"])
+
+
+async def take_part(
+    study: Study, name: str, place: Path, folder: Path, faults: tuple[Fault, ...], device: str
+) -> None:
+    """The life of one site's process."""
+
+    def tell(event: Event) -> None:
+        sys.stdout.write(json.dumps(event.as_json()) + "\n")
+        sys.stdout.flush()
+
+    async def die(fault: Fault) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    journal = Journal(None, listeners=(tell,))
+    strategy = study.rule()
+    federation = open_sites(study)
+    run = f"{study.name}-{study.hash()}-{study.seed}"
+    sites = {
+        n: participant_of(
+            study, strategy, d, federation.task, run=run, journal=journal, trainer=OneAtATime(), device=device
+        )
+        for n, d in federation.sites.items()
+        if n == name or (study.privacy is not None and study.privacy.when_spent == "leave")
+    }
+    churn, site, names = leaving_when_spent(study, sites), sites[name], sorted(federation.sites)
+    mailbox = Mailbox()
+    transport = ProcessTransport(
+        name, place, run=run, on_event=journal.add,
+        on_control=lambda m: mailbox.gone(str(m["gone"]), int(m["since"])),
+    )  # fmt: skip
+    gate = Gate(accept_unproven=site.unproven is not None, site=name)
+    office = Office(
+        name, run, names, study.graph(), churn, gate, transport, journal,
+        patience=study.patience, faults=Faults(faults, die), mailbox=mailbox,
+    )  # fmt: skip
+    async with transport:
+        pump = asyncio.create_task(office.pump())
+        state: Any = None
+        for number in range(study.rounds):
+            if name not in churn.members(number, names) or not churn.present(number, name):
+                kind = "absent" if name in churn.members(number, names) else "notice"
+                journal.add(Event(kind, name, number, data={"text": "could not be reached"}))
+            else:
+                if state is None:
+                    state = strategy.init(site.round(number))
+                state = await strategy.round(state, site.round(number), office.round(number))
+            due = (number + 1) % study.evaluation.every == 0 or number + 1 == study.rounds
+            if due and state is not None:
+                models = {role: getattr(state, role) for role in strategy.deploys}
+                journal.add(Event("evaluated", name, number, Custody.PRIVATE, site.scores(models)))
+        checkpoint.save(folder / "states" / f"{name}.safetensors", {"state": state})
+        await transport.drain(study.patience)
+        pump.cancel()
+
+
+def main() -> None:
+    """Entry of a site's process; the parent reads events from its standard output."""
+    folder, name, place, faults, device = sys.argv[1:6]
+    torch.set_num_threads(1)
+    planned = tuple(Fault(**f) for f in json.loads(faults))
+    try:
+        study = load(Path(folder) / "study.toml")
+        asyncio.run(take_part(study, name, Path(place), Path(folder), planned, device))
+    except ConfrereError as error:
+        sys.stderr.write(str(error))
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
