@@ -70,7 +70,7 @@ def test_the_console_stays_empty(report: Path, tmp_path: Path) -> None:
 
 
 def asked_by(page: Path, work: Path) -> set[str]:
-    """The addresses that a page asked for; what the browser asks of its own accord has no page as initiator."""
+    """The addresses that a page asked for; what the browser asks by itself has no page as initiator."""
     log = work / "net.json"
     chromium(page, work, "--dump-dom", f"--log-net-log={log}")
     starts = [e["params"] for e in json.loads(log.read_text())["events"] if isinstance(e.get("params"), dict)]

@@ -130,6 +130,8 @@ def gained(name: str, value: Gain) -> str:
     unit = " points" if metric(name).percent else ""
     if value.low is None or value.high is None:
         return f"{signed(name, value.mean)}{unit} (one seed)"
+    if value.low == value.high == 0:
+        return "no difference in any seed"
     return (
         f"{signed(name, value.mean)}{unit} "
         f"(95 % interval {signed(name, value.low)} to {signed(name, value.high)})"

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 from federation import THYROID, write_comparison, write_run
 
+from confrere.core.events import Event
+from confrere.observe.journal import history
 from confrere.observe.report import write_report
 from confrere.observe.report.answer import verdict
+from confrere.observe.report.provenance import notes
 from confrere.observe.verdict import Gain, gain
 
 HOSTILE = {"<script>alert(1)</script>": 500, '"><img src=x onerror=alert(2)>': 300, "St. Mary's & Co": 900}
@@ -116,6 +119,18 @@ def test_the_report_says(thyroid: Path, sentence: str) -> None:
 
 def test_a_notice_of_every_run_is_told_once(thyroid: Path) -> None:
     assert words_of(thyroid).count("WEST has 3 records and was left out") == 1
+
+
+def test_the_notices_of_a_site_stand_together(tmp_path: Path) -> None:
+    notices = [
+        Event("notice", "A", data={"text": t}) for t in ("TSH: 5 missing", "T3: 7 missing", "T3: 7 missing")
+    ]
+    said = re.sub(r"<[^>]+>", "", notes(["WEST was left out"], [history(notices)]) or "")
+    assert said == "NotesWEST was left outA TSH: 5 missing; T3: 7 missing"
+
+
+def test_the_page_says_that_single_results_are_private(thyroid: Path) -> None:
+    assert "pass this page on only with their consent" in words_of(thyroid)
 
 
 def test_the_file_needs_no_network(thyroid: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from confrere.observe import words
 from confrere.observe.results import Measured, Privacy
+from confrere.observe.verdict import Gain
 
 
 def test_privacy_is_told_with_all_its_terms() -> None:
@@ -70,3 +71,17 @@ def test_long_lists_are_cut() -> None:
     assert words.listing(["A", "B", "C"]) == "A, B and C"
     assert words.listing(list("ABCDEFGH"), 4) == "A, B, C and 5 more"
     assert words.listing(["A"]) == "A"
+
+
+def test_an_axis_has_as_many_decimals_as_it_needs() -> None:
+    assert words.even(["0.850", "0.900", "0.950"]) == ["0.85", "0.90", "0.95"]
+    assert words.even(["80.0 %", "85.0 %"]) == ["80 %", "85 %"]
+    assert words.even(["0", "+0.020"]) == ["0", "+0.02"]
+    assert words.even(["100", "200"]) == ["100", "200"]
+
+
+def test_no_difference_in_any_seed_is_said_in_words() -> None:
+    assert words.gained("auc", Gain(0.0, 0.0, 0.0, 0.0, 5)) == "no difference in any seed"
+    assert words.gained("accuracy", Gain(0.012, 0.01, 0.004, 0.02, 5)) == (
+        "+1.2 points (95 % interval +0.4 to +2.0)"
+    )

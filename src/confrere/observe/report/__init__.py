@@ -48,7 +48,8 @@ def page(title: str, body: list[Child]) -> str:
     )
     footer = tag(
         "footer",
-        f"Made by Confrère {__version__}. One file, no network. Nothing is shown that was not measured.",
+        f"Made by Confrère {__version__}. One file, no network. Nothing is shown that was not measured. "
+        "The results of single sites are private to them: pass this page on only with their consent.",
     )
     filled = {
         "policy": policy,

@@ -97,7 +97,7 @@ def cards(comparison: Comparison, together: StrategyResult, history: History | N
                 "Compared with pooling all records",
                 f"{closed.share * 100:.0f}{spread} % of the way",
                 f"from alone to one model trained on everybody's records without noise, by {label}; "
-                f"pooling would gain {words.gained(name, closed.gap)}.",
+                f"pooling gains {words.gained(name, closed.gap)}.",
             )
         )
     elif closed is not None:
@@ -107,7 +107,7 @@ def cards(comparison: Comparison, together: StrategyResult, history: History | N
                 "No clear gap",
                 "One model trained on everybody's records without noise gains "
                 f"{words.gained(name, closed.gap)} "
-                f"of {label} over alone, so there is no clear gap to close.",
+                f"in {label} over alone, so there is no clear gap to close.",
             )
         )
     return tag("div", *boxes, class_="cards")
@@ -287,6 +287,8 @@ def _others(comparison: Comparison, name: str) -> str:
             said.append(f"By {words.metric(other).label}: {', '.join(told)}.")
     plain = words.metric(name).plain
     judged = f"Judged by {words.metric(name).label}" + (f": {plain}. " if plain else ". ")
+    if len(comparison.seeds) == 2:
+        said.append("Two seeds make wide intervals; five or more tell more.")
     return judged + " ".join(said)
 
 

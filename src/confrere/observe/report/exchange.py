@@ -33,7 +33,7 @@ def who_sent_what(history: History | None, sites: Sequence[str], run: str) -> Ma
         return None
     if not history.sendings:
         return section("Who sent what to whom", lead=f"Nobody sent anything ({run}).")
-    everyone = [*sites, *(s for s in history.sites if s not in sites)]
+    everyone = list(history.sites) or list(sites)  # in the order in which the topology counts them
     rounds = {turn: edges for turn, edges in history.edges().items() if edges}
     total: Counter[tuple[str, str]] = Counter()
     for edges in rounds.values():
@@ -164,6 +164,8 @@ def _weights(history: History, sites: Sequence[str]) -> Markup:
     ]
     if len(rows) > 24:
         values = sorted(sent.values())
+        if values[0] == values[-1]:
+            return tag("p", f"Every site sends {words.size(values[0])}.")
         return tag(
             "p",
             f"A site sends {words.size(values[0])} to {words.size(values[-1])}, "

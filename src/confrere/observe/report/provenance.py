@@ -12,27 +12,24 @@ from confrere.observe.report.markup import Child, Markup, section, tag
 
 
 def notes(stated: Sequence[str], histories: Sequence[History]) -> Markup | None:
-    """What the comparison says about itself, and what the journals noticed, each once."""
-    said = dict.fromkeys(n.strip() for n in stated if n.strip())
-    known = {n.rstrip(".") for n in said}
+    """What the comparison says about itself, and what the journals noticed: each once, site by site."""
+    said: dict[str, dict[str, None]] = {"": {n.strip(): None for n in stated if n.strip()}}
     for history in histories:
         for remark in history.remarks:
             text = remark.text.strip()
-            if remark.kind != "notice" or not text or text.rstrip(".") in known:
-                continue
-            known.add(text.rstrip("."))
-            where = remark.site if remark.site and remark.site not in text else None
-            when = f"round {remark.round + 1}" if remark.round is not None else None
-            place = ", ".join(w for w in (where, when) if w)
-            said[f"{place}: {text}" if place else text] = None
-    if not said:
+            if remark.kind == "notice" and text and text.rstrip(".") not in {n.rstrip(".") for n in said[""]}:
+                when = f"round {remark.round + 1}: " if remark.round is not None else ""
+                said.setdefault(remark.site or "", {})[when + text] = None
+    general = [tag("li", n) for n in said.pop("")]
+    by_site = [tag("li", tag("b", site), " ", _few(list(texts))) for site, texts in said.items()]
+    if not general and not by_site:
         return None
-    items = list(said)
-    more = f"and {len(items) - 40} more in the journals" if len(items) > 40 else None
-    return section(
-        "Notes",
-        tag("ul", *(tag("li", n) for n in items[:40]), tag("li", more) if more else None, class_="note-list"),
-    )
+    return section("Notes", tag("ul", *general, *by_site, class_="note-list"))
+
+
+def _few(texts: Sequence[str], most: int = 20) -> str:
+    more = f"; and {len(texts) - most} more in the journals" if len(texts) > most else ""
+    return "; ".join(texts[:most]) + more
 
 
 def reproduce(runs: Sequence[Mapping[str, Json]], seeds: Sequence[int], command: str | None = None) -> Markup:
@@ -41,7 +38,7 @@ def reproduce(runs: Sequence[Mapping[str, Json]], seeds: Sequence[int], command:
     command = command or first.get("command")
     studies = dict.fromkeys(str(r["study"]) for r in runs if r.get("study"))
     facts: list[tuple[str, Child]] = [
-        ("Study", _codes(list(studies)) if studies else None),
+        ("Study", _study(list(studies)) if studies else None),
         ("Seeds" if len(seeds) != 1 else "Seed", ", ".join(map(str, seeds)) or None),
         (
             "Strategies",
@@ -106,6 +103,10 @@ def _pairs(value: Json) -> Child:
     return str(value)
 
 
-def _codes(values: Sequence[str]) -> Markup:
-    shown = [tag("code", v) for v in values[:4]]
-    return tag("span", *(part for code in shown for part in (code, tag("br"))))
+def _study(hashes: Sequence[str]) -> Markup:
+    others = (
+        f" and {words.count(len(hashes) - 1, 'variant')} of it (strategies and seeds)"
+        if len(hashes) > 1
+        else None
+    )
+    return tag("span", tag("code", hashes[0]), others)

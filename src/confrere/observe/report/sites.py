@@ -23,7 +23,7 @@ def site_by_site(comparison: Comparison) -> Markup | None:
         ("together", f"together ({words.strategy(comparison.together.name)})"),
     ]
     if comparison.pooled:
-        kinds.append(("pooled", "all records pooled, without noise: the upper bound"))
+        kinds.append(("pooled", "all records pooled, without noise"))
     several = len(comparison.seeds) > 1
     lead = (
         f"Dots are means over {len(comparison.seeds)} seeds, bars one standard deviation to each side. "
@@ -231,9 +231,9 @@ def _against(comparison: Comparison, strategy: StrategyResult) -> Child:
     gain = mean_gain(comparison, name, strategy)
     if gain is None:
         return "not comparable"
-    interval = (
-        f"{words.signed(name, gain.low)} to {words.signed(name, gain.high)}" if gain.low and gain.high else ""
-    )
+    interval = ""
+    if gain.low is not None and gain.high is not None:
+        interval = f"{words.signed(name, gain.low)} to {words.signed(name, gain.high)}"
     return tag(
         "span",
         word(gain),
