@@ -143,14 +143,14 @@ class Secure:
         return torch.from_numpy(self.words(size) < np.uint64(threshold))
 
     def normal(self, size: int, std: float) -> Tensor:
-        """Gaussian noise on a grid of about a millionth of `std`.
+        """Gaussian noise on a grid of 2^-20 to 2^-19 of `std`, exact in single precision.
 
-        Whatever it is added to must lie on that grid too (whole numbers do, for `std` up to a million), or
-        the sum is only as private as floating point is. `perturb` takes care of that itself.
+        Whatever it is added to must lie on that grid too (whole numbers do, for `std` up to 2^19), or the
+        sum is only as private as floating point is. `perturb` takes care of that itself.
         """
         if _checked(std) == 0:
             return torch.zeros(size)
-        grid = _power_of_two(std * 2.0**-20)
+        grid = _power_of_two(std * 2.0**-19)
         return self.gridded(size, std / grid).mul_(grid).float()
 
     def perturb(self, value: Tensor, std: float, sensitivity: float) -> Tensor:

@@ -31,6 +31,7 @@ class Remembers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(8, 4)
+        self.seen: Tensor
         self.register_buffer("seen", torch.zeros(8))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -139,7 +140,7 @@ def test_replacing_gives_a_sound_copy_and_leaves_the_original() -> None:
         nn.Linear(12, 1),
         nn.BatchNorm1d(1),
     )
-    nn.init.constant_(model[1].weight, 0.5)
+    nn.init.constant_(model[1].get_parameter("weight"), 0.5)
     safe = replace_unsafe(model)
     check(safe, IMAGES)
     assert isinstance(model[1], nn.BatchNorm2d)

@@ -80,6 +80,12 @@ def test_every_secure_release_lies_on_the_public_grid() -> None:
     assert FINENESS / 2 < width * math.sqrt(1000) <= FINENESS
 
 
+def test_secure_normals_added_to_a_count_stay_on_their_grid() -> None:
+    drawn = secure().normal(100_000, 3.0).double()
+    steps = drawn / 2.0**-18  # the greatest power of two below 3·2^-19
+    assert torch.equal(steps, steps.round())
+
+
 def test_the_noise_is_scaled_up_for_what_rounding_adds_to_the_sensitivity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
