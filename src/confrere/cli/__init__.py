@@ -39,7 +39,18 @@ def _main(
 
 def wire() -> None:
     """Add the commands; each module is imported only here."""
-    from confrere.cli import calibrate, check, compare, datasets, demo, epsilon, report, schema, simulate, strategies
+    from confrere.cli import (
+        calibrate,
+        check,
+        compare,
+        datasets,
+        demo,
+        epsilon,
+        report,
+        schema,
+        simulate,
+        strategies,
+    )
 
     run, privacy, look = "Run", "Privacy", "Look up"
     app.command("demo", rich_help_panel=run)(demo.demo)

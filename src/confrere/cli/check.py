@@ -81,4 +81,10 @@ def look(study: Study) -> dict[str, Any]:
 
 
 def study_name(spec: Any) -> str:
-    return spec if isinstance(spec, str) else str(spec.get("name", spec)) if isinstance(spec, dict) else "own module"
+    return (
+        spec
+        if isinstance(spec, str)
+        else str(spec.get("name", spec))
+        if isinstance(spec, dict)
+        else "own module"
+    )

@@ -20,7 +20,9 @@ STRATEGIES = ("local", "proxyfl", "fedavg", "pooled")
 
 def demo(
     seeds: Annotated[int, typer.Option(help="How many seeds; more seeds, more certainty, more time.")] = 5,
-    out: Annotated[Path | None, typer.Option(help="Folder for the runs.", show_default="runs/demo-<time>")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs.", show_default="runs/demo-<time>")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Five real referral centres learn together, beside training alone; ends in a report.

@@ -13,7 +13,9 @@ from confrere.observe.report import write_report
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a run or of a comparison.")],
-    out: Annotated[Path | None, typer.Option(help="Where to write it.", show_default="RUN_DIR/report.html")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write it.", show_default="RUN_DIR/report.html")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the path as JSON.")] = False,
 ) -> None:
     """Write the report of a run: one HTML file that needs no network.

@@ -27,7 +27,9 @@ def simulate(
         Path | None, typer.Option(help="Folder for the run.", show_default="runs/<name>-<time>")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; the same seed gives the same result.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted run in this folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the interrupted run in this folder.")
+    ] = None,
     processes: Annotated[bool, typer.Option("--processes", help="One process per site.")] = False,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,

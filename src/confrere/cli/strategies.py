@@ -46,7 +46,9 @@ def describe(name: str) -> dict[str, Any]:
         "summary": summary.rstrip("."),
         "source": source.rstrip(").") if source else "",
         "options": [
-            {"name": f.name, "default": f.default, "type": str(f.type)} for f in dataclasses.fields(kind) if f.init
+            {"name": f.name, "default": f.default, "type": str(f.type)}
+            for f in dataclasses.fields(kind)
+            if f.init
         ],
         "topology": getattr(kind, "topology", "none"),
     }

@@ -34,7 +34,9 @@ def _image(shape: Sequence[int], name: str) -> tuple[int, int, int]:
         return 1, shape[0], shape[1]
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
-    raise StudyError(f'network "{name}" needs images (height × width, or channels first), not inputs of {shape}')
+    raise StudyError(
+        f'network "{name}" needs images (height × width, or channels first), not inputs of {shape}'
+    )
 
 
 class AsImage(nn.Module):
@@ -51,7 +53,9 @@ def linear(shape: Sequence[int], outputs: int) -> nn.Module:
 
 
 @network("mlp")
-def mlp(shape: Sequence[int], outputs: int, hidden: Sequence[int] = (200, 200), dropout: float = 0.0) -> nn.Module:
+def mlp(
+    shape: Sequence[int], outputs: int, hidden: Sequence[int] = (200, 200), dropout: float = 0.0
+) -> nn.Module:
     """Fully connected layers with ReLU; 200-200 is the proxy of the ProxyFL experiments."""
     layers: list[nn.Module] = [nn.Flatten()]
     width = _flat(shape)
@@ -155,7 +159,9 @@ def describe(spec: str | dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return str(options.pop("name")), options
 
 
-def architecture(spec: str | dict[str, Any] | Callable[[], nn.Module], shape: Sequence[int], outputs: int) -> Architecture:
+def architecture(
+    spec: str | dict[str, Any] | Callable[[], nn.Module], shape: Sequence[int], outputs: int
+) -> Architecture:
     """The architecture behind a study's words, or behind a function that returns one's own module."""
     if callable(spec):
         probe = spec()
