@@ -122,7 +122,9 @@ def calibrate(
             f"the Rényi accountant cannot show ε = {target_epsilon:g} at δ = {delta:g}, however large the "
             "noise; raise ε or use the PLD accountant"
         )
-    noise, slope = _falling_root(lambda z: cost(z, 20 * RELATIVE_ERROR), target_epsilon, guess)
+    steeper = _guessed_noise(1.02 * target_epsilon, delta, float(rate), steps)
+    slope = math.log(1.02) / math.log(steeper / guess)
+    noise, slope = _falling_root(lambda z: cost(z, 20 * RELATIVE_ERROR), target_epsilon, guess, slope)
     noise, _ = _falling_root(cost, target_epsilon, noise, slope, rounds=1)
     ticks, stride = math.ceil(noise * 10_000), 1
     while cost(ticks / 10_000) > target_epsilon:
@@ -276,7 +278,7 @@ def _guessed_noise(target: float, delta: float, rate: float, steps: int) -> floa
 
 
 def _falling_root(
-    cost: Callable[[float], float], target: float, guess: float, slope: float = -1.0, rounds: int = 20
+    cost: Callable[[float], float], target: float, guess: float, slope: float, rounds: int = 20
 ) -> tuple[float, float]:
     """Where a cost that falls with the noise meets the target, by secants in logarithms; and how steeply."""
     x = math.log(guess)
@@ -284,7 +286,7 @@ def _falling_root(
     for at in range(rounds):
         step = min(max(-y / slope, -0.7), 0.7)
         x += step
-        if abs(step) < 1e-4 or at == rounds - 1:
+        if abs(step) < 3e-3 or at == rounds - 1:
             break
         value = math.log(max(cost(math.exp(x)), 1e-12) / target)
         slope = min((value - y) / step, -0.2)
