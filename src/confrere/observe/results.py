@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from confrere.core.errors import CheckpointError
-from confrere.core.events import Json
-from confrere.observe.journal import History, read_history
+from confrere.core.events import Json, verified
+from confrere.observe.journal import History, history, read_history
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,11 @@ def comparison_of(document: Mapping[str, Json]) -> Comparison:
 def run_of(
     result: Mapping[str, Json],
     facts: Mapping[str, Json] | None = None,
-    history: History | None = None,
+    told: History | None = None,
     folder: Path | None = None,
 ) -> Run:
     """What `simulate --json` prints, as values."""
-    told = history or History()
+    told = told or History()
     sites = {name: _with_ledger(_site(name, row), told) for name, row in (result.get("sites") or {}).items()}
     return Run(folder, facts or {}, told, sites, _measures(result.get("mean")), bool(result))
 
@@ -173,8 +173,9 @@ def read_comparison(folder: Path) -> Comparison:
     completed = {}
     for name, strategy in comparison.strategies.items():
         journal = next((p for p in runs_of(folder, name) if (p / "journal.jsonl").exists()), None)
-        if journal is not None and any(s.privacy for s in strategy.sites.values()):
-            told = read_history(journal / "journal.jsonl")
+        paying = {s.name for s in strategy.sites.values() if s.privacy}
+        if journal is not None and paying:
+            told = _first_charges(journal / "journal.jsonl", paying)
             strategy = replace(strategy, sites={n: _with_ledger(s, told) for n, s in strategy.sites.items()})
         completed[name] = strategy
     return replace(comparison, strategies=completed)
@@ -199,6 +200,12 @@ def runs_of(folder: Path, strategy: str) -> list[Path]:
         if p.name.rpartition("-")[0] == strategy and p.name.rpartition("-")[2].isdigit()
     ]
     return sorted(runs, key=lambda p: int(p.name.rpartition("-")[2]))
+
+
+def read_facts(folder: Path) -> dict[str, Json]:
+    """What a run wrote down about itself; empty where it did not."""
+    path = folder / "run.json"
+    return _json(path) if path.exists() else {}
 
 
 def _json(path: Path) -> dict[str, Json]:
@@ -269,6 +276,18 @@ def _privacy(row: Mapping[str, Json] | None) -> Privacy | None:
         row.get("accountant"),
         _finite(row.get("budget")),
     )
+
+
+def _first_charges(path: Path, sites: set[str]) -> History:
+    """The journal as far as the first charge of each of these sites: that names budget and accountant."""
+    wanted, events = set(sites), []
+    for event, _ in verified(path):
+        if event.kind == "charged" and event.site in wanted:
+            events.append(event)
+            wanted.discard(event.site)
+            if not wanted:
+                break
+    return history(events)
 
 
 def _with_ledger(site: SiteResult, told: History) -> SiteResult:

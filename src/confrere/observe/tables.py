@@ -60,7 +60,7 @@ def run_table(document: Mapping[str, Json] | Run) -> RenderableType:
 def _with_journal(document: Mapping[str, Json]) -> Run:
     """The run with what only its journal knows (the budget), if that is at hand."""
     path = Path(str(document.get("run") or "")) / "journal.jsonl"
-    return run_of(document, history=read_history(path) if document.get("run") and path.exists() else None)
+    return run_of(document, told=read_history(path) if document.get("run") and path.exists() else None)
 
 
 class _ComparisonTable:

@@ -84,13 +84,14 @@ def figure(name: str, value: float) -> str:
     return f"{value * 100:.1f} %" if metric(name).percent else _plain(value)
 
 
-def spread(name: str, std: float | None) -> str:
-    """«± 0.012», or nothing where there is no spread."""
+def spread(name: str, std: float | None, like: float = 0.0) -> str:
+    """«± 0.012», with as many decimals as a value like that; nothing where there is no spread."""
     if std is None:
         return ""
-    text = f"{std * 100:.1f}" if metric(name).percent else _plain(std)
-    least = "<0.1" if metric(name).percent else "<0.001"
-    return f"± {least if std > 0 and not any(c in '123456789' for c in text) else text}"
+    text = f"{std * 100:.1f}" if metric(name).percent else _plain(std, like=like)
+    if std > 0 and not any(c in "123456789" for c in text):
+        text = f"<{text[:-1]}1"
+    return f"± {text}"
 
 
 def measured(name: str, value: Measured | None) -> str:
@@ -99,7 +100,7 @@ def measured(name: str, value: Measured | None) -> str:
         return "–"
     if metric(name).percent and value.std is not None:
         return f"{value.mean * 100:.1f} {spread(name, value.std)} %"
-    return f"{figure(name, value.mean)} {spread(name, value.std)}".rstrip()
+    return f"{figure(name, value.mean)} {spread(name, value.std, value.mean)}".rstrip()
 
 
 def signed(name: str, value: float) -> str:
@@ -138,8 +139,8 @@ def gained(name: str, value: Gain) -> str:
     )
 
 
-def _plain(value: float, sign: str = "") -> str:
-    size = abs(value)
+def _plain(value: float, sign: str = "", like: float = 0.0) -> str:
+    size = max(abs(value), abs(like))
     if size >= 100:
         return f"{value:{sign},.0f}".replace(",", "\u2009")
     return f"{value:{sign}.1f}" if size >= 10 else f"{value:{sign}.3f}"

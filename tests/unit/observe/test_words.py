@@ -45,7 +45,7 @@ def test_bytes_come_in_human_units(count: int | None, shown: str) -> None:
         ("auc", Measured(0.9141, 0.0123), "0.914 ± 0.012"),
         ("auc", Measured(0.9141, 0.00001), "0.914 ± <0.001"),
         ("accuracy", Measured(0.8642), "86.4 %"),
-        ("rmse", Measured(41.23, 0.5), "41.2 ± 0.500"),
+        ("rmse", Measured(41.23, 0.5), "41.2 ± 0.5"),
         ("auc", None, "–"),
     ],
 )

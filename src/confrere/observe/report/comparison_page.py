@@ -5,32 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 from confrere.observe import words
-from confrere.observe.journal import History
 from confrere.observe.report import answer, course, exchange, provenance, sites
 from confrere.observe.report.markup import Child
-from confrere.observe.results import Comparison, Run, read_run, runs_of
+from confrere.observe.results import Comparison, read_facts, read_run, runs_of
 
 
 def comparison_page(comparison: Comparison, folder: Path) -> tuple[str, list[Child]]:
     """Title and body."""
     lines = {"alone": comparison.alone, "together": comparison.together, "pooled": comparison.pooled}
-    runs: dict[str, list[Run]] = {
-        s.name: [read_run(p) for p in runs_of(folder, s.name) if (p / "journal.jsonl").exists()]
-        for s in comparison.strategies.values()
+    drawn = {kind: s for kind, s in lines.items() if s is not None}
+    runs = {
+        kind: [read_run(p) for p in runs_of(folder, s.name) if (p / "journal.jsonl").exists()]
+        for kind, s in drawn.items()
     }
-    histories = {
-        kind: [r.history for r in runs[s.name]] for kind, s in lines.items() if s is not None and runs[s.name]
-    }
-    first: Run | None = next(iter(runs[comparison.together.name]), None) if comparison.together else None
-    history: History | None = first.history if first else None
+    histories = {kind: [r.history for r in found] for kind, found in runs.items() if found}
+    legend = [(kind, words.strategy(drawn[kind].name)) for kind in histories]
+    first = next(iter(runs.get("together", ())), None)
+    history = first.history if first else None
     what = f"seed {first.facts['seed']}" if first and "seed" in first.facts else "the first seed"
     if comparison.together:
         what = f"{words.strategy(comparison.together.name)}, {what}"
-    legend = [
-        (kind, words.strategy(s.name)) for kind, s in lines.items() if s is not None and kind in histories
-    ]
-    every = [r for rows in runs.values() for r in rows]
-    facts = [comparison.facts, *(r.facts for r in every)] if comparison.facts else [r.facts for r in every]
+    stated = [read_facts(p) for name in comparison.strategies for p in runs_of(folder, name)]
+    facts = [f for f in (comparison.facts, *stated) if f]
     named = comparison.sites
     body: list[Child] = [
         answer.answer(comparison, history),
@@ -43,7 +39,7 @@ def comparison_page(comparison: Comparison, folder: Path) -> tuple[str, list[Chi
         course.privacy_over_rounds(history, named, what),
         exchange.who_was_missing(history, named, what),
         sites.all_sites(comparison),
-        provenance.notes(comparison.notes, [r.history for r in every]),
+        provenance.notes(comparison.notes, [h for found in histories.values() for h in found]),
         provenance.reproduce(facts, comparison.seeds),
         provenance.how_to_read(comparison.metrics, len(comparison.seeds)),
     ]
