@@ -101,14 +101,30 @@ def test_it_prints(report: Path, tmp_path: Path) -> None:
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_nothing_sticks_out_on_a_phone(report: Path, tmp_path: Path) -> None:
-    """A page that is wider than the screen would scroll sideways; only wide tables may, inside themselves."""
-    page = tmp_path / "phone.html"
+def framed(report: Path, work: Path, script: str, width: int = 1200) -> str:
+    """What a script beside the report makes of it: `d` is the report's document, the title the answer."""
+    page = work / "frame.html"
     page.write_text(
-        f'<iframe src="{report.as_uri()}" width="390" height="800"></iframe><script>onload = () => {{'
-        "const d = document.querySelector('iframe').contentDocument;"
-        "document.title = d.documentElement.scrollWidth <= 390 ? 'fits' : 'too wide';"
+        f'<iframe src="{report.as_uri()}" width="{width}" height="800"></iframe><script>onload = () => {{'
+        f"const d = document.querySelector('iframe').contentDocument; document.title = {script};"
         "}</script>"
     )
-    dom = chromium(page, tmp_path, "--dump-dom", "--allow-file-access-from-files").stdout
-    assert "<title>fits</title>" in dom
+    dom = chromium(page, work, "--dump-dom", "--allow-file-access-from-files").stdout
+    return dom.partition("<title>")[2].partition("</title>")[0]
+
+
+def test_the_slider_shows_one_round(report: Path, tmp_path: Path) -> None:
+    script = """(() => {
+        const slider = d.querySelector(".slider input");
+        const shown = () => d.querySelectorAll(".network .edge:not(.off)").length;
+        const all = shown();
+        slider.value = 1;
+        slider.dispatchEvent(new Event("input"));
+        return [all > 5, shown(), d.querySelector(".slider output").textContent].join("; ");
+    })()"""
+    assert framed(report, tmp_path, script) == "true; 5; round 1: 5 arrows, 171 KB"
+
+
+def test_nothing_sticks_out_on_a_phone(report: Path, tmp_path: Path) -> None:
+    """A page that is wider than the screen would scroll sideways; only wide tables may, inside themselves."""
+    assert int(framed(report, tmp_path, "d.documentElement.scrollWidth", width=390)) <= 390

@@ -5,6 +5,7 @@ Where standard error is no terminal (a log, a pipe) it keeps quiet, but for a pl
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -79,7 +80,8 @@ def time_left(done: int, total: int | None, elapsed: float) -> str:
     """An estimate from the pace so far, and it says so; nothing while there is no pace yet."""
     if not total or done <= 0 or done >= total:
         return ""
-    return f"about {words.duration(elapsed * (total - done) / done)} left"
+    left = elapsed * (total - done) / done
+    return f"about {words.duration(left) if left >= 10 else f'{math.ceil(left)} s'} left"
 
 
 @contextmanager

@@ -49,6 +49,7 @@ def test_a_resumed_run_starts_where_it_goes_on() -> None:
 
 def test_the_time_left_is_an_estimate_and_says_so() -> None:
     assert time_left(10, 40, 20.0) == "about 60 s left"
+    assert time_left(39, 40, 20.0) == "about 1 s left"
     assert time_left(0, 40, 20.0) == ""
     assert time_left(40, 40, 20.0) == ""
 
