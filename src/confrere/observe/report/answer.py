@@ -264,7 +264,7 @@ def _overall(
     said: list[Child] = []
     if gain and name in alone.mean and name in together.mean:
         said.append(
-            f"Averaged over the sites, {label}{lower} goes "
+            f"{'Averaged over the sites' if len(judged) > 1 else 'There'}, {label}{lower} goes "
             f"from {words.measured(name, alone.mean[name])} alone "
             f"to {words.measured(name, together.mean[name])} together ({words.strategy(together.name)}): "
             f"a gain of {words.gained(name, gain)}. "
