@@ -142,7 +142,7 @@ class PerLayer:
         squares = {layer: recorded.squares(None, groups, names) for layer, names in layers.items()}
         bad = ~torch.isfinite(torch.stack(list(squares.values())).sum(0))
         recorded = _without(recorded, bad, groups)
-        flat = torch.zeros(recorded.layout.size, dtype=next(iter(squares.values())).dtype)
+        flat = torch.empty(recorded.layout.size, dtype=recorded.dtype)
         below = ~bad
         for layer, names in layers.items():
             factors = _factors(squares[layer], share).masked_fill_(bad, 0)
@@ -217,7 +217,8 @@ class AdaCliP:
 
     def sum(self, recorded: Recorded, state: ClipState, units: Tensor | None = None) -> ClippedSum:
         groups = _groups(units)
-        mean, squared_width = state["mean"], _squared_width(state["scale"])
+        mean = state["mean"].to(recorded.dtype)
+        squared_width = _squared_width(state["scale"].to(recorded.dtype))
         weights = recorded.layout.split(squared_width.reciprocal())
         centres = recorded.layout.split(mean)
         metrics = {name: Metric(weights[name], centres[name]) for name in recorded.layout.names}
@@ -342,14 +343,14 @@ def clipped_sum(
         return recorder.backward(losses_of(outputs, rows))
 
     if count == 0:
-        return clipping.sum(Recorded(recorder.layout, 0, {}), state)
+        return clipping.sum(recorder.nothing(), state)
     if limit is None or count <= limit:
         return clipping.sum(record(slice(0, count)), state, units)
     total: ClippedSum | None = None
     for part in _slices(count, limit) if units is None else _whole_units(units, limit):
         if isinstance(part, Tensor) and len(part) > limit:  # one unit, too large for a micro-batch
             pieces = (record(rows) for rows in part.split(limit))
-            whole = torch.stack([p.weighted_sum(torch.ones(p.records)) for p in pieces]).sum(0)
+            whole = torch.stack([p.total() for p in pieces]).sum(0)
             recorded, who = Recorded.explicit(recorder.layout, whole.unsqueeze(0)), None
         else:
             recorded, who = record(part), None if units is None else units[part]

@@ -19,11 +19,18 @@ class Recorded:
     layout: Layout
     records: int
     gradients: Mapping[str, RecordGradients]
+    dtype: torch.dtype = torch.float32
 
     @classmethod
-    def gather(cls, layout: Layout, records: int, uses: Mapping[str, Sequence[RecordGradients]]) -> Recorded:
+    def gather(
+        cls,
+        layout: Layout,
+        records: int,
+        uses: Mapping[str, Sequence[RecordGradients]],
+        dtype: torch.dtype,
+    ) -> Recorded:
         """Merges the uses of each parameter, which must happen before anything is measured."""
-        return cls(layout, records, {name: together(found) for name, found in uses.items()})
+        return cls(layout, records, {name: together(found) for name, found in uses.items()}, dtype)
 
     def squares(
         self,
@@ -39,11 +46,11 @@ class Recorded:
             found = self.gradients.get(name)
             if found is not None and self.records:
                 part = found.squares(metric, groups)
-                total = part if total is None else total.add_(part)
+                total = part if total is None else total + part
             elif metric is not None:
                 unused += float((metric.weight * metric.centre.square()).sum())
         if total is None:
-            total = torch.zeros(self.records if groups is None else groups.count)
+            total = torch.zeros(self.records if groups is None else groups.count, dtype=self.dtype)
         return total + unused if unused else total
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
@@ -65,10 +72,14 @@ class Recorded:
     def without(self, bad: Tensor) -> Recorded:
         """The same with the gradients of some records (a mask) set to zero."""
         kept = {name: found.without(bad) for name, found in self.gradients.items()}
-        return Recorded(self.layout, self.records, kept)
+        return Recorded(self.layout, self.records, kept, self.dtype)
+
+    def total(self) -> Tensor:
+        """The sum of all gradients, unclipped."""
+        return self.weighted_sum(torch.ones(self.records, dtype=self.dtype))
 
     @classmethod
     def explicit(cls, layout: Layout, flat: Tensor) -> Recorded:
         """From gradients that are written out: records × flat vector."""
         pieces = {name: Explicit(flat[:, slice(*span)]) for name, span in layout.spans.items()}
-        return cls(layout, len(flat), pieces)
+        return cls(layout, len(flat), pieces, flat.dtype)

@@ -76,6 +76,7 @@ class Recorder:
         self._parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
         self._canonical = {id(p): name for name, p in self._parameters.items()}
         self._plan: list[tuple[str, nn.Module, Callable[..., Any]]] = []
+        self._dtype = next(iter(self._parameters.values())).dtype
         self._anchor = torch.zeros((), requires_grad=True)
         self._uses: list[_Use] = []
         self._records = 0
@@ -207,13 +208,12 @@ class Recorder:
                 f"got shape {tuple(losses.shape)} (use reduction='none')"
             )
         if self._records == 0:
-            return Recorded(self.layout, 0, {})
+            return self.nothing()
         if not losses.requires_grad:
             raise UnsafeModule("the losses do not depend on any trainable parameter")
         edges = [use.edge for use in uses]
         if self._unprobed and self._records > 1:
-            _probe(losses, uses)
-            self._unprobed = False
+            self._unprobed = not _probe(losses, uses)
         watched = list(self._parameters.values())
         found = torch.autograd.grad(losses.sum(), [*edges, *watched], allow_unused=True)
         strays = [n for n, g in zip(self._parameters, found[len(edges) :], strict=True) if g is not None]
@@ -232,19 +232,35 @@ class Recorder:
             for local, gradients in use.then(error).items():
                 if local in use.names:
                     gathered.setdefault(use.names[local], []).append(gradients)
-        return Recorded.gather(self.layout, self._records, gathered)
+        return Recorded.gather(self.layout, self._records, gathered, self._dtype)
+
+    def nothing(self) -> Recorded:
+        """What an empty batch leaves."""
+        return Recorded(self.layout, 0, {}, self._dtype)
 
 
-def _probe(losses: Tensor, uses: list[_Use]) -> None:
-    """Refuses a model in which the loss of one record depends on another record's activations."""
-    errors = torch.autograd.grad(losses[0], [u.edge for u in uses], retain_graph=True, allow_unused=True)
+def _probe(losses: Tensor, uses: list[_Use]) -> bool:
+    """Refuses a model in which the loss of one record depends on another record's activations.
+
+    False if there was no record with a finite loss to try it on.
+    """
+    finite = torch.isfinite(losses.detach()).nonzero()
+    if not len(finite):
+        return False
+    at = int(finite[0])
+    errors = torch.autograd.grad(losses[at], [u.edge for u in uses], retain_graph=True, allow_unused=True)
     for use, error in zip(uses, errors, strict=True):
-        if error is not None and bool(error.movedim(use.dim, 0)[1:].any()):
+        if error is None:
+            continue
+        reached = error.movedim(use.dim, 0).flatten(1).nan_to_num(0, 0, 0).abs().sum(1)
+        reached[at] = 0
+        if bool(reached.any()):
             raise UnsafeModule(
                 f"{use.layer}: the loss of one record depends on other records, so clipping would protect "
                 "nobody; remove what mixes records (batch normalisation, a loss over pairs, a batch that "
                 "is not the first dimension)"
             )
+    return True
 
 
 def _refuse(path: str, layer: nn.Module) -> None:
