@@ -237,7 +237,9 @@ def named(spec: Named, where: str) -> tuple[str, dict[str, Any]]:
         return spec, {}
     options = dict(spec)
     if not isinstance(options.get("name"), str):
-        raise StudyError(f'{where} is written as {where} = "name" or [{where}] with name = "…": the name is missing')
+        raise StudyError(
+            f'{where} is written as {where} = "name" or [{where}] with name = "…": the name is missing'
+        )
     return options.pop("name"), options
 
 
@@ -261,7 +263,9 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise StudyError(f"{path}: no such file; a study is a TOML file, see studies/quickstart.toml") from None
+        raise StudyError(
+            f"{path}: no such file; a study is a TOML file, see studies/quickstart.toml"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from None
     try:
@@ -290,7 +294,11 @@ def merged(study: Study, changes: Mapping[str, Any], where: str) -> Study:
     """The study with nested changes, in the form of its TOML; a table is merged, anything else replaced."""
 
     def join(old: Any, new: Any) -> Any:
-        if isinstance(old, dict) and isinstance(new, dict) and new.get("name", old.get("name")) == old.get("name"):
+        if (
+            isinstance(old, dict)
+            and isinstance(new, dict)
+            and new.get("name", old.get("name")) == old.get("name")
+        ):
             return {**old, **{k: join(old.get(k), v) for k, v in new.items()}}
         return new
 
@@ -323,7 +331,9 @@ def check(study: Study) -> None:
     p = study.privacy
     if p is not None:
         if p.epsilon is None and p.noise_multiplier is None:
-            raise StudyError("privacy: state epsilon (the noise is then calibrated) or noise_multiplier, or both")
+            raise StudyError(
+                "privacy: state epsilon (the noise is then calibrated) or noise_multiplier, or both"
+            )
         if p.epsilon is not None and p.epsilon <= 0:
             raise StudyError(f"privacy.epsilon is {p.epsilon}; it must be above 0")
         if not 0 < p.delta < 1:
