@@ -296,7 +296,7 @@ class Quantile:
         """Two Gaussian queries on one batch are one: (z⁻² + z_count⁻²)^(−1/2)."""
         if noise_multiplier <= 0:
             return 0.0
-        return (noise_multiplier**-2 + self.count_noise_multiplier**-2) ** -0.5
+        return 1 / math.hypot(1 / noise_multiplier, 1 / self.count_noise_multiplier)
 
     def noise_std(self, noise_multiplier: float, expected_batch: float, state: ClipState) -> float:
         return noise_multiplier * self.sensitivity(state)
@@ -349,7 +349,7 @@ def clipped_sum(
     total: ClippedSum | None = None
     for part in _slices(count, limit) if units is None else _whole_units(units, limit):
         if isinstance(part, Tensor) and len(part) > limit:  # one unit, too large for a micro-batch
-            pieces = (record(rows) for rows in part.split(limit))
+            pieces = (record(rows) for rows in torch.split(part, limit))
             whole = torch.stack([p.total() for p in pieces]).sum(0)
             recorded, who = Recorded.explicit(recorder.layout, whole.unsqueeze(0)), None
         else:

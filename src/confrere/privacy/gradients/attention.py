@@ -82,15 +82,11 @@ def _project(
 ) -> tuple[Tensor, ...]:
     """Queries, keys and values, projected, records × positions × features; tapped as one tensor."""
     sources = (query, key, value)
-    if layer.in_proj_weight is not None:
-        weights = layer.in_proj_weight.chunk(3)
-        names = None
-    else:
-        weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-        names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+    names = () if layer._qkv_same_embed_dim else ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+    weights = [getattr(layer, name) for name in names] or layer.in_proj_weight.chunk(3)
     biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
 
-    if names is None and query is key and key is value:
+    if not names and query is key and key is value:
 
         def of_self(error: Tensor) -> Gradients:
             return affine(query.detach(), error, "in_proj_weight", "in_proj_bias")
@@ -102,17 +98,14 @@ def _project(
     sizes = [x[0].numel() for x in made]
 
     def unpack(packed: Tensor) -> list[Tensor]:
-        pieces = packed.split(sizes, 1)
+        pieces = torch.split(packed, sizes, 1)
         return [piece.view_as(x) for piece, x in zip(pieces, made, strict=True)]
 
     def gradients(error: Tensor) -> Gradients:
         errors = unpack(error)
         parts = tuple(Outer(e, x.detach()) for e, x in zip(errors, sources, strict=True))
         out: dict[str, Any] = {"in_proj_bias": Explicit(torch.cat([e.sum(1) for e in errors], 1))}
-        if names is None:
-            out["in_proj_weight"] = Stacked(parts)
-        else:
-            out.update(zip(names, parts, strict=True))
+        out.update(zip(names, parts, strict=True) if names else {"in_proj_weight": Stacked(parts)})
         return out
 
     packed = torch.cat([x.flatten(1) for x in made], 1)
@@ -143,7 +136,9 @@ def attention(
         key = query if same[0] else key.transpose(0, 1)
         value = key if same[1] else value.transpose(0, 1)
     heads = layer.num_heads
-    q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in _project(layer, tap, query, key, value))
+    q, k, v = (
+        x.view(*x.shape[:2], heads, -1).transpose(1, 2) for x in _project(layer, tap, query, key, value)
+    )
     mask = _mask(attn_mask, key_padding_mask, q, heads)
     dropout = layer.dropout if layer.training else 0.0
     scores: Tensor | None = None

@@ -18,10 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from confrere.privacy.gradients.forms import (
+    FEW,
+    KEPT,
     Explicit,
     Groups,
     Metric,
     blank,
+    few_squares,
     gram_squares,
     squares_in_chunks,
 )
@@ -30,7 +33,7 @@ from confrere.privacy.gradients.registry import Gradients, rule
 AnyConv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Way = Literal["keep", "write", "patches", "pixels"]
 
-KEPT = 1 << 26
+MOST_KEPT = 1 << 26
 """At most this many numbers of a layer's explicit gradients are kept between norm and sum."""
 BUFFER = 1 << 19
 """Patches are copied out this many numbers at a time: they stay in the cache until the product."""
@@ -74,6 +77,9 @@ class Convolved:
 
     def squares(self, metric: Metric | None = None, groups: Groups | None = None) -> Tensor:
         way = self._way(metric is None and groups is None)
+        if metric is not None and groups is None and way == "write" and self._is_small():
+            errors = self.errors.flatten(2).mT
+            return few_squares(errors, self._all_patches().mT, metric)
         if way == "keep" and self._kept is None:
             self._kept = self.explicit(slice(None))
         if self._kept is not None:
@@ -87,11 +93,10 @@ class Convolved:
     def _way(self, may_gram: bool) -> Way:
         """The cheapest way, in nanoseconds per record beyond the sum that has to be computed anyway."""
         places, channels = prod(self.errors.shape[2:]), self.inputs.shape[1]
-        written = 0.7 * self.size
-        costs: dict[Way, float] = {"keep": written}
-        if self.records * self.size > KEPT:
-            product = places * self.size / 30
-            costs = {"write": written + product}
+        numbers = self.records * self.size
+        costs: dict[Way, float] = {"write": (0.4 + places / 30) * self.size}
+        if numbers <= MOST_KEPT:
+            costs["keep"] = (0.7 if numbers <= KEPT else 4.0) * self.size  # fresh memory is slow
         if may_gram and self.geometry.groups == 1:
             own = places**2 * self.errors.shape[1] / 30
             costs["patches"] = own + places**2 * self.inside / 30 + places * self.inside
@@ -136,8 +141,15 @@ class Convolved:
                 torch.bmm(error, seen.mT, out=out[at:end].view(-1, each, inside))
         return out.view(count, -1)
 
+    def _is_small(self) -> bool:
+        """Few places and no groups: deep layers, whose kernels are large and whose images are not."""
+        return prod(self.errors.shape[2:]) <= FEW and self.geometry.groups == 1
+
+    def _all_patches(self) -> Tensor:
+        return self._patches(self._padded()).reshape(self.records, self.inside, -1)
+
     def _gram_of_patches(self) -> Tensor:
-        seen = self._patches(self._padded()).reshape(self.records, self.inside, -1)
+        seen = self._all_patches()
         return seen.mT @ seen
 
     def _gram_of_pixels(self) -> Tensor:
@@ -163,6 +175,11 @@ class Convolved:
             return
         g = self.geometry
         weighted = self.errors * factors.view(-1, *[1] * (self.errors.dim() - 1))
+        if self._is_small():  # one product over all records is faster than the convolution's own
+            seen = self._patches(self._padded()).movedim(0, 1 + len(g.kernel)).reshape(self.inside, -1)
+            error = weighted.transpose(0, 1).reshape(self.errors.shape[1], -1)
+            torch.mm(error, seen.T, out=out.view(-1, self.inside))
+            return
         like = out.view(self.errors.shape[1], -1, *g.kernel)
         zeros = [0] * len(g.kernel)
         _, gradient, _ = torch.ops.aten.convolution_backward(

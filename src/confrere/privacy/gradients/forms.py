@@ -13,8 +13,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 24
-"""At most this many numbers of explicit gradients are held at a time when they are not kept."""
+CHUNK = 1 << 20
+"""About this many numbers of explicit gradients are held at a time when they are not kept: more would
+be fresh memory from the operating system each time, which costs more than the arithmetic."""
+
+KEPT = 1 << 23
+"""At most this many numbers of explicit gradients are kept between norm and sum."""
+
+FEW = 4
+"""Up to this many positions, pairs of them are cheaper than gradients written out."""
 
 IN_CACHE = 1 << 18
 """Numbers that are worked on together, so that they are still in the cache for the next operation."""
@@ -86,7 +93,8 @@ class RecordGradients(Protocol):
 
 def row_squares(x: Tensor) -> Tensor:
     """Squared length of each row."""
-    return torch.linalg.vector_norm(x.flatten(1), dim=1).square_()
+    lengths: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
+    return lengths.square_()
 
 
 def gram_squares(errors: Tensor, inputs: Tensor) -> Tensor:
@@ -162,12 +170,12 @@ def squares_in_chunks(
 def unit_chunks(groups: Groups, step: int, records: int) -> Iterator[Tensor]:
     """Units a few at a time, so that their records stay within the step where possible."""
     units = max(1, step // max(1, groups.rows.shape[1]))
-    yield from groups.rows.split(units)
+    yield from torch.split(groups.rows, units)
 
 
 def _sum_in_chunks(explicit: Callable[[slice | Tensor], Tensor], rows: Tensor, step: int) -> Tensor:
     total = explicit(rows[:step]).sum(0)
-    for part in rows[step:].split(step) if len(rows) > step else ():
+    for part in torch.split(rows[step:], step) if len(rows) > step else ():
         total = total + explicit(part).sum(0)
     return total
 
@@ -202,8 +210,10 @@ class Outer:
             errors = groups.gather(errors).flatten(1, 2)
             inputs = groups.gather(inputs).flatten(1, 2)
         count, positions = errors.shape[:2]
+        if metric is not None and positions <= FEW:
+            return few_squares(errors, inputs, metric)
         if positions == 1:
-            return _outer_squares(errors[:, 0], inputs[:, 0], metric)
+            return row_squares(errors) * row_squares(inputs)
         gram = positions * (errors.shape[2] + inputs.shape[2])
         if metric is None and gram < self.size:
             return gram_squares(errors @ errors.mT, inputs @ inputs.mT)
@@ -217,7 +227,7 @@ class Outer:
 
     def _keep(self) -> Tensor | None:
         """The gradients written out once, where that is small."""
-        if self._kept is None and self.records * self.size <= CHUNK // 2:
+        if self._kept is None and self.records * self.size <= KEPT:
             self._kept = self.errors.mT @ self.inputs
         return self._kept
 
@@ -236,21 +246,39 @@ class Outer:
         return Outer(blank(self.errors, bad), blank(self.inputs, bad))
 
 
-def _outer_squares(errors: Tensor, inputs: Tensor, metric: Metric | None) -> Tensor:
-    """Lengths of error ⊗ input: |e|²·|x|², or e²·W·x² − 2·e·(W∘m)·x + Σ W∘m² under a metric."""
-    if metric is None:
-        return row_squares(errors) * row_squares(inputs)
-    weight = metric.weight.view(errors.shape[1], inputs.shape[1])
+def few_squares(errors: Tensor, inputs: Tensor, metric: Metric) -> Tensor:
+    """Lengths under a metric of Σ over a few positions of error ⊗ input, by products alone.
+
+    Σ W∘(g − m)² = Σ over pairs (t, u) of (e_t∘e_u)·W·(x_t∘x_u) − 2·Σ over t of e_t·(W∘m)·x_t + Σ W∘m².
+    The terms can cancel, so a bound on their rounding error is included.
+    """
+    records, positions, outputs = errors.shape
+    weight = metric.weight.view(outputs, inputs.shape[2])
     pull = weight * metric.centre.view_as(weight)
-    if errors.shape[1] > inputs.shape[1]:  # the product with the smaller result
-        spread = torch.linalg.vecdot(errors.square() @ weight, inputs.square())
-        along = torch.linalg.vecdot(errors @ pull, inputs).mul_(2)
+    if positions == 1:
+        first, second, twice = (errors.square(), inputs.square(), None)
     else:
-        spread = torch.linalg.vecdot(inputs.square() @ weight.T, errors.square())
-        along = torch.linalg.vecdot(inputs @ pull.T, errors).mul_(2)
-    offset = torch.linalg.vecdot(pull.view(-1), metric.centre.reshape(-1))
-    total = spread + offset
-    return (total - along).clamp_(min=0) + EXPANSION * (total + along.abs())
+        t, u = torch.triu_indices(positions, positions).unbind()
+        first, second = errors[:, t] * errors[:, u], inputs[:, t] * inputs[:, u]
+        twice = torch.where(t == u, 1.0, 2.0).to(errors.dtype)
+    pairs = _bilinear(first, weight, second)
+    if twice is not None:
+        pairs = pairs * twice
+    along = _bilinear(errors, pull, inputs).sum(1).mul_(2)
+    offset = torch.dot(pull.view(-1), metric.centre.reshape(-1))
+    spread = pairs.sum(1)
+    terms = (spread if positions == 1 else pairs.abs().sum(1)) + along.abs() + offset
+    return (spread - along).add_(offset).clamp_(min=0).add_(terms, alpha=EXPANSION)
+
+
+def _bilinear(left: Tensor, matrix: Tensor, right: Tensor) -> Tensor:
+    """left·matrix·right for each record and position; the product with the smaller result is taken."""
+    rows = left.flatten(0, 1), right.flatten(0, 1)
+    if left.shape[2] > right.shape[2]:
+        found: Tensor = torch.linalg.vecdot(rows[0] @ matrix, rows[1])
+    else:
+        found = torch.linalg.vecdot(rows[1] @ matrix.T, rows[0])
+    return found.view(left.shape[:2])
 
 
 @dataclass(frozen=True)

@@ -211,11 +211,13 @@ class Recorder:
             return self.nothing()
         if not losses.requires_grad:
             raise UnsafeModule("the losses do not depend on any trainable parameter")
-        edges = [use.edge for use in uses]
+        edges: list[Any] = [use.edge for use in uses]
         if self._unprobed and self._records > 1:
             self._unprobed = not _probe(losses, uses)
         watched = list(self._parameters.values())
-        found = torch.autograd.grad(losses.sum(), [*edges, *watched], allow_unused=True)
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+            losses.sum(), [*edges, *watched], allow_unused=True
+        )
         strays = [n for n, g in zip(self._parameters, found[len(edges) :], strict=True) if g is not None]
         if strays:
             raise UnsafeModule(
@@ -248,7 +250,9 @@ def _probe(losses: Tensor, uses: list[_Use]) -> bool:
     if not len(finite):
         return False
     at = int(finite[0])
-    errors = torch.autograd.grad(losses[at], [u.edge for u in uses], retain_graph=True, allow_unused=True)
+    errors: tuple[Tensor | None, ...] = torch.autograd.grad(
+        losses[at], [u.edge for u in uses], retain_graph=True, allow_unused=True
+    )
     for use, error in zip(uses, errors, strict=True):
         if error is None:
             continue

@@ -27,7 +27,7 @@ class LSTMSteps(torch.autograd.Function):
             now[:, : 2 * size].sigmoid_()
             now[:, 2 * size : 3 * size].tanh_()
             now[:, 3 * size :].sigmoid_()
-            i, f, g, o = now.split(size, 1)
+            i, f, g, o = now.chunk(4, 1)
             torch.mul(f, previous, out=cells[t])
             previous = cells[t].addcmul_(i, g)
             torch.tanh(previous, out=squashed[t])
@@ -40,7 +40,7 @@ class LSTMSteps(torch.autograd.Function):
         error, last_error = errors
         gates, c, cells, squashed, weight = ctx.saved_tensors
         steps, records, size = cells.shape
-        i, f, g, o = gates.split(size, 2)
+        i, f, g, o = gates.chunk(4, 2)
         before = torch.cat([c.unsqueeze(0), cells[:-1]])
         # derivative of the cell state (first three) and of the output (fourth) by each gate's sum
         slopes = torch.empty_like(gates).view(steps, records, 4, size)
@@ -116,7 +116,7 @@ class GRUSteps(torch.autograd.Function):
         error = errors[0]
         gates, first, outputs, news, weight = ctx.saved_tensors
         steps, records, size = outputs.shape
-        r, z, n = gates.split(size, 2)
+        r, z, n = gates.chunk(3, 2)
         before = torch.cat([first.unsqueeze(0), outputs[:-1]])
         by_z = (before - n) * z * (1 - z)
         by_n = (1 - z) * (1 - n * n)

@@ -139,7 +139,8 @@ def _zeros(layer: nn.RNNBase, input: Any) -> Tensor:
     if input.dim() != 3:
         raise UnsafeModule(f"a recurrent layer needs a batch of sequences, not shape {tuple(input.shape)}")
     count = layer.num_layers * (2 if layer.bidirectional else 1)
-    return input.new_zeros(count, input.shape[0 if layer.batch_first else 1], layer.hidden_size)
+    records = input.shape[0 if layer.batch_first else 1]
+    return torch.zeros(count, records, layer.hidden_size, dtype=input.dtype)
 
 
 @rewrite(nn.LSTM, accepts=_accepts)
