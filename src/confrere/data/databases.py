@@ -66,8 +66,9 @@ def _connection(url: str, query: str) -> Iterator[tuple[Any, Any, str]]:
             if parsed.get_backend_name() == "postgresql":
                 connection = connection.execution_options(postgresql_readonly=True)
             yield connection, sqlalchemy.text(query), name
-    except exc.SQLAlchemyError as error:
-        cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    except (exc.SQLAlchemyError, pd.errors.DatabaseError) as error:
+        inner = error.__cause__ if isinstance(error, pd.errors.DatabaseError) else error
+        cause = str(getattr(inner, "orig", None) or error).strip().splitlines()[0]
         raise DataError(f"{name}: {cause}") from None
     finally:
         engine.dispose()

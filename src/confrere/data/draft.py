@@ -139,7 +139,8 @@ def _category(name: str, values: pd.Series[Any]) -> Column:
 
 def _round_range(numbers: pd.Series[Any]) -> tuple[float, float]:
     """Outward to one significant digit: less of the extreme records shows, and others' values fit."""
-    low, high = float(numbers.min()), float(numbers.max())
+    numbers = numbers[np.isfinite(numbers)]
+    low, high = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
     span = max(abs(low), abs(high), 1e-9)
     step = 10.0 ** math.floor(math.log10(span))
     bottom = 0.0 if low >= 0 else math.floor(low / step) * step

@@ -249,7 +249,7 @@ def _one_hot(
         texts = texts.str.slice(0, column.prefix)
     if column.spellings:
         texts = texts.replace(dict(column.spellings))
-    codes = np.asarray(pd.Categorical(texts, categories=list(column.categories)).codes, dtype=np.int64)
+    codes = pd.Index(column.categories, dtype=object).get_indexer(pd.Index(texts)).astype(np.int64)
     gaps = texts.isna().to_numpy()
     strange = (codes < 0) & ~gaps
     width = len(column.categories)

@@ -104,7 +104,7 @@ def _classes(frame: pd.DataFrame, label: Label, series: pd.Series[Any]) -> NDArr
             f"{place(frame, at, label.column)}: {texts.iloc[at]!r} is not a class of the label "
             f"({', '.join(label.classes)}); not known: {some(sorted(set(texts[strange])))}"
         )
-    codes = pd.Categorical(found, categories=list(label.classes)).codes.astype(np.float64)
+    codes = pd.Index(label.classes, dtype=object).get_indexer(pd.Index(found)).astype(np.float64)
     return np.where(codes < 0, np.nan, codes)
 
 

@@ -57,7 +57,7 @@ class Column:
     """The reference interval: scaled to −1 … 1. Without it the range is."""
     scale: Literal["linear", "log"] = "linear"
     marks: bool = False
-    """Also whether a number is above or below the usual interval, as laboratories print it beside a result."""
+    """Also whether a number is above or below the usual interval, as laboratories print it."""
     categories: tuple[str, ...] = ()
     """For a flag: how no and yes are written, in this order."""
     spellings: tuple[tuple[str, str], ...] = ()

@@ -82,26 +82,41 @@ def iid(people: People, sites: int, rng: Generator) -> list[Indices]:
 
 
 def p_major(people: People, sites: int, rng: Generator, p: float = 0.8, records: int = 0) -> list[Indices]:
-    """Each site has one class in the share `p`; the rest comes from the other classes alike (002)."""
+    """Each site has one class in the share `p`; the rest comes from the other classes alike (002).
+
+    Without `records`, sites are as large as the rarest majority class allows.
+    """
     _between("p", p, 0.0, 1.0)
-    count = records or len(people) // sites
-    kinds = np.unique(people.classes)
-    left = {int(c): list(rng.permutation(np.flatnonzero(people.classes == c))) for c in kinds}
-    majors = [int(c) for c in _majors(kinds, sites, rng)]
+    kinds, available = np.unique(people.classes, return_counts=True)
+    majors = _majors(kinds, sites, rng)
+    if records:
+        return _drawn(people, majors, rng, p, records)
+    wanted = np.array([majors.count(int(c)) * p for c in kinds])
+    most = int(min(len(people) / sites, *(available[wanted > 0] / wanted[wanted > 0])))
+    while most > 1:
+        try:
+            return _drawn(people, majors, rng, p, most)
+        except DataError:
+            most = int(most * 0.95)
+    raise DataError(f"{len(people)} records are too few for {sites} sites with a class in the share {p:g}")
+
+
+def _drawn(people: People, majors: list[int], rng: Generator, p: float, count: int) -> list[Indices]:
+    kinds = [int(c) for c in np.unique(people.classes)]
+    left = {c: [int(i) for i in rng.permutation(np.flatnonzero(people.classes == c))] for c in kinds}
     out = []
     for k, major in enumerate(majors):
-        others = [int(c) for c in kinds if int(c) != major]
+        others = [c for c in kinds if c != major]
         drawn = rng.choice(others, size=count - round(p * count)) if others else np.zeros(0, dtype=np.int64)
         wanted = {major: count - len(drawn), **{c: int((drawn == c).sum()) for c in others}}
         members: list[int] = []
         for c, many in wanted.items():
             if many > len(left[c]):
                 raise DataError(
-                    f"site {k + 1} of {sites} needs {many} records of class {c}, "
-                    f"and {len(left[c])} are left; "
-                    "ask for fewer sites or fewer records per site"
+                    f"site {k + 1} of {len(majors)} needs {many} records of class {c}, "
+                    f"and {len(left[c])} are left; ask for fewer sites or fewer records per site"
                 )
-            members += [int(i) for i in left[c][:many]]
+            members += left[c][:many]
             del left[c][:many]
         out.append(np.array(sorted(members), dtype=np.int64))
     return out

@@ -20,19 +20,20 @@ YES = ("1", "t", "true", "y", "yes", "ja", "oui", "si", "present", "positive", "
 def as_text(series: pd.Series[Any], missing: tuple[str, ...] = ()) -> pd.Series[Any]:
     """Stripped strings, None where there is nothing; a whole number has no decimal point."""
     if pd.api.types.is_bool_dtype(series):
-        out = series.map({True: "true", False: "false"}).astype(object)
+        texts = [None if _nothing(x) else str(bool(x)).lower() for x in series]
     elif pd.api.types.is_numeric_dtype(series):
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) < 1e15)
-        out = pd.Series(
-            [str(int(x)) if w else repr(float(x)) for x, w in zip(numbers, whole, strict=True)], dtype=object
-        )
-        out[np.isnan(numbers)] = None
+        texts = [None if np.isnan(x) else _number_text(float(x)) for x in numbers]
     else:
-        out = series.astype(object).map(lambda x: None if _nothing(x) else str(x).strip())
-    out.index = series.index
-    out = out.astype(object)
-    return out.where(~out.isin([*GAPS, *missing]), None)
+        texts = [None if _nothing(x) else str(x).strip() for x in series]
+    codes = {*GAPS, *missing}
+    values = np.empty(len(texts), dtype=object)
+    values[:] = [None if t in codes else t for t in texts]
+    return pd.Series(values, index=series.index, dtype=object)
+
+
+def _number_text(x: float) -> str:
+    return str(int(x)) if abs(x) < 1e15 and x == int(x) else repr(x)
 
 
 def _nothing(x: object) -> bool:
