@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from confrere.core.errors import PrivacyError
 from confrere.privacy.gradients import Groups, Layout, Metric, Recorded, Recorder
+from confrere.privacy.gradients.microbatch import microbatches
 
 ClipState = Mapping[str, Tensor]
 Noise = Callable[[int, float], Tensor]
@@ -218,13 +219,13 @@ class AdaCliP:
     def sum(self, recorded: Recorded, state: ClipState, units: Tensor | None = None) -> ClippedSum:
         groups = _groups(units)
         mean = state["mean"].to(recorded.dtype)
-        squared_width = _squared_width(state["scale"].to(recorded.dtype))
-        weights = recorded.layout.split(squared_width.reciprocal())
+        weight = _squared_width(state["scale"].to(recorded.dtype)).reciprocal_()
+        weights = recorded.layout.split(weight)
         centres = recorded.layout.split(mean)
         metrics = {name: Metric(weights[name], centres[name]) for name in recorded.layout.names}
         squares = recorded.squares(metrics, groups)
         clipped = _sum_scaled(recorded, squares, self.norm, groups, centre=mean)
-        clipped.flat.div_(squared_width.sqrt_())
+        clipped.flat.mul_(weight.sqrt_())
         return clipped
 
     def sensitivity(self, state: ClipState) -> float:
@@ -347,7 +348,7 @@ def clipped_sum(
     if limit is None or count <= limit:
         return clipping.sum(record(slice(0, count)), state, units)
     total: ClippedSum | None = None
-    for part in _slices(count, limit) if units is None else _whole_units(units, limit):
+    for part in microbatches(count, limit, units):
         if isinstance(part, Tensor) and len(part) > limit:  # one unit, too large for a micro-batch
             pieces = (record(rows) for rows in torch.split(part, limit))
             whole = torch.stack([p.total() for p in pieces]).sum(0)
@@ -358,25 +359,6 @@ def clipped_sum(
         total = found if total is None else total + found
     assert total is not None
     return total
-
-
-def _slices(count: int, limit: int) -> list[slice]:
-    return [slice(at, min(at + limit, count)) for at in range(0, count, limit)]
-
-
-def _whole_units(units: Tensor, limit: int) -> list[Tensor]:
-    """Rows in parts of at most `limit`, none of which splits a unit, unless it is the unit alone."""
-    groups = Groups.of(units)
-    parts: list[list[Tensor]] = [[]]
-    filled = 0
-    for row in groups.rows:
-        rows = row[row < len(units)]
-        if filled and filled + len(rows) > limit:
-            parts.append([])
-            filled = 0
-        parts[-1].append(rows)
-        filled += len(rows)
-    return [torch.cat(part) for part in parts]
 
 
 def _positive(**options: float) -> None:
@@ -413,10 +395,11 @@ def _sum_scaled(
     recorded: Recorded, squares: Tensor, norm: float, groups: Groups | None, centre: Tensor | None = None
 ) -> ClippedSum:
     """Σ factor·(gradient − centre) over the units, each factor such that no unit exceeds the norm."""
-    bad = ~torch.isfinite(squares)
-    dropped = int(bad.sum())
     factors = _factors(squares, norm)
-    if dropped:
+    dropped = 0
+    if not math.isfinite(float(squares.sum())):
+        bad = ~torch.isfinite(squares)
+        dropped = int(bad.sum())
         recorded = _without(recorded, bad, groups)
         factors.masked_fill_(bad, 0)
     flat = recorded.weighted_sum(_per_record(factors, groups))

@@ -252,7 +252,7 @@ def few_squares(errors: Tensor, inputs: Tensor, metric: Metric) -> Tensor:
     Σ W∘(g − m)² = Σ over pairs (t, u) of (e_t∘e_u)·W·(x_t∘x_u) − 2·Σ over t of e_t·(W∘m)·x_t + Σ W∘m².
     The terms can cancel, so a bound on their rounding error is included.
     """
-    records, positions, outputs = errors.shape
+    positions, outputs = errors.shape[1:]
     weight = metric.weight.view(outputs, inputs.shape[2])
     pull = weight * metric.centre.view_as(weight)
     if positions == 1:
