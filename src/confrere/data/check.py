@@ -70,7 +70,7 @@ class Report:
 
 def check(source: Source, schema: Schema) -> Report:
     """Compare a file with a schema; only a file that cannot be read at all is an error."""
-    frame = translate(source.read(), schema, source.rename)
+    frame = translate(source.read(schema), schema, source.rename)
     findings = [_label(frame, schema), *_patient(frame, schema)]
     findings += [_column(frame, c, schema, source) for c in schema.columns]
     known = {

@@ -11,7 +11,7 @@ import itertools
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,14 @@ class Dialect:
     encoding: str
     decimal: str = "."
     names: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    """Columns whose fields stay as they are written: «007» is not 7 where it is a code."""
     notes: tuple[str, ...] = ()
 
 
-def dialect(path: Path, delimiter: str = "", encoding: str = "", decimal: str = "") -> Dialect:
+def dialect(
+    path: Path, delimiter: str = "", encoding: str = "", decimal: str = "", texts: Sequence[str] = ()
+) -> Dialect:
     """What was stated, and for the rest what the beginning of the file shows."""
     found = _encoding(path, encoding)
     try:
@@ -66,7 +70,8 @@ def dialect(path: Path, delimiter: str = "", encoding: str = "", decimal: str = 
         decimal = "," if best != "," and any(_DECIMAL_COMMA.fullmatch(c.strip(' "')) for c in cells) else "."
         if decimal == ",":
             found = replace(found, notes=(*found.notes, "numbers are written with a decimal comma"))
-    return replace(found, delimiter=best, decimal=decimal, names=names)
+    verbatim = tuple(name for name in names if name in set(texts))
+    return replace(found, delimiter=best, decimal=decimal, names=names, texts=verbatim)
 
 
 def read_delimited(
@@ -74,7 +79,10 @@ def read_delimited(
 ) -> pd.DataFrame:
     """The whole file, or its first `rows` records."""
     with _parsing(path, how):
-        frame = pd.read_csv(path, **_options(how, columns), nrows=rows)
+        try:
+            frame = pd.read_csv(path, **_options(how, columns), nrows=rows)
+        except pd.errors.DtypeWarning:  # some blocks of a column look like numbers and others do not
+            frame = pd.read_csv(path, **_options(how, columns), nrows=rows, low_memory=False)
     _require_whole_lines(path, how, frame, everything=rows is None)
     if frame.empty:
         raise DataError(f"{path.name}: has column names, but no record")
@@ -86,7 +94,8 @@ def stream_delimited(
 ) -> Iterator[pd.DataFrame]:
     """The file in pieces of `rows` records; the index goes on counting."""
     seen = 0
-    with _parsing(path, how), pd.read_csv(path, **_options(how, columns), chunksize=rows) as pieces:
+    options = _options(how, columns) | {"chunksize": rows, "low_memory": False}
+    with _parsing(path, how), pd.read_csv(path, **options) as pieces:
         for piece in pieces:
             seen += len(piece)
             yield _origin(path, how).attach(piece)
@@ -107,8 +116,7 @@ def _options(how: Dialect, columns: list[str] | None) -> dict[str, Any]:
         "keep_default_na": False,
         "na_values": list(GAPS),
         "usecols": columns,
-        "skipinitialspace": True,
-        "low_memory": False,
+        "dtype": dict.fromkeys(how.texts, str),
     }
 
 
@@ -122,6 +130,7 @@ class _parsing:
     def __enter__(self) -> None:
         self.quiet.__enter__()
         warnings.simplefilter("error", pd.errors.ParserWarning)
+        warnings.simplefilter("error", pd.errors.DtypeWarning)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.quiet.__exit__(None, None, None)

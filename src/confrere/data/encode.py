@@ -71,15 +71,14 @@ def encode_table(
     frame = _without_repeats(frame, schema, notes)
     targets, labelled = encode_label(frame, schema.label, notes)
     frame = frame[labelled] if not labelled.all() else frame
-    blocks = []
+    inputs = np.empty((len(frame), sum(len(c.features) for c in schema.columns)), dtype=np.float32)
+    start = 0
     for column in schema.columns:
-        blocks.append(
-            _encode_column(frame, column, schema, (units or {}).get(column.name, ""), folder, notes)
-        )
-    inputs = np.concatenate(blocks, axis=1) if blocks else np.zeros((len(frame), 0), np.float32)
-    if len(schema.inputs) > 1:
-        inputs = inputs.reshape(len(frame), *schema.inputs)
-    tensor = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
+        unit = (units or {}).get(column.name, "")
+        block = _encode_column(frame, column, schema, unit, folder, notes)
+        inputs[:, start : start + block.shape[1]] = block
+        start += block.shape[1]
+    tensor = torch.from_numpy(inputs.reshape(len(frame), *schema.inputs))
     records = Records(tensor, torch.from_numpy(targets), _units(frame, schema, notes))
     if not one_class and records.targets.dtype == torch.int64 and len(torch.unique(records.targets)) < 2:
         only = task_of(schema).classes[int(records.targets[0])] if len(records) else "none"
@@ -114,6 +113,14 @@ def translate(frame: pd.DataFrame, schema: Schema, rename: Mapping[str, str], si
     if len(twice):
         raise DataError(f"{origin_of(frame).name}: two columns would both be {twice[0]!r} after renaming")
     return out
+
+
+def written_names(schema: Schema, rename: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns, by their names in a file, whose fields are codes rather than numbers."""
+    kinds = ("category", "text", "image")
+    known = {schema.patient, schema.site, *(c.name for c in schema.columns if c.kind in kinds)}
+    also = {a for c in schema.columns if c.kind in kinds for a in c.also}
+    return tuple(sorted({*known, *also, *(old for old, new in rename.items() if new in known)} - {""}))
 
 
 def _without_repeats(frame: pd.DataFrame, schema: Schema, notes: list[str]) -> pd.DataFrame:

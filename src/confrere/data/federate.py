@@ -12,7 +12,7 @@ import torch
 
 from confrere.core.errors import DataError, StudyError
 from confrere.data.derive import missing_sources
-from confrere.data.encode import encode_table, translate
+from confrere.data.encode import encode_table, translate, written_names
 from confrere.data.labels import task_of
 from confrere.data.origin import origin_of, some
 from confrere.data.partition import FRACTIONS, Fractions, split_indices
@@ -41,9 +41,11 @@ class Source:
     stream: bool = False
     declared: int = 0
 
-    def read(self) -> pd.DataFrame:
+    def read(self, schema: Schema | None = None) -> pd.DataFrame:
+        """The records; codes and categories of the schema stay as they are written."""
+        texts = written_names(schema, self.rename) if schema else ()
         return read(self.data, query=self.query, delimiter=self.delimiter, encoding=self.encoding,
-                    decimal=self.decimal, sheet=self.sheet, limit=self.limit)  # fmt: skip
+                    decimal=self.decimal, sheet=self.sheet, limit=self.limit, texts=texts)  # fmt: skip
 
 
 def of_files(
@@ -62,10 +64,10 @@ def of_files(
     if len(known) == 1 and schema.site:
         only = next(iter(known.values()))
         return by_site(
-            only.read(), schema, name=name, seed=seed, split=split, source=only, one_class=one_class
+            only.read(schema), schema, name=name, seed=seed, split=split, source=only, one_class=one_class
         )
     streamed = {site: s for site, s in known.items() if s.stream}
-    frames = {site: s.read() for site, s in known.items() if not s.stream}
+    frames = {site: s.read(schema) for site, s in known.items() if not s.stream}
     if streamed and schema.missing_columns == "common":
         raise StudyError(
             'missing_columns = "common" needs all files in memory; it cannot be used with stream'

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from confrere.core.errors import DataError
-from confrere.data.encode import Encoded, encode_table
+from confrere.data.encode import Encoded, encode_table, written_names
 from confrere.data.records import Records
 from confrere.data.schema import Schema
 from confrere.data.tables import chunks
@@ -58,7 +58,7 @@ def encode_stream(
     notes: dict[str, None] = {}
     count = 0
     with tempfile.NamedTemporaryFile(prefix="confrere-", dir=into) as out:
-        for piece in _pieces(source, rows):
+        for piece in _pieces(source, rows, written_names(schema, rename or {})):
             encoded = encode_table(piece, schema, site, rename=rename, units=units, folder=folder)
             records = encoded.records
             out.write(records.inputs.reshape(len(records), width).numpy().tobytes())
@@ -92,7 +92,7 @@ def _mapped(file: IO[bytes], shape: tuple[int, ...]) -> torch.Tensor:
     return torch.from_numpy(np.memmap(file.name, dtype=np.float32, mode="r+", shape=shape))
 
 
-def _pieces(source: Streamed, rows: int) -> Iterator[pd.DataFrame]:
+def _pieces(source: Streamed, rows: int, texts: Sequence[str]) -> Iterator[pd.DataFrame]:
     if isinstance(source.data, pd.DataFrame):
         raise DataError("a table that is already in memory cannot be streamed")
     if "://" in str(source.data):
@@ -101,6 +101,7 @@ def _pieces(source: Streamed, rows: int) -> Iterator[pd.DataFrame]:
         "delimiter": source.delimiter,
         "encoding": source.encoding,
         "decimal": source.decimal,
+        "texts": texts,
     }
     return chunks(source.data, rows, **how)
 

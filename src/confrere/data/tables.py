@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,12 @@ def read(
     decimal: str = "",
     sheet: str = "",
     columns: list[str] | None = None,
+    texts: Sequence[str] = (),
     limit: int = LIMIT,
 ) -> pd.DataFrame:
     """The records of a file, a database query or a frame. `limit` is in bytes.
+
+    `texts` names columns of a text file that are codes and stay as they are written («007» is not 7).
 
     What had to be found out about the file, such as its encoding, is said in `frame.attrs["notes"]`.
     """
@@ -56,19 +59,21 @@ def read(
         from confrere.data.binary import read_numpy
 
         return read_numpy(path)
-    how = delimited(path, delimiter, encoding, decimal)
+    how = delimited(path, delimiter, encoding, decimal, texts)
     frame = read_delimited(path, how, columns)
     frame.attrs["notes"] = list(how.notes)
     return frame
 
 
-def delimited(path: Path, delimiter: str = "", encoding: str = "", decimal: str = "") -> Dialect:
+def delimited(
+    path: Path, delimiter: str = "", encoding: str = "", decimal: str = "", texts: Sequence[str] = ()
+) -> Dialect:
     """How a text file is written; packed files must be unpacked first."""
     if path.suffix.lower() in (".gz", ".zip", ".bz2", ".xz", ".7z"):
         raise DataError(f"{path.name}: is packed; unpack it first")
     if path.suffix.lower() == ".xls":
         raise DataError(f"{path.name}: is an Excel file of the old kind; save it as .xlsx")
-    return dialect(path, delimiter, encoding, decimal)
+    return dialect(path, delimiter, encoding, decimal, texts)
 
 
 def existing(source: str | Path, limit: int) -> Path:

@@ -18,26 +18,29 @@ YES = ("1", "t", "true", "y", "yes", "ja", "oui", "si", "present", "positive", "
 
 
 def as_text(series: pd.Series[Any], missing: tuple[str, ...] = ()) -> pd.Series[Any]:
-    """Stripped strings, None where there is nothing; a whole number has no decimal point."""
-    if pd.api.types.is_bool_dtype(series):
-        texts = [None if _nothing(x) else str(bool(x)).lower() for x in series]
-    elif pd.api.types.is_numeric_dtype(series):
-        numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        texts = [None if np.isnan(x) else _number_text(float(x)) for x in numbers]
-    else:
-        texts = [None if _nothing(x) else str(x).strip() for x in series]
-    codes = {*GAPS, *missing}
-    values = np.empty(len(texts), dtype=object)
-    values[:] = [None if t in codes else t for t in texts]
-    return pd.Series(values, index=series.index, dtype=object)
+    """Stripped strings, None where there is nothing; a whole number has no decimal point.
+
+    Each different value is looked at once, so a column of few categories is quick however long it is.
+    """
+    codes, kinds = pd.factorize(series)
+    gaps = {*GAPS, *missing}
+    texts = np.empty(len(kinds) + 1, dtype=object)  # the last place, for code -1, stays None
+    for i, kind in enumerate(kinds):
+        text = _text(kind)
+        texts[i] = None if text in gaps else text
+    return pd.Series(texts[codes], index=series.index, dtype=object)
+
+
+def _text(x: Any) -> str:
+    if isinstance(x, bool | np.bool_):
+        return str(bool(x)).lower()
+    if isinstance(x, int | float | np.number):
+        return _number_text(float(x)) if not isinstance(x, int | np.integer) else str(int(x))
+    return str(x).strip()
 
 
 def _number_text(x: float) -> str:
-    return str(int(x)) if abs(x) < 1e15 and x == int(x) else repr(x)
-
-
-def _nothing(x: object) -> bool:
-    return x is None or x is pd.NA or x is pd.NaT or (isinstance(x, float) and np.isnan(x))
+    return str(int(x)) if abs(x) < 1e15 and x.is_integer() else repr(x)
 
 
 def as_numbers(frame: pd.DataFrame, series: pd.Series[Any], column: Column) -> NDArray[np.float64]:

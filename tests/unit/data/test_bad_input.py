@@ -193,3 +193,11 @@ def test_a_site_column_with_gaps_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "age,sick,site\n1,yes,a\n2,no,\n")
     with pytest.raises(DataError, match="1 records have no site"):
         of_files({"all": Source(path)}, schema)
+
+
+def test_a_code_with_a_leading_zero_stays_as_it_is_written(tmp_path: Path) -> None:
+    postcode = Column("postcode", kind="category", prefix=2, categories=("01", "80"))
+    schema = Schema(label=SCHEMA.label, columns=(postcode,))
+    path = written(tmp_path, "postcode,sick\n01067,yes\n80331,no\n01069,no\n80333,yes\n")
+    sites = of_files({"a": path, "b": path}, schema).sites
+    assert sites["a"].all.inputs[:, :2].sum(dim=0).tolist() == [2, 2]

@@ -66,7 +66,20 @@ def test_a_drafted_range_does_not_show_the_largest_record(ward: pd.DataFrame) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["PatientID", "patient id", "dob", "Date of Birth", "surname", "LastName", "MRN", "zip_code", "E-mail", "address", "phone", "latitude"],
+    [
+        "PatientID",
+        "patient id",
+        "dob",
+        "Date of Birth",
+        "surname",
+        "LastName",
+        "MRN",
+        "zip_code",
+        "E-mail",
+        "address",
+        "phone",
+        "latitude",
+    ],
 )
 def test_columns_that_tell_who_somebody_is_are_refused_until_the_schema_says_otherwise(name: str) -> None:
     assert looks_identifying(name)
