@@ -12,6 +12,7 @@ import torch
 
 from confrere.core.errors import DataError, StudyError
 from confrere.data.derive import missing_sources
+from confrere.data.draft import UNDECIDED, draft
 from confrere.data.encode import encode_table, translate, written_names
 from confrere.data.labels import task_of
 from confrere.data.origin import origin_of, some
@@ -50,21 +51,37 @@ class Source:
 
 def of_files(
     sources: Mapping[str, Source | str | Path | pd.DataFrame],
-    schema: Schema,
+    schema: Schema | None = None,
     *,
     name: str = "own data",
     seed: int = 0,
     split: Fractions = FRACTIONS,
     one_class: bool = False,
+    label: str = "",
 ) -> Federation:
-    """A study's own files: one for each site, or one for all with the schema's site column."""
+    """A study's own files: one for each site, or one for all with the schema's site column.
+
+    Without a schema one is drawn from all files together (`label` names what is predicted). That looks at every
+    site's records at once, so it is fit for a rehearsal inside one building and for nothing else; the
+    federation's notes say so.
+    """
     known = {site: s if isinstance(s, Source) else Source(s) for site, s in sources.items()}
     if not known:
         raise StudyError('there are no sites: name at least one file, such as [sites.a] data = "a.csv"')
+    notes: tuple[str, ...] = ()
+    if schema is None:
+        schema, notes = _drawn_schema(known, label), (REHEARSAL,)
     if len(known) == 1 and schema.site:
         only = next(iter(known.values()))
         return by_site(
-            only.read(schema), schema, name=name, seed=seed, split=split, source=only, one_class=one_class
+            only.read(schema),
+            schema,
+            name=name,
+            seed=seed,
+            split=split,
+            source=only,
+            one_class=one_class,
+            notes=notes,
         )
     streamed = {site: s for site, s in known.items() if s.stream}
     frames = {site: s.read(schema) for site, s in known.items() if not s.stream}
@@ -72,7 +89,26 @@ def of_files(
         raise StudyError(
             'missing_columns = "common" needs all files in memory; it cannot be used with stream'
         )
-    return _assembled(frames, known, schema, name, seed, split, one_class, streamed=streamed)
+    return _assembled(frames, known, schema, name, seed, split, one_class, streamed=streamed, notes=notes)
+
+
+REHEARSAL = (
+    "the schema was drawn from the records of all sites together: fit for a rehearsal in one building only; "
+    "see `confrere schema draft`"
+)
+
+
+def _drawn_schema(sources: Mapping[str, Source], label: str) -> Schema:
+    frames = [s.read().rename(columns=dict(s.rename)) for s in sources.values()]
+    proposal = draft(pd.concat(frames, ignore_index=True), label=label)
+    if proposal.schema.label.column == UNDECIDED:
+        raise StudyError(
+            "which column is to be predicted? Name it, or give a schema: `confrere schema draft`"
+        )
+    if len(sources) > 1 and proposal.schema.site:
+        site = proposal.schema.site
+        return replace(proposal.schema.confirmed(), site="", unused=(*proposal.schema.unused, site))
+    return proposal.schema.confirmed()
 
 
 def by_site(

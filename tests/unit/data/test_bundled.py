@@ -16,9 +16,9 @@ from confrere.data.records import Federation
 
 INSTALLED = ["thyroid", "breast-diagnostic", "digits"]
 SIZES = {
-    "breast-original": (3, 699), "lung": (9, 150), "titanic": (4, 1046), "preterm": (4, 814),
-    "pancreatitis": (3, 599), "medicare": (14, 831), "aids": (4, 2296), "dialysis": (32, 3813), "pbc": (6, 242),
-    "leukaemia": (11, 696), "diabetes": (2, 390), "mnist": (8, 8000), "fashion-mnist": (8, 8000),
+    "breast-original": (3, 699), "lung": (9, 147), "titanic": (4, 1046), "preterm": (4, 814),
+    "pancreatitis": (3, 599), "medicare": (14, 831), "aids": (4, 2298), "dialysis": (32, 3691), "pbc": (6, 250),
+    "leukaemia": (11, 682), "diabetes": (2, 390), "mnist": (8, 8000), "fashion-mnist": (8, 8000),
     "cifar10": (8, 24000), "movie-reviews": (2, 400),
 }  # fmt: skip
 

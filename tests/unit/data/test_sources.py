@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from confrere.core.errors import DataError
+from confrere.core.errors import DataError, StudyError
 from confrere.data.federate import Source, of_files
 from confrere.data.schema import Column, Label, Schema
 from confrere.data.streaming import encode_stream, select_mapped
@@ -191,3 +191,15 @@ def test_names_and_units_of_a_site_are_translated(frame: pd.DataFrame) -> None:
         encode(pounds, schema, rename={"wt_lb": "weight"}, units={"weight": "stone"})
     with pytest.raises(DataError, match="there is no column 'mass'"):
         encode(pounds, schema, rename={"mass": "weight"})
+
+
+def test_own_files_without_a_schema_work_for_a_rehearsal_and_that_is_said(
+    frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    paths = {k: save(frame.iloc[part], _folder(tmp_path / k), "csv") for k, part in
+             {"a": slice(0, 150), "b": slice(150, 300)}.items()}  # fmt: skip
+    opened = of_files(dict(paths), label="sick")
+    assert opened.task.kind == "binary"
+    assert any("rehearsal in one building only" in note for note in opened.notes)
+    with pytest.raises(StudyError, match="which column is to be predicted"):
+        of_files(dict(paths))
