@@ -1,0 +1,179 @@
+"""An attacker's seat: the real training, run again and again, with an ear at the gate of one site."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from confrere.core.custody import Custody, Scalar
+from confrere.core.errors import StudyError
+from confrere.core.events import Journal
+from confrere.core.model import Model
+from confrere.core.params import Params
+from confrere.core.protocols import Finishes
+from confrere.core.seeds import derive
+from confrere.data.records import Federation, Records
+from confrere.learning.engine import Job, Trained, work
+from confrere.learning.evaluate import predict
+from confrere.learning.objectives import supervised_loss
+from confrere.privacy.accounting import Guarantee
+from confrere.privacy.gate import Gate
+from confrere.privacy.ledger import Ledger
+from confrere.runtime.mailbox import Mailbox
+from confrere.runtime.simulate import Simulation
+from confrere.study import Study
+from confrere.transport.memory import Post
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run as an attacker sees it.
+
+    `left` are the models that passed the site's gate, in order; `start` has for each of them the weights that
+    its training began with, where these are known: fresh ones, or a function of what was exchanged before.
+    `inside` are the PRIVATE models, which stayed: no attacker sees them.
+    """
+
+    left: tuple[Model, ...]
+    start: tuple[Params | None, ...]
+    inside: Mapping[str, Model]
+    began: Mapping[str, Params]
+    """What each model that stayed was in its very first step."""
+    claimed: Guarantee | None
+
+
+@dataclass(frozen=True)
+class Tap(Gate):
+    """A gate that keeps a copy of what it let through."""
+
+    passed: list[Model] = field(default_factory=list)
+
+    def admit(
+        self, model: Model | None, scalars: Mapping[str, Scalar] | None = None, *, round: int | None = None
+    ) -> tuple[Model | None, Mapping[str, Scalar]]:
+        out = super().admit(model, scalars, round=round)
+        if out[0] is not None and not (self.passed and self.passed[-1] is out[0]):
+            self.passed.append(out[0])
+        return out
+
+
+class Reseeded:
+    """The plain trainer with other noise, sampling and order in each run; weights start alike in all."""
+
+    def __init__(self) -> None:
+        self.run_number = 0
+        self.watched = ""
+        self.trained: list[tuple[str, Params, Params]] = []
+
+    async def run(self, job: Job) -> Trained:
+        job = replace(job, seed=derive(job.seed, "audit", self.run_number))
+        before = {r: job.networks[r].params() for r in job.objective} if job.site == self.watched else {}
+        out = work(job)
+        self.trained += [(role, start, out.params[role]) for role, start in before.items()]
+        return out
+
+
+class Watched(Simulation):
+    """A study of which one site is listened to. It is put together once and run many times."""
+
+    def __init__(self, study: Study, federation: Federation, site: str) -> None:
+        self.chance = Reseeded()
+        super().__init__(study, federation, trainer=self.chance)
+        if self.pools:
+            raise StudyError(
+                f'strategy "{study.strategy_name}" puts all records in one place: there is no gate to listen'
+                " at"
+            )
+        self.prepare()
+        self.site, self.chance.watched = site, site
+        office = self.offices[site]
+        self.tap = Tap(office.gate.accept_unproven, office.gate.limits, site)
+        office.gate = self.tap
+
+    def play(
+        self, number: int, records: Records | None = None, *, rounds: int | None = None, finish: bool = False
+    ) -> Seen:
+        """A run, or its first rounds, with these training records at the site that is listened to.
+
+        With `finish` that site also trains its own model to the end, as it would before using it.
+
+        What the site declares stays what it was: that is public, and no neighbour changes it.
+        """
+        site = self.sites[self.site]
+        if records is not None:
+            site.data = replace(site.data, train=records)
+        self._afresh()
+        self.chance.run_number = number
+        asyncio.run(self._play(rounds or self.study.rounds, finish))
+        left, states = tuple(self.tap.passed), self.models(self.site)
+        start = tuple(next((a for _, a, b in self.chance.trained if b.equals(m.params)), None) for m in left)
+        inside = {r: m for r, m in states.items() if m.custody == Custody.PRIVATE}
+        began = {r: a for r, a, _ in reversed(self.chance.trained)}
+        return Seen(left, start, inside, began, site.guarantee())
+
+    def outputs(self, model: Model | Params, inputs: Tensor, like: str = "") -> Tensor:
+        """What a model says about records."""
+        params = model.params if isinstance(model, Model) else model
+        name = model.architecture if isinstance(model, Model) else like
+        network = self.sites[self.site].network("audit", name)
+        network.load(params)
+        return predict(network.module, inputs).double()
+
+    def losses(self, model: Model | Params, records: Records, like: str = "") -> Tensor:
+        """A model's loss on each record."""
+        targets = records.targets.double() if records.targets.is_floating_point() else records.targets
+        return supervised_loss(self.outputs(model, records.inputs, like), targets)
+
+    async def _play(self, rounds: int, finish: bool) -> None:
+        journal = Journal(None)
+        pumps = [asyncio.create_task(office.pump()) for office in self.offices.values()]
+        try:
+            for number in range(rounds):
+                await self._round(number, journal)
+            if finish and self.study.training.tune and isinstance(self.strategy, Finishes):
+                state, site = self.states[self.site], self.sites[self.site].round(rounds)
+                self.states[self.site] = await self.strategy.finish(state, site)
+        finally:
+            for task in pumps:
+                task.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    def _evaluate(self, number: int, journal: Journal) -> None:
+        """Held-out metrics are PRIVATE, so an attacker has no use for them."""
+
+    def _afresh(self) -> None:
+        """Forget the run before: states, ledgers, letters."""
+        post, journal = Post(), Journal(None)
+        for name, office in self.offices.items():
+            office.transport, office.mailbox, office.journal = post.open(name), Mailbox(), journal
+            office.sequence, office.caught_up = defaultdict(int), -1
+        for site in self.sites.values():
+            site.memory, site.spent, site.journal = {}, False, journal
+            site.ledger = Ledger(dataset=site.name, accountant=site.ledger.accountant)
+        self.states, self.late, self.lost, self.back = {}, {}, set(), {}
+        self.tap.passed.clear()
+        self.chance.trained.clear()
+
+
+def largest(federation: Federation) -> str:
+    """The site with the most declared records."""
+    return max(federation.sites, key=lambda name: (federation.sites[name].declared, name))
+
+
+def most_exposed(federation: Federation) -> str:
+    """The site with the fewest declared records: there, one record weighs most."""
+    return min(federation.sites, key=lambda name: (federation.sites[name].declared, name))
+
+
+def added(records: Records, inputs: Tensor, targets: Tensor) -> Records:
+    """The records with some more at the end, each a patient of its own."""
+    units = records.units
+    if units is not None:
+        first = int(units.max()) + 1 if len(units) else 0
+        units = torch.cat([units, first + torch.arange(len(inputs))])
+    return Records(torch.cat([records.inputs, inputs]), torch.cat([records.targets, targets]), units)
