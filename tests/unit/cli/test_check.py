@@ -1,0 +1,39 @@
+"""`confrere check`: what a study would do, and nothing done."""
+
+from __future__ import annotations
+
+from tests.unit.cli.command import PRIVATE, QUICK, Desk
+
+
+def test_it_says_what_each_site_would_do_and_writes_nothing(desk: Desk) -> None:
+    answer = desk.confrere("check", desk.study(QUICK + PRIVATE), "--json")
+    found = answer.json
+    assert (answer.code, desk.left()) == (0, set())
+    assert (found["strategy"], found["rounds"]) == ("fedavg", 2)
+    for site in found["sites"].values():
+        assert site["proxy_parameters"] == 9  # four columns, each with its flag for «missing», and a bias
+        assert site["noise_multiplier"] > 0
+        assert site["steps"] == 4
+
+
+def test_people_read_that_the_study_is_in_order(desk: Desk) -> None:
+    answer = desk.confrere("check", desk.study(QUICK + PRIVATE))
+    assert "3 sites, 2 rounds of fedavg over a complete graph" in " ".join(answer.out.split())
+
+
+def test_what_has_no_guarantee_is_said_to_have_none(desk: Desk) -> None:
+    found = desk.confrere("check", desk.study(QUICK), "--json").json
+    assert any("no proven guarantee" in w for w in found["warnings"])
+    body = 'rounds = 2\nstrategy = { name = "fml", teacher = "private" }\n' + PRIVATE
+    found = desk.confrere("check", desk.study(body), "--json").json
+    assert any("the proxy learns from the private model" in w for w in found["warnings"])
+
+
+def test_a_variant_that_cannot_run_is_noticed_here(desk: Desk) -> None:
+    body = QUICK + "[variants.odd]\nrouds = 3\n"
+    assert 'variants.odd: unknown key "rouds"' in desk.refused("check", desk.study(body))
+
+
+def test_what_simulate_would_refuse_check_refuses(desk: Desk) -> None:
+    assert "at least two" in desk.refused("check", desk.study(sites=1))
+    assert "--set takes a.b=value" in desk.refused("check", desk.study(), "--set", "x")
