@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -19,19 +20,20 @@ import tomli_w
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from torch import nn
 
-from confrere.core.errors import StudyError
+from confrere.core.errors import ConfrereError, StudyError
 from confrere.core.protocols import Strategy, Topology
 from confrere.core.registry import nearest
 from confrere.data.schema import Schema
 from confrere.exchange.topology import topologies
 from confrere.learning.optimisers import Optimiser, optimiser
+from confrere.learning.tuning import Search
 from confrere.privacy.clipping import AdaCliP, Clipping, Flat, PerLayer, Quantile
 from confrere.runtime.churn import Churn
 from confrere.strategies import discover, strategies
 
 CLIPPINGS: dict[str, type] = {"flat": Flat, "per-layer": PerLayer, "adaclip": AdaCliP, "quantile": Quantile}
 
-STRICT = ConfigDict(extra="forbid", strict=False, arbitrary_types_allowed=True)
+STRICT = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
 Named = str | dict[str, Any]
 """A name, or a table with `name` and options: "proxyfl" or { name = "proxyfl", alpha = 0.3 }."""
@@ -48,6 +50,23 @@ class Models:
     private: NetworkSpec = "linear"
     proxy: NetworkSpec = "linear"
     sites: dict[str, dict[str, NetworkSpec]] = field(default_factory=dict)
+
+    def check(self) -> None:
+        named_here = {"models.private": self.private, "models.proxy": self.proxy}
+        for site, roles in self.sites.items():
+            for role, spec in roles.items():
+                if role not in ("private", "proxy"):
+                    raise StudyError(
+                        f'models.sites.{site}: unknown role "{role}"{nearest(role, ["private", "proxy"])};'
+                        " known: private, proxy"
+                    )
+                named_here[f"models.sites.{site}.{role}"] = spec
+        for where, spec in named_here.items():
+            table = isinstance(spec, dict) and isinstance(spec.get("name"), str)
+            if not (isinstance(spec, str) or table or callable(spec)):
+                raise StudyError(
+                    f'{where} is written as "mlp" or as {{ name = "mlp", … }}, not {_short(spec)}'
+                )
 
     def of(self, site: str, role: str) -> NetworkSpec:
         """The network of a role at a site; only the private one may differ between sites."""
@@ -67,6 +86,13 @@ class Training:
     batch_size: int = 64
     epochs: int = 1
     protected: dict[str, Any] = field(default_factory=dict)
+    tune: bool = True
+    """Whether a site's own model is in the end trained anew, regularised by cross-validation."""
+    tune_priors: tuple[float, ...] = Search.priors
+    tune_lengths: tuple[int, ...] = Search.lengths
+
+    def search(self) -> Search:
+        return Search(self.tune_priors, self.tune_lengths)
 
     def rule(self, protected: bool) -> Optimiser:
         options: dict[str, Any] = {
@@ -82,6 +108,7 @@ class Training:
                         f'unknown key "training.protected.{key}"{nearest(key, list(options))};'
                         f" known: {', '.join(options)}"
                     )
+            build(Training, self.protected, "training.protected")
             options |= self.protected
         name = options.pop("optimiser")
         if name != "sgd":
@@ -116,7 +143,7 @@ class Privacy:
             raise StudyError(
                 f'unknown clipping "{name}"{nearest(name, list(CLIPPINGS))}; known: {", ".join(CLIPPINGS)}'
             )
-        return typing.cast(Clipping, build(CLIPPINGS[name], options, f'clipping "{name}"'))
+        return typing.cast("Clipping", build(CLIPPINGS[name], options, f'clipping "{name}"'))
 
 
 @with_config(STRICT)
@@ -207,13 +234,13 @@ class Study:
         """The strategy with its options."""
         discover()
         name, options = named(self.strategy, "strategy")
-        return typing.cast(Strategy, build(strategies[name], options, f'strategy "{name}"'))
+        return typing.cast("Strategy", build(strategies[name], options, f'strategy "{name}"'))
 
     def graph(self) -> Topology:
         """The topology with its options; the strategy's own if the study names none."""
         spec = self.topology if self.topology is not None else getattr(self.rule(), "topology", "none")
         name, options = named(spec, "topology")
-        return typing.cast(Topology, build(topologies[name], options, f'topology "{name}"'))
+        return typing.cast("Topology", build(topologies[name], options, f'topology "{name}"'))
 
     @property
     def strategy_name(self) -> str:
@@ -221,7 +248,7 @@ class Study:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, without what is not set; functions are named by what they build."""
-        return typing.cast(dict[str, Any], _plain(asdict(_nameable(self))))
+        return typing.cast("dict[str, Any]", _plain(asdict(_nameable(self))))
 
     def hash(self) -> str:
         agreed = {k: v for k, v in self.as_dict().items() if k not in ("seed", "title", "question")}
@@ -252,9 +279,9 @@ def build(kind: Any, options: Mapping[str, Any], what: str) -> Any:
                 f'{what} has no option "{key}"{nearest(key, known)}; it has: {", ".join(known) or "none"}'
             )
     try:
-        return TypeAdapter(kind).validate_python(dict(options))
+        return _strict(kind, options)
     except ValidationError as error:
-        raise StudyError(f"{what}: {_say(error, kind)}") from None
+        raise StudyError(f"{what}: {_say(error, kind, options)}") from None
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
@@ -283,11 +310,11 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
 def parse(table: Mapping[str, Any], where: str = "study") -> Study:
     """A study from the tables of a TOML file."""
     try:
-        return TypeAdapter(Study).validate_python(dict(table))
+        return typing.cast("Study", _strict(Study, table))
     except ValidationError as error:
-        raise StudyError(f"{where}: {_say(error, Study)}") from None
-    except StudyError as error:
-        raise StudyError(f"{where}: {error}") from None
+        raise StudyError(f"{where}: {_say(error, Study, table)}") from None
+    except ConfrereError as error:
+        raise type(error)(f"{where}: {error}") from None
 
 
 def merged(study: Study, changes: Mapping[str, Any], where: str) -> Study:
@@ -310,8 +337,16 @@ def merged(study: Study, changes: Mapping[str, Any], where: str) -> Study:
 
 def check(study: Study) -> None:
     """What can be said without looking at any data."""
+    if not study.name.strip() or study.name.startswith(".") or {"/", "\\", "\0"} & set(study.name):
+        raise StudyError(f'name is "{study.name}"; it becomes the name of a folder, so use plain words')
     if study.rounds < 1:
         raise StudyError(f"rounds is {study.rounds}; a study has at least one")
+    study.models.check()
+    for name, entry in study.sites.items():
+        if entry.declared is not None and entry.declared < 1:
+            raise StudyError(
+                f"sites.{name}.declared is {entry.declared}; a site declares at least one record"
+            )
     t = study.training
     if t.batch_size < 1 or t.epochs < 1:
         raise StudyError("training.batch_size and training.epochs must be at least 1")
@@ -319,7 +354,7 @@ def check(study: Study) -> None:
         raise StudyError(f"training.learning_rate is {t.learning_rate}; it must be above 0")
     if study.evaluation.every < 1:
         raise StudyError("evaluation.every must be at least 1")
-    if study.patience <= 0:
+    if not study.patience > 0:
         raise StudyError("patience is the number of seconds to wait for a peer; it must be above 0")
     s = study.data.split
     if not (0 <= s.validation < 1 and 0 < s.test < 1 and s.validation + s.test < 1):
@@ -334,19 +369,21 @@ def check(study: Study) -> None:
             raise StudyError(
                 "privacy: state epsilon (the noise is then calibrated) or noise_multiplier, or both"
             )
-        if p.epsilon is not None and p.epsilon <= 0:
-            raise StudyError(f"privacy.epsilon is {p.epsilon}; it must be above 0")
+        if p.epsilon is not None and not 0 < p.epsilon < math.inf:
+            raise StudyError(f"privacy.epsilon is {p.epsilon}; it must be a number above 0")
         if not 0 < p.delta < 1:
             raise StudyError(f"privacy.delta is {p.delta}; it must be between 0 and 1, at most 1/records")
-        if p.noise_multiplier is not None and p.noise_multiplier <= 0:
+        if p.noise_multiplier is not None and not 0 < p.noise_multiplier < math.inf:
             raise StudyError(
-                "privacy.noise_multiplier must be above 0; to train without noise, leave [privacy] out altogether"
+                f"privacy.noise_multiplier is {p.noise_multiplier}; it must be a number above 0;"
+                " to train without noise, leave [privacy] out altogether"
             )
         if p.batch_size < 1 or (p.steps is not None and p.steps < 1):
             raise StudyError("privacy.batch_size and privacy.steps must be at least 1")
         p.clipper()
     study.rule()
     study.graph()
+    t.rule(protected=False)
     t.rule(protected=True)
 
 
@@ -371,25 +408,23 @@ def _override(table: dict[str, Any], override: str) -> None:
     if not equals or not key.strip():
         raise StudyError(f'--set takes a.b=value, not "{override}"')
     try:
-        value = tomllib.loads(f"x = {text}")["x"]
+        found = tomllib.loads(f"x = {text}")
+        value: Any = found["x"] if len(found) == 1 else text
     except tomllib.TOMLDecodeError:
         value = text
     *path, last = key.strip().split(".")
     here = table
     for step in path:
-        found = here.get(step)
-        if isinstance(found, str) and step in ("strategy", "topology"):
-            found = {"name": found}
-        elif found is None:
-            found = {}
-        if not isinstance(found, dict):
+        inner: Any = here.get(step)
+        if isinstance(inner, str) and step in ("strategy", "topology"):
+            inner = {"name": inner}
+        elif inner is None:
+            inner = {}
+        if not isinstance(inner, dict):
             raise StudyError(f'--set {override}: "{step}" is a value, not a table')
-        here[step] = dict(found)
+        here[step] = dict(inner)
         here = here[step]
-    if last in ("strategy", "topology") and isinstance(value, str):
-        here[last] = value
-    else:
-        here[last] = value
+    here[last] = value
 
 
 def _anchored(study: Study, folder: Path) -> Study:
@@ -404,19 +439,58 @@ def _anchored(study: Study, folder: Path) -> Study:
     return replace(study, sites=sites, data=data, schema=schema)
 
 
-def _say(error: ValidationError, kind: Any) -> str:
+KINDS = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text in quotes",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a table",
+    "dataclass_type": "a table",
+}
+"""What a value should have been, in words, by pydantic's name for the mistake."""
+
+
+def _strict(kind: Any, table: Mapping[str, Any]) -> Any:
+    """A dataclass from plain values, which must have their types already: "3" is no number, nor is true."""
+    try:
+        text = json.dumps(dict(table))
+    except (TypeError, ValueError):  # in Python, an option may be an object of its own
+        return TypeAdapter(kind).validate_python(dict(table))
+    return TypeAdapter(kind).validate_json(text, strict=True)
+
+
+def _say(error: ValidationError, kind: Any, table: Mapping[str, Any]) -> str:
     """The first thing that is wrong, in words."""
-    first = error.errors()[0]
-    place = [p for p in first["loc"] if isinstance(p, str) and not p.startswith(("function-", "dict["))]
-    key = ".".join(str(p) for p in first["loc"] if str(p) in place or isinstance(p, int)) or "study"
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, StudyError):
-        return str(cause)
+    found = [(_place(e["loc"], table), e) for e in error.errors()]
+    (place, given), first = found[0]
+    key = ".".join(place) or "study"
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        known = _keys_at(kind, [str(p) for p in place[:-1]])
-        return f'unknown key "{key}"{nearest(str(place[-1]), known)}; known here: {", ".join(known)}'
-    given = repr(first["input"])
-    return f"{key}: {first['msg'].lower()}, not {given[:60]}"
+        known = _keys_at(kind, place[:-1])
+        return f'unknown key "{key}"{nearest(place[-1], known)}; known here: {", ".join(known)}'
+    alternatives = [e for (other, _), e in found if other == place]
+    wanted = " or ".join(
+        KINDS.get(e["type"]) or str(e.get("ctx", {}).get("expected", e["msg"].lower())) for e in alternatives
+    )
+    return f"{key} must be {wanted}, not {_short(given)}"
+
+
+def _place(loc: Sequence[int | str], table: Any) -> tuple[list[str], Any]:
+    """The keys that lead to a mistake, and what was given there; pydantic's own steps are left out."""
+    place: list[str] = []
+    for step in loc:
+        inside: Any = dict(enumerate(table)) if isinstance(table, list | tuple) else table
+        if not isinstance(inside, Mapping) or step not in inside:
+            break
+        table = inside[step]
+        place.append(str(step))
+    return place, table
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _keys_at(kind: Any, path: list[str]) -> list[str]:

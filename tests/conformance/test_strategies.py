@@ -23,7 +23,10 @@ from tests.conformance.table import ROWS, Row
 from tests.conftest import arrays, write_study
 
 TRAINING = Training(
-    learning_rate=0.1, batch_size=32, protected={"optimiser": "sgd", "learning_rate": 0.5, "momentum": 0.5}
+    tune=False,
+    learning_rate=0.1,
+    batch_size=32,
+    protected={"optimiser": "sgd", "learning_rate": 0.5, "momentum": 0.5},
 )
 PRIVACY = Privacy(epsilon=8.0, delta=1e-4, steps=2)
 EACH = pytest.mark.parametrize("row", ROWS, ids=lambda r: r.id)

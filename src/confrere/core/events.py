@@ -13,6 +13,7 @@ PUBLIC. The journal is a file of JSON lines in which each line carries the hash 
 | sent | sender | to, phase, bytes, custody, mass |
 | missing | receiver | senders, phase |
 | absent, joined, left, lost | yes | text |
+| fitted | yes (PRIVATE) | role, loss, prior, length, held_out_loss: a site's own model trained to the end |
 | notice | yes or – | text |
 | evaluated | yes (PRIVATE) | validation, test, common_test: each {role: {metric: number}} or null |
 | resumed | – | round (the first one that is done again) |
@@ -75,6 +76,7 @@ class Journal:
             for event, head in verified(path):
                 self.events.append(event)
                 self._head, self._count = head, self._count + 1
+            _cut_torn_line(path)
         self._file = open(path, "a", encoding="utf-8") if path is not None else None  # noqa: SIM115
 
     def listen(self, listener: Callable[[Event], None]) -> None:
@@ -108,19 +110,24 @@ def _digest(line: Mapping[str, Json]) -> str:
     return hashlib.sha256(json.dumps(line, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
+def _cut_torn_line(path: Path) -> None:
+    """Drop what a killed process left of a last line, before more is appended."""
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+
+
 def verified(path: Path) -> Iterator[tuple[Event, str]]:
     """The events of a journal with their hashes; an edited or cut line is an error, a torn last one is not.
 
     A process that was killed in the middle of a write leaves a last line without its end: that line
-    was never acknowledged, so it is cut off. Anything else that does not fit the chain was edited.
+    was never acknowledged, so it is passed over. Anything else that does not fit the chain was edited.
     """
     head, count = GENESIS, 0
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        with open(path, "r+b") as file:
-            file.truncate(whole)
-    for line in data[:whole].decode("utf-8", errors="replace").splitlines():
+    for line in data[: max(whole - 1, 0)].decode("utf-8", errors="replace").split("\n") if whole else ():
         try:
             row = json.loads(line)
             stated = row.pop("hash")

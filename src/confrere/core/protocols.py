@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -54,6 +54,18 @@ def loss_custody(loss: Loss, models: Mapping[str, Model]) -> Custody:
     )
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """A model trained to the end, and which of the offered losses won."""
+
+    model: Model
+    loss: int
+
+
+Predictor = Sequence[tuple[float, Model]]
+"""Models whose weighted outputs are added up to one prediction."""
+
+
 class Site(Protocol):
     """What a strategy may touch inside the building."""
 
@@ -78,6 +90,14 @@ class Site(Protocol):
 
     async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
         """How good models are on the site's own held-out records: PRIVATE numbers."""
+        ...
+
+    async def fit(self, losses: Sequence[Loss], role: str, models: Mapping[str, Model]) -> Fitted:
+        """Train `role` to the end on all of the site's own records; PRIVATE.
+
+        Which of the losses, how strongly regularised and for how long is chosen by cross-validation, so
+        that training alone and training on top of what peers sent are tuned with the same effort.
+        """
         ...
 
 
@@ -119,6 +139,24 @@ class Strategy(Protocol):
 
     async def round(self, state: Any, site: Site, peers: Peers) -> Any:
         """The state after a round. Awaits `site` and `peers` and nothing else."""
+        ...
+
+
+@runtime_checkable
+class Finishes(Protocol):
+    """A strategy whose sites do something of their own when all rounds are over."""
+
+    async def finish(self, state: Any, site: Site) -> Any:
+        """The state that a site keeps. Awaits `site` and nothing else."""
+        ...
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """A strategy whose sites predict with more than one model at once."""
+
+    def predictors(self, state: Any) -> Mapping[str, Predictor]:
+        """For each role that is evaluated, the models whose weighted outputs are added up."""
         ...
 
 

@@ -8,38 +8,55 @@ mass beside it, which is the same and keeps their numbers in the range of weight
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from confrere.core.custody import public
-from confrere.core.model import Model
+from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Site
 from confrere.exchange.combine import push_sum
 
 
 @dataclass(frozen=True)
 class Mass:
-    """What a site's model weighs in the mean: where it started, what it holds now, since which epoch."""
+    """What a site's model weighs in the mean: where it started, what it holds now, since which epoch.
+
+    `steady` says that what a site learns always counts as much as its starting mass. Without it an update
+    counts by the mass that the site happens to hold, which mixing makes equal everywhere: a site
+    with 40 records then moves the mean, noise and all, as much as one with 4,000.
+    """
 
     start: float
     held: float
     epoch: int = 0
+    steady: bool = False
+
+
+STRONGEST = 10.0
+"""The most that an update is scaled up where a site holds much less mass than it started with."""
 
 
 def start_mass(site: Site, by: Literal["size", "equal"]) -> Mass:
     """Mass by declared size: the noise of a small site then weighs as little as its records do."""
-    start = float(site.size) if by == "size" else 1.0
-    return Mass(start, start)
+    if by == "equal":
+        return Mass(1.0, 1.0)
+    return Mass(float(site.size), float(site.size), steady=True)
 
 
-async def gossip(peers: Peers, model: Model, mass: Mass) -> tuple[Model, Mass, Model | None]:
+async def gossip(peers: Peers, before: Model, after: Model, mass: Mass) -> tuple[Model, Mass, Model | None]:
     """One exchange: the mixed model, the mass, and what the peers alone said (None if nothing arrived).
 
+    `before` and `after` are the model before and after this round's training. With steady mass the update
+    between them is scaled by start/held, so that Σ mass·θ grows by start·update whatever is held.
     A new epoch of membership starts the mass anew; undelivered parcels were cancelled with the old one.
     """
     held = mass.held if peers.epoch == mass.epoch else mass.start
+    model = after
+    if mass.steady and held > 0:
+        scale = min(mass.start / held, STRONGEST)
+        model = mix([(1 - scale, before), (scale, after)])
     inbox = await peers.exchange(model if held > 0 else None, mass=public(held))
     arrived = [p for p in inbox if p.model is not None]
     mixed, now = push_sum(model, held, peers.kept, arrived)
     heard, weight = push_sum(model, 0.0, 0.0, arrived)
-    return mixed, Mass(mass.start, now, peers.epoch), heard if weight > 0 else None
+    return mixed, replace(mass, held=now, epoch=peers.epoch), heard if weight > 0 else None

@@ -12,7 +12,7 @@ from typing import Literal
 from confrere.core.custody import Scalar, private, public
 from confrere.core.model import Model
 from confrere.core.protocols import Metrics, Site
-from confrere.learning.objectives import Direction, Teacher, mutual
+from confrere.learning.objectives import Direction, Stacked, Supervised, Teacher, mutual
 
 Auto = Literal["auto"]
 
@@ -37,6 +37,23 @@ def auto_weight(proxy: Metrics, own: Metrics) -> Scalar:
     return private(min(MOST, theirs**2 / (theirs**2 + ours**2)))
 
 
+async def stack_weight(site: Site, proxy: Model) -> Scalar:
+    """How much of what the proxy says holds at this site: PRIVATE, and read by the private model alone."""
+    return (await site.evaluate({"proxy": proxy}))["proxy"]["scale"]
+
+
+async def fit_on_top(site: Site, proxy: Model) -> tuple[Model, Scalar]:
+    """The site's own model, trained to the end on top of the proxy, or without it where that is better.
+
+    Cross-validation chooses between the two, so a useless proxy leaves the site where it was.
+    """
+    weight = await stack_weight(site, proxy)
+    start = site.build("private")
+    losses = [Supervised(), Stacked("proxy", weight)]
+    fitted = await site.fit(losses, "private", {"private": start, "proxy": proxy})
+    return fitted.model, weight if fitted.loss == 1 else private(0.0)
+
+
 async def teach(
     site: Site,
     own: Model,
@@ -47,14 +64,22 @@ async def teach(
     beta: float,
     teacher: Teacher,
     kl: Direction,
+    stack: Scalar | None = None,
 ) -> Mapping[str, Model]:
-    """One round of mutual learning at a site. `received` is the last model that came from the peers."""
+    """One round of mutual learning at a site. `received` is the last model that came from the peers.
+
+    With `stack` the private model learns on top of so much of the proxy instead of from its predictions.
+    """
     models = {"private": own, "proxy": proxy}
     source: str | None = None
     if teacher == "private" and beta:
         source = "private"
     elif teacher == "peers" and beta and received is not None:
         source, models["teacher"] = "teacher", received
+    if stack is not None:
+        objective = mutual(public(0.0), public(beta), source, kl)
+        objective = {**objective, "private": Stacked("proxy", stack)}
+        return await site.train(objective, models, protect=["proxy"])
     if alpha == "auto":
         found = await site.evaluate({"private": own, "proxy": proxy})
         weight = auto_weight(found["proxy"], found["private"])

@@ -99,6 +99,25 @@ class Distilled:
         return (1 - w) * labels + w * divergence(own, others[self.teacher], self.direction, targets)
 
 
+@dataclass(frozen=True)
+class Stacked:
+    """The plain loss of the sum of one's own outputs and `weight` times another model's.
+
+    The model learns what is left to explain once the other has spoken. Outputs are logits, so the sum is a
+    product of experts; where the other model says it all, one's own shrinks to nothing.
+    """
+
+    under: str
+    weight: Scalar
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset([self.under])
+
+    def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+        return supervised_loss(own + self.weight.value * others[self.under], targets)
+
+
 def mutual(
     distill_private: Scalar,
     distill_proxy: Scalar,

@@ -8,19 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from confrere.core.custody import Custody, private, strictest
-from confrere.core.errors import BudgetExhausted, DataError, StudyError, TrainingError
+from confrere.core.errors import BudgetExhausted, DataError, StudyError, TrainingError, UnsafeModule
 from confrere.core.events import Event, Journal
 from confrere.core.model import Architecture, Model
-from confrere.core.protocols import Metrics, Objective, loss_custody
-from confrere.core.seeds import derive
+from confrere.core.protocols import Fitted, Loss, Metrics, Objective, Predictor, loss_custody
+from confrere.core.seeds import derive, generator
 from confrere.data.records import Records, SiteData, Task
 from confrere.learning.engine import Job, Trainer
 from confrere.learning.evaluate import loss_metrics, measure, predict
 from confrere.learning.nets import architecture
 from confrere.learning.network import Network
+from confrere.learning.optimisers import Optimiser
+from confrere.learning.tuning import best_scale, fit
 from confrere.privacy import lint
 from confrere.privacy.accounting import Guarantee, epsilon
 from confrere.privacy.ledger import Budget, Ledger
@@ -53,10 +56,29 @@ class Participant:
     spent: bool = False
     _networks: dict[str, Network] = field(default_factory=dict)
     _architectures: dict[str, Architecture] = field(default_factory=dict)
+    _rules: dict[bool, Optimiser] = field(default_factory=dict)
+    _safe: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        for role in ("private", "proxy"):
-            self.architecture(role)
+        for role in ("private", "proxy"):  # a network that cannot be built, or does not fit, is noticed here
+            self._check_fit(role)
+
+    def _check_fit(self, role: str) -> None:
+        """Whether the network of a role takes the site's records and gives the outputs of the task."""
+        name, some = self.architecture(role).name, self.data.train.inputs[:2]
+        where = f'site "{self.name}": the {role} network {name}'
+        try:
+            outputs = predict(self.network(role, name).module, some.to(self.device))
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise StudyError(
+                f"{where} cannot be used for records of shape {tuple(some.shape[1:])}: {reason}"
+            ) from None
+        if tuple(outputs.shape) != (wanted := (len(some), outputs_of(self.task))):
+            raise StudyError(
+                f"{where} gives outputs of shape {tuple(outputs.shape)} for {len(some)} records; this task needs"
+                f" {wanted}" + (" (two classes take one output)" if self.task.kind == "binary" else "")
+            )
 
     @property
     def size(self) -> int:
@@ -67,6 +89,16 @@ class Participant:
         found = architecture(spec, self.task.inputs, outputs_of(self.task))
         self._architectures.setdefault(found.name, found)
         return found
+
+    def check_safe(self, role: str, name: str) -> None:
+        """Refuse to train a network privately that mixes records; tried once, on records that are made up."""
+        if name not in self._safe:
+            made_up = torch.randint(0, 2, (4, *self.task.inputs), generator=generator(0, "made up"))
+            try:
+                lint.check(self.network(role, name).module, made_up.float().to(self.device))
+            except UnsafeModule as error:
+                raise UnsafeModule(f"the {role} network {name}: {error}") from None
+            self._safe.add(name)
 
     def network(self, role: str, name: str) -> Network:
         """The network that a role works with; built once."""
@@ -82,6 +114,20 @@ class Participant:
 
     def round(self, number: int) -> SiteRound:
         return SiteRound(self, number)
+
+    def rule(self, protected: bool) -> Optimiser:
+        """The optimiser of private, or of plain, training; read from the study once."""
+        if protected not in self._rules:
+            self._rules[protected] = self.study.training.rule(protected)
+        return self._rules[protected]
+
+    def own_records(self) -> Records:
+        """Training and validation records together: what a site may use once nothing is held back for choosing."""
+        parts = [r for r in (self.data.train, self.data.validation) if len(r)]
+        units = None
+        if self.data.train.units is not None:  # patients keep their numbers over the parts
+            units = torch.cat([r.units for r in parts if r.units is not None])
+        return Records(torch.cat([r.inputs for r in parts]), torch.cat([r.targets for r in parts]), units)
 
     def guarantee(self) -> Guarantee | None:
         """What was spent so far and whether it is proven; None if nothing was trained with noise."""
@@ -106,7 +152,7 @@ class Participant:
             total = min(total, self.budget.epsilon)
         return Guarantee(total, p.delta, p.unit, p.accountant, self.unproven is None)
 
-    def scores(self, models: Mapping[str, Model]) -> dict[str, dict[str, dict[str, float]] | None]:
+    def scores(self, predictors: Mapping[str, Predictor]) -> dict[str, dict[str, dict[str, float]] | None]:
         """All metrics on validation, test and common test records, by role."""
         parts: dict[str, Records | None] = {
             "validation": self.data.validation,
@@ -119,13 +165,20 @@ class Participant:
                 out[part] = None
                 continue
             found = {}
-            for role, model in models.items():
-                network = self.network(role, model.architecture)
-                network.load(model.params)
-                outputs = predict(network.module, records.inputs.to(self.device)).cpu()
+            for role, terms in predictors.items():
+                outputs = sum(
+                    (weight * self.outputs(model, records) for weight, model in terms if weight),
+                    torch.zeros(len(records), outputs_of(self.task)),
+                )
                 found[role] = measure(outputs, records.targets)
             out[part] = found
         return out
+
+    def outputs(self, model: Model, records: Records) -> Tensor:
+        """What a model says about records."""
+        network = self.network("judged", model.architecture)
+        network.load(model.params)
+        return predict(network.module, records.inputs.to(self.device)).cpu()
 
 
 def outputs_of(task: Task) -> int:
@@ -150,9 +203,33 @@ class SiteRound:
             network = site.network(role, model.architecture)
             network.load(model.params)
             held_out = site.data.validation if len(site.data.validation) else site.data.train
-            numbers = loss_metrics(network.module, held_out, site.data.train)
+            numbers = dict(loss_metrics(network.module, held_out, site.data.train))
+            own = site.own_records()
+            said = predict(network.module, own.inputs.to(site.device)).cpu()
+            numbers["scale"] = best_scale(said, own.targets)
             found[role] = {name: private(value) for name, value in numbers.items()}
         return found
+
+    async def fit(self, losses: Sequence[Loss], role: str, models: Mapping[str, Model]) -> Fitted:
+        site, training = self._site, self._site.study.training
+        networks = {}
+        for name in {role, *(r for loss in losses for r in loss.reads)}:
+            networks[name] = site.network(name, models[name].architecture)
+            networks[name].load(models[name].params)
+        job = Job(
+            site=site.name, records=site.own_records(), objective={role: losses[0]}, networks=networks,
+            anchors={}, mechanisms={}, optimisers={role: site.rule(False)}, memory={},
+            batch_size=training.batch_size, epochs=1, steps=0,
+            seed=derive(site.study.seed, site.name, "fit"), device=site.device,
+        )  # fmt: skip
+        params, choice = fit(job, role, losses, models[role].params, training.search())
+        model = Model(params, models[role].architecture, Custody.PRIVATE)
+        data = {
+            "role": role, "loss": type(losses[choice.loss]).__name__, "prior": choice.prior,
+            "length": choice.length, "held_out_loss": choice.held_out_loss,
+        }  # fmt: skip
+        site.journal.add(Event("fitted", site.name, self._round, Custody.PRIVATE, data))
+        return Fitted(model, choice.loss)
 
     async def train(
         self, objective: Objective, models: Mapping[str, Model], *, protect: Sequence[str] = ()
@@ -165,6 +242,8 @@ class SiteRound:
                         f'the objective of "{role}" needs a model called "{other}"; it was not given'
                     )
         noisy = [r for r in protect if site.mechanism is not None and r in objective]
+        for role in noisy:  # before anything is charged
+            site.check_safe(role, models[role].architecture)
         trained = dict(objective)
         if noisy and not self._charge(noisy):
             trained = {r: loss for r, loss in objective.items() if r not in noisy}
@@ -176,25 +255,25 @@ class SiteRound:
         for role in {*trained, *(r for loss in trained.values() for r in loss.reads)}:
             networks[role] = site.network(role, models[role].architecture)
             networks[role].load(models[role].params)
-        for role in noisy:
-            lint.check(networks[role].module)
-        result = await site.trainer.run(
-            Job(
-                site=site.name,
-                records=site.data.train,
-                objective=trained,
-                networks=networks,
-                anchors={r: models[r].params for loss in trained.values() for r in loss.reads},
-                mechanisms={r: site.mechanism for r in noisy if site.mechanism is not None},
-                optimisers={r: study.training.rule(protected=r in noisy) for r in trained},
-                memory=site.memory,
-                batch_size=study.training.batch_size,
-                epochs=study.training.epochs,
-                steps=site.steps,
-                seed=derive(study.seed, site.name, self._round, "training"),
-                device=site.device,
-            )
+        job = Job(
+            site=site.name,
+            records=site.data.train,
+            objective=trained,
+            networks=networks,
+            anchors={r: models[r].params for loss in trained.values() for r in loss.reads},
+            mechanisms={r: site.mechanism for r in noisy if site.mechanism is not None},
+            optimisers={r: site.rule(r in noisy) for r in trained},
+            memory=site.memory,
+            batch_size=study.training.batch_size,
+            epochs=study.training.epochs,
+            steps=site.steps,
+            seed=derive(study.seed, site.name, self._round, "training"),
+            device=site.device,
         )
+        try:
+            result = await site.trainer.run(job)
+        except TrainingError as error:
+            raise TrainingError(f"round {self._round + 1}, {error}") from None
         site.memory = result.memory
         out = dict(models)
         for role, params in result.params.items():

@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 
 from confrere.core.custody import Custody
 from confrere.core.errors import ConfrereError, StudyError
 from confrere.core.events import Event, Journal
+from confrere.core.protocols import Finishes
 from confrere.learning.engine import OneAtATime
 from confrere.privacy.gate import Gate
 from confrere.runtime import checkpoint
@@ -31,7 +33,7 @@ from confrere.runtime.mailbox import Mailbox
 from confrere.runtime.office import Office
 from confrere.runtime.records import open_sites
 from confrere.runtime.run import Folder, Run, started
-from confrere.runtime.simulate import Simulation
+from confrere.runtime.simulate import Simulation, predictors
 from confrere.study import Study, load
 from confrere.transport.process import ProcessTransport, meeting_place
 
@@ -81,10 +83,13 @@ def _run(
         with meeting_place() as place:
             asyncio.run(_supervise(simulation, folder.path, place, journal, faults))
         for name in simulation.names:
-            path = folder.path / "states" / f"{name}.safetensors"
+            path = state_file(folder.path, name)
             if path.exists():
                 simulation.states[name] = checkpoint.load(path)["state"]
         return watch.finish(simulation, folder)
+    except ConfrereError:
+        folder.discard_if_nothing_was_done(journal)
+        raise
     finally:
         journal.close()
 
@@ -130,6 +135,11 @@ async def _supervise(
     if len(stopped) == len(simulation.names):
         name, why = next(iter(stopped.items()))
         raise StudyError(f'no site came to the end; site "{name}": {why.splitlines()[-1]}')
+
+
+def state_file(folder: Path, site: str) -> Path:
+    """Where a site leaves its last state; whatever a site is called, it stays in the folder."""
+    return folder / "states" / f"{quote(site, safe=' ')}.safetensors"
 
 
 def _event(row: dict[str, Any]) -> Event:
@@ -183,9 +193,13 @@ async def take_part(
                 state = await strategy.round(state, site.round(number), office.round(number))
             due = (number + 1) % study.evaluation.every == 0 or number + 1 == study.rounds
             if due and state is not None:
-                models = {role: getattr(state, role) for role in strategy.deploys}
-                journal.add(Event("evaluated", name, number, Custody.PRIVATE, site.scores(models)))
-        checkpoint.save(folder / "states" / f"{name}.safetensors", {"state": state})
+                scores = site.scores(predictors(strategy, state))
+                journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
+        if state is not None and study.training.tune and isinstance(strategy, Finishes):
+            state = await strategy.finish(state, site.round(study.rounds))
+            scores = site.scores(predictors(strategy, state))
+            journal.add(Event("evaluated", name, study.rounds, Custody.PRIVATE, scores))
+        checkpoint.save(state_file(folder, name), {"state": state})
         await transport.drain(study.patience)
         pump.cancel()
 

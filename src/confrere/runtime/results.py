@@ -24,7 +24,9 @@ def current(events: Sequence[Event]) -> list[Event]:
     return kept
 
 
-def site_results(events: Sequence[Event], roles: Sequence[str], select: str) -> dict[str, dict[str, Any]]:
+def site_results(
+    events: Sequence[Event], roles: Sequence[str], select: str, rounds_asked: int
+) -> dict[str, dict[str, Any]]:
     """Per site: metrics of the model it would use, of its proxy, privacy spent and bytes sent."""
     events = current(events)
     scores: dict[str, list[Event]] = {}
@@ -41,7 +43,7 @@ def site_results(events: Sequence[Event], roles: Sequence[str], select: str) -> 
             sent[event.site] = sent.get(event.site, 0) + int(event.data["bytes"])
     out = {}
     for site, rounds in sorted(scores.items()):
-        best = chosen(rounds, roles[0], select)
+        best = chosen(rounds, roles[0], select, rounds_asked)
         test = best.data.get("test") or {}
         common = best.data.get("common_test") or {}
         entry: dict[str, Any] = {"metrics": test.get(roles[0], {}), "round": best.round}
@@ -57,9 +59,13 @@ def site_results(events: Sequence[Event], roles: Sequence[str], select: str) -> 
     return out
 
 
-def chosen(rounds: Sequence[Event], role: str, select: str) -> Event:
-    """The evaluation that counts: the best on validation records (the earliest of equals), or the last."""
-    if select == "last":
+def chosen(rounds: Sequence[Event], role: str, select: str, rounds_asked: int) -> Event:
+    """The evaluation that counts: the best on validation records (the earliest of equals), or the last.
+
+    A model that was trained to the end after the last round counts in any case: it has seen the validation
+    records, and its regularisation was chosen by cross-validation.
+    """
+    if select == "last" or rounds[-1].round == rounds_asked:
         return rounds[-1]
     best, found = rounds[-1], math.inf
     for event in rounds:
@@ -73,7 +79,7 @@ def chosen(rounds: Sequence[Event], role: str, select: str) -> Event:
 def privacy_of(charged: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if charged is None:
         return None
-    return {k: charged[k] for k in ("epsilon", "delta", "proven", "unit", "accountant")}
+    return {k: charged[k] for k in ("epsilon", "delta", "proven", "unit", "accountant", "budget")}
 
 
 def mean_metrics(entries: Iterable[Mapping[str, float]]) -> dict[str, float]:

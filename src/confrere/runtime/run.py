@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import time
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -52,8 +54,24 @@ def hardware(device: str = "cpu") -> dict[str, Any]:
 def write_json(path: Path, content: Any) -> None:
     """Write a file whole or not at all."""
     temporary = path.with_suffix(path.suffix + ".part")
-    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def check_free(path: Path) -> None:
+    """A run never writes over anything: its folder is new, or empty."""
+    if (path / "journal.jsonl").exists():
+        raise StudyError(
+            f"{path} holds a run already; choose another --out, or go on with it: --resume {path}"
+        )
+    if (path / "comparison.json").exists():
+        raise StudyError(f"{path} holds a comparison already; choose another --out")
+    if path.is_dir() and any(path.iterdir()):
+        raise StudyError(f"{path} is not empty; choose a new folder for --out")
 
 
 @dataclass
@@ -63,17 +81,19 @@ class Folder:
     path: Path
     study: Study
     command: str = ""
+    _made: list[Path] = field(default_factory=list)
+    """The folders that were not there before, the deepest first."""
 
     def open(self, again: bool = False) -> Journal:
         """Create the folder, or find it again, and open its journal."""
         try:
             if not again:
-                if (self.path / "journal.jsonl").exists():
-                    raise StudyError(
-                        f"{self.path} holds a run already; choose another --out, or go on with it: --resume"
-                    )
-                (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
-                (self.path / "study.toml").write_text(self.study.to_toml(), encoding="utf-8")
+                check_free(self.path)
+                toml = self.study.to_toml()
+                deepest = self.path / "checkpoints"
+                self._made = [p for p in (deepest, *deepest.parents) if not p.exists()]
+                deepest.mkdir(parents=True)
+                (self.path / "study.toml").write_text(toml, encoding="utf-8")
                 facts = {
                     "name": self.study.name,
                     "study": self.study.hash(),
@@ -87,7 +107,9 @@ class Folder:
                 write_json(self.path / "run.json", facts)
             return Journal(self.path / "journal.jsonl")
         except OSError as error:
-            raise StudyError(f"{self.path}: the run folder cannot be written: {error}") from None
+            self._take_back()
+            reason = error.strerror or error
+            raise StudyError(f"{self.path}: the run folder cannot be written: {reason}") from None
 
     def checkpoint(self, done: int, content: dict[str, Any], journal: Journal) -> None:
         """Keep the state after a round, and the one before it in case this one gets damaged."""
@@ -105,6 +127,24 @@ class Folder:
             except CheckpointError:
                 continue
         return None
+
+    def discard_if_nothing_was_done(self, journal: Journal) -> None:
+        """Take back the files of a run that failed in its first round: there is nothing to go on with."""
+        if any((self.path / "checkpoints").glob("round-*.safetensors")):
+            return
+        with suppress(OSError):
+            journal.close()
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Remove what `open` has made. The folder was new or empty, so all that is in it is ours."""
+        if not self._made or not self.path.is_dir():
+            return
+        with suppress(OSError):
+            for inside in self.path.iterdir():
+                shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
+            for made in self._made[1:]:
+                made.rmdir()
 
     def finish(self, result: dict[str, Any], seconds: float) -> None:
         write_json(self.path / "result.json", result)
@@ -124,6 +164,13 @@ def resume_folder(path: Path, study: Study | None = None) -> tuple[Folder, Study
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path / 'study.toml'}: cannot be read: {error}") from None
         study = parse(table, str(path / "study.toml"))
+    try:
+        facts = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        agreed = (facts["study"], facts["seed"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path / 'run.json'}: cannot be read: {error}") from None
+    if agreed != (study.hash(), study.seed):
+        raise CheckpointError(f"{path}: the run was started with another study or seed (hash {agreed[0]})")
     return Folder(path, study), study
 
 
@@ -163,7 +210,9 @@ class Watch:
     def finish(self, simulation: Simulation, folder: Folder | None) -> Run:
         study = simulation.study
         seconds = time.perf_counter() - self.began
-        sites = site_results(self.journal.events, simulation.strategy.deploys, study.evaluation.select)
+        sites = site_results(
+            self.journal.events, simulation.strategy.deploys, study.evaluation.select, study.rounds
+        )
         for name, entry in sites.items():
             sites[name] = {"records": simulation.federation.sites[name].declared, **entry}
         result = {

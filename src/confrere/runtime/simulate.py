@@ -8,16 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from confrere.core.custody import Custody
-from confrere.core.errors import CheckpointError, StudyError
+from confrere.core.errors import CheckpointError, ConfrereError, StudyError
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
 from confrere.core.parcel import Parcel
-from confrere.core.protocols import Strategy
+from confrere.core.protocols import Finishes, Predictor, Predicts, Strategy
+from confrere.core.registry import nearest
 from confrere.data.records import Federation, SiteData, concatenate, declared_count
 from confrere.learning.engine import OneAtATime, Trainer
 from confrere.privacy.gate import Gate
-from confrere.runtime import checkpoint
 from confrere.runtime.assemble import leaving_when_spent, participant_of
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.office import Office
@@ -89,11 +91,14 @@ class Simulation:
             raise StudyError(
                 f'the study has one site ("{self.names[0]}"); a collaboration takes at least two'
             )
-        study.churn.check(self.names)
+        study.churn.check(self.names, study.rounds)
         for name in study.models.sites:
             if name not in self.names:
-                raise StudyError(f'models.sites names "{name}", which is no site of this study')
+                raise StudyError(
+                    f'models.sites names "{name}", which is no site of this study{nearest(name, self.names)}'
+                )
         check_common_proxy(study)
+        check_device(device)
 
     def run(
         self,
@@ -110,6 +115,10 @@ class Simulation:
             journal.listen(listener)
         try:
             return asyncio.run(self._all_rounds(journal, folder, again))
+        except ConfrereError:
+            if folder is not None and not again:
+                folder.discard_if_nothing_was_done(journal)
+            raise
         finally:
             journal.close()
 
@@ -137,13 +146,15 @@ class Simulation:
                 name, run, sorted(self.sites), graph, self.churn, gate, post.open(name), journal,
                 faults=Faults(self.faults, self._lose),
             )  # fmt: skip
-        members = self.churn.members(0, sorted(self.sites))
-        if members:  # a graph that does not fit the sites is noticed before the first round
-            graph.column(0, members, members[0])
+        for number in self.churn.changes(self.study.rounds):  # a graph that does not fit is noticed here
+            members = self.churn.members(number, sorted(self.sites))
+            for name in members:
+                graph.column(number, members, name)
         self.states: dict[str, Any] = {}
         self.late: dict[str, asyncio.Task[None]] = {}
         self.lost: set[str] = set()
         self.back: dict[str, asyncio.Event] = {}
+        self.struck = asyncio.Event()
 
     def _use(self, journal: Journal) -> None:
         for site in [*self.sites.values(), *self.judges.values()]:
@@ -159,7 +170,8 @@ class Simulation:
             for number in range(first, self.study.rounds):
                 await self._round(number, journal)
                 if folder is not None and not self.lost:
-                    folder.checkpoint(number + 1, self._content(number + 1), journal)
+                    folder.checkpoint(number + 1, self._content(number + 1, len(journal.events)), journal)
+            await self._finish(journal)
         finally:
             for task in [*pumps, *self.late.values()]:
                 task.cancel()
@@ -176,15 +188,13 @@ class Simulation:
         for name in [n for n in present if n in self.lost and n in self.back]:
             self._revive(name)
             tasks[name] = asyncio.create_task(self._catch_up(name, number))
-        waiting = set(tasks.values())
-        while waiting:
-            stuck = {tasks[n] for n in self.lost if n in tasks}
-            if not waiting - stuck:
-                break
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
-            for task in done:
-                if not task.cancelled():
-                    task.result()
+        try:
+            await self._until_done_or_lost(tasks)
+        except BaseException:  # one site cannot go on, so the round is over for all of them
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+            raise
         for name in self.lost:
             if name in tasks and not tasks[name].done():
                 self.late[name] = tasks[name]
@@ -195,6 +205,27 @@ class Simulation:
         last = number + 1 == self.study.rounds
         if (number + 1) % self.study.evaluation.every == 0 or last:
             self._evaluate(number, journal)
+
+    async def _until_done_or_lost(self, tasks: Mapping[str, asyncio.Task[None]]) -> None:
+        """Wait for all sites but those that are lost on the way; the first error ends the run."""
+        waiting = set(tasks.values())
+        while waiting - {tasks[n] for n in self.lost if n in tasks}:
+            self.struck = asyncio.Event()
+            strike = asyncio.create_task(self.struck.wait())
+            done, _ = await asyncio.wait({*waiting, strike}, return_when=asyncio.FIRST_COMPLETED)
+            strike.cancel()
+            for task in [t for t in tasks.values() if t in done]:
+                task.result()
+            waiting -= done
+
+    async def _finish(self, journal: Journal) -> None:
+        """When all rounds are over, each site may train its own model to the end."""
+        if not (self.study.training.tune and isinstance(self.strategy, Finishes)):
+            return
+        last = self.study.rounds
+        for name in [n for n in self.sites if n in self.states]:
+            self.states[name] = await self.strategy.finish(self.states[name], self.sites[name].round(last))
+        self._evaluate(last, journal)
 
     async def _take_part(self, name: str, number: int) -> None:
         site = self.sites[name]
@@ -212,6 +243,7 @@ class Simulation:
     async def _lose(self, fault: Fault) -> None:
         """Stop a site here. The others no longer wait for it; its parcels so far are on their way."""
         self.lost.add(fault.site)
+        self.struck.set()
         for name, office in self.offices.items():
             if name != fault.site:
                 office.mailbox.gone(fault.site, fault.round)
@@ -247,16 +279,17 @@ class Simulation:
 
     def _evaluate(self, number: int, journal: Journal) -> None:
         for name, judge in self.judges.items():
-            models = self.models(name)
-            if models:
-                scores = judge.scores(models)
+            state = self.states.get(EVERYBODY if self.pools else name)
+            if state is not None:
+                scores = judge.scores(predictors(self.strategy, state))
                 journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
 
-    def _content(self, done: int) -> dict[str, Any]:
+    def _content(self, done: int, events: int) -> dict[str, Any]:
         return {
             "done": done,
             "study": self.study.hash(),
             "seed": self.study.seed,
+            "events": events,
             "states": self.states,
             "sites": {
                 n: {"memory": s.memory, "ledger": s.ledger.entries(), "spent": s.spent}
@@ -274,6 +307,10 @@ class Simulation:
             return 0
         if found["study"] != self.study.hash() or found["seed"] != self.study.seed:
             raise CheckpointError(f"{folder.path}: the checkpoint belongs to another study")
+        if found["events"] > len(journal.events):
+            raise CheckpointError(
+                f"{folder.path}: the journal ends before the checkpoint after round {found['done']}: it was cut"
+            )
         self.states = found["states"]
         for name, kept in found["sites"].items():
             site: Participant = self.sites[name]
@@ -289,12 +326,16 @@ class Simulation:
         return int(found["done"])
 
 
+def predictors(strategy: Strategy, state: Any) -> Mapping[str, Predictor]:
+    """For each role that is evaluated, the models that make its prediction."""
+    if isinstance(strategy, Predicts):
+        return strategy.predictors(state)
+    return {role: ((1.0, getattr(state, role)),) for role in strategy.deploys}
+
+
 def check_common_proxy(study: Study) -> None:
     """Private models may differ between sites; what is exchanged may not."""
     for name, own in study.models.sites.items():
-        for role in own:
-            if role not in ("private", "proxy"):
-                raise StudyError(f'models.sites.{name}: unknown role "{role}"; known: private, proxy')
         if "proxy" in own and own["proxy"] != study.models.proxy:
             raise StudyError(
                 f"models.sites.{name}.proxy differs from models.proxy: the proxy is common to all sites;"
@@ -305,6 +346,15 @@ def check_common_proxy(study: Study) -> None:
             f'strategy "{study.strategy_name}" averages the private architecture, which differs between sites;'
             ' use architecture = "proxy", or proxyfl'
         )
+
+
+def check_device(device: str) -> None:
+    """Whether PyTorch can compute there."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise StudyError(f'--device "{device}" cannot be used here: {reason[:160]}') from None
 
 
 def needs_equal(study: Study) -> bool:

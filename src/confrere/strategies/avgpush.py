@@ -33,5 +33,5 @@ class AvgPush:
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
         models = await site.train({"model": Supervised()}, {"model": state.model}, protect=["model"])
-        model, mass, _ = await gossip(peers, models["model"], state.mass)
+        model, mass, _ = await gossip(peers, state.model, models["model"], state.mass)
         return State(model, mass)

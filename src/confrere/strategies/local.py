@@ -36,3 +36,9 @@ class Local:
         protect = ["model"] if self.noise else []
         models = await site.train({"model": Supervised()}, {"model": state.model}, protect=protect)
         return State(models["model"])
+
+    async def finish(self, state: State, site: Site) -> State:
+        if self.noise:
+            return state
+        start = site.build(self.architecture)
+        return State((await site.fit([Supervised()], "model", {"model": start})).model)

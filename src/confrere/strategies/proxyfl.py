@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from confrere.core.custody import Scalar, public
 from confrere.core.model import Model
-from confrere.core.protocols import Peers, Site
+from confrere.core.protocols import Peers, Predictor, Site
 from confrere.core.registry import strategy
 from confrere.exchange.gossip import Mass, gossip, start_mass
-from confrere.learning.mutual import Auto, teach
+from confrere.learning.mutual import Auto, fit_on_top, stack_weight, teach
 from confrere.learning.objectives import Direction, Teacher
 
 
@@ -19,6 +21,8 @@ class State:
     proxy: Model
     received: Model | None
     mass: Mass
+    weight: Scalar
+    """How much of the proxy's output is added to the private model's."""
 
 
 @strategy("proxyfl")
@@ -26,13 +30,18 @@ class State:
 class ProxyFL:
     """Private and proxy models learn from each other; proxies are mixed by push-sum (Kalra, Wen et al. 2023).
 
-    Our defaults differ from the published ones where those do harm or prove nothing: `alpha = "auto"`
-    follows what the proxy is worth on the site's own held-out records, the proxy's `teacher` is what peers
-    sent (a proxy that reads the private model has no guarantee), and mass follows the declared sizes.
-    As published: alpha = 0.5, beta = 0.5, teacher = "private", mass = "equal", and the topology
-    exponential with keep = 0 and rota = "published".
+    Our defaults differ from the published ones where those do harm or prove nothing. The proxy's `teacher` is
+    what peers sent (a proxy that reads the private model has no guarantee). What a site learns counts by
+    its declared size (`mass`). And the private model learns on top of the proxy (`private = "stack"`): when all
+    rounds are over it is trained to the end, regularised by cross-validation, with the proxy or without it,
+    whichever does better on records left out. With `private = "distil"` the private model learns from the
+    proxy's predictions, weighted by `alpha`; "auto" follows what the proxy is worth on held-out records.
+
+    As published: private = "distil", alpha = 0.5, beta = 0.5, teacher = "private", mass = "equal", and the
+    topology exponential with keep = 0 and rota = "published".
     """
 
+    private: Literal["stack", "distil"] = "stack"
     alpha: float | Auto = "auto"
     beta: float = 0.0
     teacher: Teacher = "peers"
@@ -46,12 +55,27 @@ class ProxyFL:
         return "the proxy learns from the private model" if self.teacher == "private" and self.beta else None
 
     def init(self, site: Site) -> State:
-        return State(site.build("private"), site.build("proxy"), None, start_mass(site, self.mass))
+        return State(
+            site.build("private"), site.build("proxy"), None, start_mass(site, self.mass), public(0.0)
+        )
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
         models = await teach(
             site, state.private, state.proxy, state.received,
-            alpha=self.alpha, beta=self.beta, teacher=self.teacher, kl=self.kl,
+            alpha=self.alpha, beta=self.beta, teacher=self.teacher, kl=self.kl, stack=state.weight if self.private == "stack" else None,
         )  # fmt: skip
-        mixed, mass, heard = await gossip(peers, models["proxy"], state.mass)
-        return State(models["private"], mixed, heard or state.received, mass)
+        mixed, mass, heard = await gossip(peers, state.proxy, models["proxy"], state.mass)
+        weight = await stack_weight(site, mixed) if self.private == "stack" else public(0.0)
+        return State(models["private"], mixed, heard or state.received, mass, weight)
+
+    async def finish(self, state: State, site: Site) -> State:
+        if self.private != "stack":
+            return state
+        own, weight = await fit_on_top(site, state.proxy)
+        return replace(state, private=own, weight=weight)
+
+    def predictors(self, state: State) -> Mapping[str, Predictor]:
+        return {
+            "private": ((1.0, state.private), (state.weight.value, state.proxy)),
+            "proxy": ((1.0, state.proxy),),
+        }
