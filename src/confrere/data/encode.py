@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
+from confrere.data.blocks import fill, plain
 from confrere.data.derive import derived, missing_sources
 from confrere.data.images import load_images
 from confrere.data.labels import encode_label, task_of
@@ -71,13 +72,7 @@ def encode_table(
     frame = _without_repeats(frame, schema, notes)
     targets, labelled = encode_label(frame, schema.label, notes)
     frame = frame[labelled] if not labelled.all() else frame
-    inputs = np.empty((len(frame), sum(len(c.features) for c in schema.columns)), dtype=np.float32)
-    start = 0
-    for column in schema.columns:
-        unit = (units or {}).get(column.name, "")
-        block = _encode_column(frame, column, schema, unit, folder, notes)
-        inputs[:, start : start + block.shape[1]] = block
-        start += block.shape[1]
+    inputs = _encode_columns(frame, schema, units or {}, folder, notes)
     tensor = torch.from_numpy(inputs.reshape(len(frame), *schema.inputs))
     records = Records(tensor, torch.from_numpy(targets), _units(frame, schema, notes))
     if not one_class and records.targets.dtype == torch.int64 and len(torch.unique(records.targets)) < 2:
@@ -163,6 +158,32 @@ def _units(frame: pd.DataFrame, schema: Schema, notes: list[str]) -> torch.Tenso
     return torch.from_numpy(codes)
 
 
+def _encode_columns(
+    frame: pd.DataFrame, schema: Schema, units: Mapping[str, str], folder: str, notes: list[str]
+) -> NDArray[np.float32]:
+    widths = [len(c.features) for c in schema.columns]
+    starts = [sum(widths[:i]) for i in range(len(widths))]
+    inputs = np.empty((len(frame), sum(widths)), dtype=np.float32)
+    quick = {
+        column.name: found
+        for column, start in zip(schema.columns, starts, strict=True)
+        if not units.get(column.name) and (found := plain(frame, column, start)) is not None
+    }
+    fill(list(quick.values()), inputs, scaled)
+    for column, start, width in zip(schema.columns, starts, widths, strict=True):
+        done = quick.get(column.name)
+        if done is None or done.strange or (done.gaps and column.gaps == "refuse"):
+            unit = units.get(column.name, "")
+            inputs[:, start : start + width] = _encode_column(frame, column, schema, unit, folder, notes)
+        elif 0 < done.gaps < len(frame):
+            notes.append(_imputed(column, done.gaps, len(frame)))
+    return inputs
+
+
+def _imputed(column: Column, gaps: int, records: int) -> str:
+    return f"{column.name}: {gaps:,} of {records:,} values missing and imputed"
+
+
 def _encode_column(
     frame: pd.DataFrame, column: Column, schema: Schema, unit: str, folder: str, notes: list[str]
 ) -> NDArray[np.float32]:
@@ -244,7 +265,7 @@ def _numbers(
             notes.append(f"{column.name}: {counted(outside.sum(), 'value')} set to the end of the range")
             numbers = np.where(gaps, np.nan, np.clip(numbers, low, high))
     if gaps.any() and not gaps.all():
-        notes.append(f"{column.name}: {gaps.sum():,} of {len(gaps):,} values missing and imputed")
+        notes.append(_imputed(column, int(gaps.sum()), len(gaps)))
     return numbers, gaps
 
 
