@@ -23,8 +23,11 @@ from confrere.privacy.detect import Detected, worst_case
 from confrere.runtime.audit.watch import Seen, Watched, added, largest
 from confrere.study import Models, Study
 
-FAR = (100.0, 10.0, 3.0, 1.0)
-"""How many times further out than the others the record lies: the furthest that can still be trained on."""
+FAR = (1e4, 1e3, 100.0, 10.0)
+"""How many times further out than the others the record may lie; a few runs of their own choose."""
+
+PILOT = 3
+"""So many runs with the record, and so many without it, choose how far out it lies."""
 
 Numbers = NDArray[np.float64]
 
@@ -74,7 +77,7 @@ def attack(
     tick: Callable[[], None] = lambda: None,
 ) -> Outlier:
     """Train `runs` times with the record and as often without it, and tell which was which."""
-    watched, trap, far = _trained_furthest(study, federation, largest(federation))
+    watched, trap, far = _most_telling(study, federation, largest(federation))
     rounds = min(study.rounds, MOST_ROUNDS)
     worlds = []
     claimed = None
@@ -121,20 +124,38 @@ def trap(federation: Federation, site: str, norm: float, far: float) -> Trap:
     return Trap(replace(federation, sites=sites), records, record, label, probes)
 
 
-def _trained_furthest(study: Study, federation: Federation, site: str) -> tuple[Watched, Trap, float]:
+def _most_telling(study: Study, federation: Federation, site: str) -> tuple[Watched, Trap, float]:
+    """The trap that tells most in a few runs that are not used again."""
     norm = float(getattr(study.privacy.clipper(), "norm", 1.0)) if study.privacy else 1.0
-    partial = replace(study, churn=type(study.churn)(), models=_of_two(study, site, federation))
+    plan = replace(study, churn=type(study.churn)(), models=_of_two(study, site, federation))
+    best, chosen, problem = -1.0, None, TrainingError("no record can be trained on")
     for far in FAR:
         found = trap(federation, site, norm, far)
-        watched = Watched(partial, found.federation, site)
+        watched = Watched(plan, found.federation, site)
         try:
-            watched.play(-1, found.with_, rounds=min(study.rounds, MOST_ROUNDS))
-        except TrainingError:
-            if far == FAR[-1]:
-                raise
+            worlds = [
+                np.stack([_level(watched, found, -1 - 2 * n - world, records) for n in range(PILOT)])
+                for world, records in enumerate((found.with_, found.without))
+            ]
+        except TrainingError as error:  # so far out that the site's own training breaks down
+            problem = error
             continue
-        return watched, found, far
-    raise AssertionError("FAR is empty")
+        spread = np.sqrt((worlds[0].var(0) + worlds[1].var(0)) / 2)
+        apart = float(np.max(np.abs(worlds[0].mean(0) - worlds[1].mean(0)) / np.maximum(spread, 1e-9)))
+        if apart > best:
+            best, chosen = apart, (watched, found, far)
+    if chosen is None:
+        raise problem
+    return chosen
+
+
+def _level(watched: Watched, trap: Trap, number: int, records: Records) -> Numbers:
+    """What the last release, and all of them on average, say about the line."""
+    seen = watched.play(number, records, rounds=min(watched.study.rounds, MOST_ROUNDS))
+    if not seen.left:
+        raise StudyError(f'strategy "{watched.study.strategy_name}" sends nothing: there is nothing to audit')
+    said = _said(watched, seen, trap)[:, 0]
+    return np.array([said[-1], said.mean()])
 
 
 def _of_two(study: Study, site: str, federation: Federation) -> Models:
@@ -161,7 +182,8 @@ def _whole_numbers(inputs: Tensor) -> bool:
 def _another(records: Records, point: Tensor) -> Tensor:
     for row in records.inputs:
         if not torch.equal(row, point):
-            return row.clone()
+            other: Tensor = row.clone()
+            return other
     return point
 
 

@@ -49,17 +49,26 @@ class Seen:
 
 @dataclass(frozen=True)
 class Tap(Gate):
-    """A gate that keeps a copy of what it let through."""
+    """A gate that keeps a copy of what it let through, and what its training had begun with."""
 
-    passed: list[Model] = field(default_factory=list)
+    trained: list[tuple[str, Params, Params]] = field(default_factory=list)
+    passed: list[tuple[Model, Params | None]] = field(default_factory=list)
 
     def admit(
         self, model: Model | None, scalars: Mapping[str, Scalar] | None = None, *, round: int | None = None
     ) -> tuple[Model | None, Mapping[str, Scalar]]:
         out = super().admit(model, scalars, round=round)
-        if out[0] is not None and not (self.passed and self.passed[-1] is out[0]):
-            self.passed.append(out[0])
+        left = out[0]
+        if left is not None and not (self.passed and self.passed[-1][0] is left):
+            self.passed.append((left, self._begun(left)))
         return out
+
+    def _begun(self, model: Model) -> Params | None:
+        """The start of the training since the last release that ended nearest to this model."""
+        fits = [t for t in self.trained if t[2].shapes == model.params.shapes]
+        nearest = min(fits, key=lambda t: t[2].distance(model.params), default=None)
+        self.trained.clear()
+        return nearest[1] if nearest else None
 
 
 class Reseeded:
@@ -69,12 +78,14 @@ class Reseeded:
         self.run_number = 0
         self.watched = ""
         self.trained: list[tuple[str, Params, Params]] = []
+        self.began: dict[str, Params] = {}
 
     async def run(self, job: Job) -> Trained:
         job = replace(job, seed=derive(job.seed, "audit", self.run_number))
         before = {r: job.networks[r].params() for r in job.objective} if job.site == self.watched else {}
         out = work(job)
         self.trained += [(role, start, out.params[role]) for role, start in before.items()]
+        self.began = before | self.began
         return out
 
 
@@ -92,7 +103,7 @@ class Watched(Simulation):
         self.prepare()
         self.site, self.chance.watched = site, site
         office = self.offices[site]
-        self.tap = Tap(office.gate.accept_unproven, office.gate.limits, site)
+        self.tap = Tap(office.gate.accept_unproven, office.gate.limits, site, trained=self.chance.trained)
         office.gate = self.tap
 
     def play(
@@ -110,11 +121,10 @@ class Watched(Simulation):
         self._afresh()
         self.chance.run_number = number
         asyncio.run(self._play(rounds or self.study.rounds, finish))
-        left, states = tuple(self.tap.passed), self.models(self.site)
-        start = tuple(next((a for _, a, b in self.chance.trained if b.equals(m.params)), None) for m in left)
+        states = self.models(self.site)
         inside = {r: m for r, m in states.items() if m.custody == Custody.PRIVATE}
-        began = {r: a for r, a, _ in reversed(self.chance.trained)}
-        return Seen(left, start, inside, began, site.guarantee())
+        left, start = [m for m, _ in self.tap.passed], [p for _, p in self.tap.passed]
+        return Seen(tuple(left), tuple(start), inside, dict(self.chance.began), site.guarantee())
 
     def outputs(self, model: Model | Params, inputs: Tensor, like: str = "") -> Tensor:
         """What a model says about records."""
@@ -158,6 +168,7 @@ class Watched(Simulation):
         self.states, self.late, self.lost, self.back = {}, {}, set(), {}
         self.tap.passed.clear()
         self.chance.trained.clear()
+        self.chance.began = {}
 
 
 def largest(federation: Federation) -> str:
