@@ -292,7 +292,7 @@ def test_micro_batches_change_nothing(kind: str, data: st.DataObject, limit: int
         for units in (None, patients):
             whole = clipped_sum(recorder, (x,), lambda out, rows: out, clipping, state, units)
             parts = clipped_sum(recorder, (x,), lambda out, rows: out, clipping, state, units, limit)
-            assert torch.allclose(whole.flat, parts.flat, rtol=1e-6, atol=1e-6)
+            assert torch.allclose(whole.flat, parts.flat, rtol=1e-4, atol=1e-5)
             assert (whole.units, whole.below) == (parts.units, parts.below)
 
 

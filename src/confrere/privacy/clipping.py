@@ -23,10 +23,10 @@ Noise = Callable[[int, float], Tensor]
 """(size, standard deviation) → that many numbers of Gaussian noise."""
 
 ROUNDING = 1e-4
-"""Share of the norm that is given up so that float32 rounding can never exceed it.
+"""Share of the norm that is given up to float32 rounding.
 
-Lengths and sums in float32 over up to 10^8 numbers, added in blocks, were off by less than 2e-5;
-a unit is clipped to norm·(1 − ROUNDING), so it moves the sum by no more than norm."""
+A unit is clipped to norm·(1 − ROUNDING). Lengths are added up in blocks: over 2·10^7 numbers they
+were measured to be off by less than 5·10^-6 (PyTorch's own norm by 10^-2), and a test holds it for 2·10^6."""
 
 
 @dataclass(frozen=True)

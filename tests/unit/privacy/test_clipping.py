@@ -102,10 +102,14 @@ def test_a_gradient_of_zero_stays_zero() -> None:
 
 def test_rounding_never_lets_a_long_vector_through() -> None:
     torch.manual_seed(0)
-    rows = torch.randn(3, 2_000_000) * torch.tensor([[1e-6], [1.0], [1e6]])
-    for row in rows:
-        found = Flat(1.0).sum(given(row.unsqueeze(0)), {})
-        assert float(found.flat.double().norm()) <= 1.0
+    rows = torch.randn(4, 2_000_000) * torch.tensor([[1e-6], [1.0], [1e6], [0.0]])
+    rows[3] = 0.17  # equal numbers: adding one after the other, every error has the same sign
+    assert float(rows[3].norm()) < float(rows[3].double().norm()) * (1 - ROUNDING)  # PyTorch's own
+    for clipping in (Flat(1.0), PerLayer(1.0), AdaCliP(1.0), Quantile(1.0)):
+        for row in rows:
+            state = clipping.start(layout_of(len(row)))
+            found = clipping.sum(given(row.unsqueeze(0)), state)
+            assert float(found.flat.double().norm()) <= 1.0
 
 
 def test_layers_are_clipped_by_themselves_and_stay_within_the_norm_together() -> None:

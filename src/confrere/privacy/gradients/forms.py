@@ -26,8 +26,12 @@ FEW = 4
 IN_CACHE = 1 << 18
 """Numbers that are worked on together, so that they are still in the cache for the next operation."""
 
-EXPANSION = 2e-6
-"""Rounding error of Σ w·g² − 2·Σ w·g·m + Σ w·m², relative to the sum of its absolute terms."""
+BLOCK = 1 << 12
+"""So many squares may be added one after the other."""
+
+EXPANSION = 1e-5
+"""Allowance for rounding where terms of both signs are added, relative to the sum of their absolute values;
+products over up to 4096 numbers were measured to be off by less than half of it."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,23 @@ class RecordGradients(Protocol):
 
 
 def row_squares(x: Tensor) -> Tensor:
-    """Squared length of each row."""
-    lengths: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
-    return lengths.square_()
+    """Squared length of each row, added up in blocks.
+
+    PyTorch's norms and dot products add one number after the other: over 2·10^7 equal numbers they were
+    measured to be 1 % too short, which would break the guarantee. In blocks the error stays below 5·10^-6.
+    """
+    x = x.flatten(1)
+    blocks = x.shape[1] // BLOCK
+    if blocks == 0:
+        return _lengths(x).square_()
+    whole, rest = x[:, : blocks * BLOCK], x[:, blocks * BLOCK :]
+    total = _lengths(whole.reshape(len(x), blocks, BLOCK)).square_().sum(1)
+    return total + _lengths(rest).square_()
+
+
+def _lengths(x: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return found
 
 
 def gram_squares(errors: Tensor, inputs: Tensor) -> Tensor:
@@ -128,12 +146,11 @@ class Explicit:
             values = groups.add(values)
         if metric is None:
             return row_squares(values)
-        weight, centre = metric.weight.reshape(-1), metric.centre.reshape(-1)
+        root, centre = metric.weight.reshape(-1).sqrt(), metric.centre.reshape(-1)
         rows = max(1, IN_CACHE // max(1, values.shape[1]))
         out = values.new_empty(len(values))
         for at in range(0, len(values), rows):
-            distance = values[at : at + rows] - centre
-            torch.mv(distance.mul_(distance), weight, out=out[at : at + rows])
+            out[at : at + rows] = row_squares((values[at : at + rows] - centre).mul_(root))
         return out
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
@@ -265,7 +282,7 @@ def few_squares(errors: Tensor, inputs: Tensor, metric: Metric) -> Tensor:
     if twice is not None:
         pairs = pairs * twice
     along = _bilinear(errors, pull, inputs).sum(1).mul_(2)
-    offset = torch.dot(pull.view(-1), metric.centre.reshape(-1))
+    offset = (pull * metric.centre.view_as(pull)).sum()
     spread = pairs.sum(1)
     terms = (spread if positions == 1 else pairs.abs().sum(1)) + along.abs() + offset
     return (spread - along).add_(offset).clamp_(min=0).add_(terms, alpha=EXPANSION)
