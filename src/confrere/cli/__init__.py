@@ -38,8 +38,11 @@ def _main(
 
 
 def wire() -> None:
-    """Add the commands; each module is imported only here."""
+    """Add the commands, once; each module is imported only here."""
+    if app.registered_commands:
+        return
     from confrere.cli import (
+        audit,
         calibrate,
         check,
         compare,
@@ -60,6 +63,7 @@ def wire() -> None:
     app.command("check", rich_help_panel=run)(check.check)
     app.command("epsilon", rich_help_panel=privacy)(epsilon.epsilon)
     app.command("calibrate", rich_help_panel=privacy)(calibrate.calibrate)
+    app.command("audit", rich_help_panel=privacy)(audit.audit)
     app.command("strategies", rich_help_panel=look)(strategies.strategies)
     app.add_typer(datasets.app, name="datasets", rich_help_panel=look)
     app.add_typer(schema.app, name="schema", rich_help_panel=look)
@@ -67,6 +71,9 @@ def wire() -> None:
 
 def main() -> None:
     """Run the command; what a person can put right is said in a line or two, with exit code 2."""
+    # The networks here are small: a second thread would mostly wait for the first. This must be said before
+    # PyTorch is loaded; who has large networks sets OMP_NUM_THREADS.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     wire()
     try:
         app(standalone_mode=True)
