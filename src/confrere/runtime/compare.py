@@ -14,8 +14,8 @@ from confrere.core.events import Event
 from confrere.core.registry import nearest, strategies
 from confrere.learning.evaluate import HIGHER_IS_BETTER
 from confrere.observe.report import write_report
-from confrere.runtime.records import Source
-from confrere.runtime.run import Run, hardware, versions, write_json
+from confrere.runtime.records import Source, open_sites
+from confrere.runtime.run import Run, check_free, hardware, versions, write_json
 from confrere.runtime.simulate import simulate
 from confrere.strategies import discover
 from confrere.study import Study, merged
@@ -72,16 +72,21 @@ def compare(
         raise StudyError("a comparison needs at least one seed")
     variants = {name: variant(study, name) for name in chosen}
     folder = Path(out) if out is not None else None
-    if folder is not None and (folder / "comparison.json").exists():
-        raise StudyError(f"{folder} holds a comparison already; choose another --out")
+    if folder is not None:
+        check_free(folder)
     runs: dict[str, list[Run]] = {name: [] for name in chosen}
     seconds = dict.fromkeys(chosen, 0.0)
     for seed in seeds:
+        shared = open_sites(study.with_(seed=seed), sites)  # read and encoded once for all strategies
         for name in chosen:
             place = folder / "runs" / f"{name}-{seed}" if folder else None
             began = time.perf_counter()
             run = simulate(
-                variants[name].with_(seed=seed), sites, out=place, device=device, listeners=listeners
+                variants[name].with_(seed=seed),
+                shared if _same_records(study, variants[name]) else sites,
+                out=place,
+                device=device,
+                listeners=listeners,
             )
             seconds[name] += time.perf_counter() - began
             runs[name].append(run)
@@ -101,6 +106,10 @@ def compare(
         write_json(folder / "comparison.json", result)
         (folder / "study.toml").write_text(study.to_toml(), encoding="utf-8")
     return Comparison(result, runs, folder)
+
+
+def _same_records(one: Study, two: Study) -> bool:
+    return (one.data, one.sites, one.schema) == (two.data, two.sites, two.schema)
 
 
 def summary(runs: Sequence[Run], alone: Sequence[Run], seconds: float) -> dict[str, Any]:
@@ -144,7 +153,7 @@ def _gains(
     for run, base in zip(runs, alone, strict=True):
         found = {}
         for s in sites:
-            together, apart = run.sites[s]["metrics"].get(metric), base.sites[s]["metrics"].get(metric)
+            together, apart = (r.sites.get(s, {}).get("metrics", {}).get(metric) for r in (run, base))
             if together is not None and apart is not None:
                 found[s] = sign * (together - apart)
         out.append(found)

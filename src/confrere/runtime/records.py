@@ -24,8 +24,10 @@ Source = SiteData | pd.DataFrame | tuple[Any, Any] | tuple[Any, Any, Any] | str 
 """A site's records: encoded already, a table, arrays (inputs, targets[, patients]), or a file."""
 
 
-def open_sites(study: Study, sites: Mapping[str, Source] | None = None) -> Federation:
+def open_sites(study: Study, sites: Mapping[str, Source] | Federation | None = None) -> Federation:
     """The federation of a study; `sites` (from Python) takes the place of what the study names."""
+    if isinstance(sites, Federation):
+        return sites
     fractions = (
         1 - study.data.split.validation - study.data.split.test,
         study.data.split.validation,

@@ -35,7 +35,7 @@ EVERYBODY = "everybody"
 
 def simulate(
     study: Study,
-    sites: Mapping[str, Source] | None = None,
+    sites: Mapping[str, Source] | Federation | None = None,
     *,
     out: str | Path | None = None,
     device: str = "cpu",
