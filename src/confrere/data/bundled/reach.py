@@ -79,7 +79,7 @@ def reach(name: str, seeds: int = SEEDS) -> dict[str, Any]:
     mean_alone, mean_pooled = float(np.nanmean(own_sites)), float(np.nanmean(all_sites))
     spread = float(np.nanstd([np.nanmean(p) - np.nanmean(a) for a, p in zip(alone, pooled, strict=True)]))
     sentence = (
-        f"{metric} alone {mean_alone:.2f} ({_range(own_sites)} over sites), "
+        f"{metric} alone {mean_alone:.2f} ({_range(own_sites)} over {_counted(own_sites)}), "
         f"pooled {mean_pooled:.2f} ({_range(all_sites)}); "
         f"gain {mean_pooled - mean_alone:+.2f} ± {spread:.2f} over {seeds} seeds (logistic regression)"
     )
@@ -93,6 +93,14 @@ def reach(name: str, seeds: int = SEEDS) -> dict[str, Any]:
 
 def _range(values: NDArray[np.float64]) -> str:
     return f"{np.nanmin(values):.2f}–{np.nanmax(values):.2f}"
+
+
+def _counted(values: NDArray[np.float64]) -> str:
+    """«sites», or how many have an AUC at all: a test part of one class has none."""
+    judged = int(np.isfinite(values).sum())
+    return (
+        "sites" if judged == len(values) else f"{judged} of {len(values)} sites, the rest too small to judge"
+    )
 
 
 def _scores(opened: Federation, binary: bool) -> tuple[list[float], list[float]]:
