@@ -17,7 +17,7 @@ PUBLIC. The journal is a file of JSON lines in which each line carries the hash 
 | notice | yes or – | text |
 | evaluated | yes (PRIVATE) | validation, test, common_test: each {role: {metric: number}} or null |
 | resumed | – | round (the first one that is done again) |
-| run-finished | – | seconds, result (what `simulate --json` prints) |
+| run-finished | – (PRIVATE) | seconds, result (what `simulate --json` prints) |
 """
 
 from __future__ import annotations

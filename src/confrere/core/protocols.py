@@ -48,10 +48,19 @@ class Proximal(Protocol):
 
 def loss_custody(loss: Loss, models: Mapping[str, Model]) -> Custody:
     """How closely a model must be held that is trained with this loss: the strictest of what it reads."""
-    tags = [getattr(loss, f.name) for f in fields(loss)]  # type: ignore[arg-type]
-    return strictest(
-        [t.custody for t in tags if isinstance(t, Tagged)] + [models[role].custody for role in loss.reads]
-    )
+    tags = [tag for f in fields(loss) for tag in _tags(getattr(loss, f.name))]  # type: ignore[arg-type]
+    return strictest([*tags, *(models[role].custody for role in loss.reads)])
+
+
+def _tags(value: Any) -> list[Custody]:
+    """The custody of everything tagged in a value, however deep: class weights come as a tuple."""
+    if isinstance(value, Tagged | Model):
+        return [value.custody]
+    if isinstance(value, Mapping):
+        return [tag for part in value.values() for tag in _tags(part)]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [tag for part in value for tag in _tags(part)]
+    return []
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from confrere.core.protocols import Strategy
 from confrere.data.records import SiteData, Task
 from confrere.learning.engine import Trainer
 from confrere.privacy.accounting import calibrate, check_delta
-from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.ledger import Budget, Ledger, strictest
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.sampling import FullBatch, Poisson, epoch
 from confrere.runtime.churn import Churn
@@ -76,12 +76,16 @@ def participant_of(
     device: str = "cpu",
     ledger: Ledger | None = None,
     caps: Budget | None = None,
+    doubt: str | None = None,
 ) -> Participant:
-    """A site that is ready to take part. `caps` are the site's own and win over the study's."""
+    """A site that is ready to take part. `caps` are the site's own and win over the study's.
+
+    `doubt` says why the encoded inputs themselves have no guarantee, where that is so.
+    """
     check_records(data, task, study.data.one_class == "allow")
     privacy = study.privacy
     mechanism, steps, budget = None, 0, caps
-    unproven = getattr(strategy, "unproven", None)
+    unproven = getattr(strategy, "unproven", None) or doubt
     if privacy is None:
         unproven = unproven or "the study has no [privacy]: models are trained without noise"
     else:
@@ -95,8 +99,7 @@ def participant_of(
         except (StudyError, PrivacyError) as error:
             raise type(error)(f'site "{data.name}": {error}') from None
         if privacy.epsilon is not None:
-            asked = Budget(privacy.epsilon, privacy.delta)
-            budget = asked if caps is None else replace(asked, epsilon=min(asked.epsilon, caps.epsilon))
+            budget = strictest(Budget(privacy.epsilon, privacy.delta), caps)
     return Participant(
         name=data.name,
         data=data,

@@ -192,6 +192,7 @@ class SiteRound:
     def __init__(self, participant: Participant, number: int) -> None:
         self._site, self._round = participant, number
         self.name, self.size = participant.name, participant.size
+        self._trainings = 0
 
     def build(self, role: str) -> Model:
         return self._site.build(role)
@@ -241,6 +242,7 @@ class SiteRound:
                     raise StudyError(
                         f'the objective of "{role}" needs a model called "{other}"; it was not given'
                     )
+        self._trainings += 1
         noisy = [r for r in protect if site.mechanism is not None and r in objective]
         for role in noisy:  # before anything is charged
             site.check_safe(role, models[role].architecture)
@@ -255,6 +257,9 @@ class SiteRound:
         for role in {*trained, *(r for loss in trained.values() for r in loss.reads)}:
             networks[role] = site.network(role, models[role].architecture)
             networks[role].load(models[role].params)
+        custody = {r: self._custody(r, noisy, protect, trained, models) for r in trained}
+        # An optimiser's memory shapes the weights as much as the weights themselves do: it is kept apart by custody.
+        slots = {r: f"{r} ({held.name.lower()})" for r, held in custody.items()}
         job = Job(
             site=site.name,
             records=site.data.train,
@@ -263,18 +268,18 @@ class SiteRound:
             anchors={r: models[r].params for loss in trained.values() for r in loss.reads},
             mechanisms={r: site.mechanism for r in noisy if site.mechanism is not None},
             optimisers={r: site.rule(r in noisy) for r in trained},
-            memory=site.memory,
+            memory={r: site.memory[slot] for r, slot in slots.items() if slot in site.memory},
             batch_size=study.training.batch_size,
             epochs=study.training.epochs,
             steps=site.steps,
-            seed=derive(study.seed, site.name, self._round, "training"),
+            seed=derive(study.seed, site.name, self._round, "training", *self._again()),
             device=site.device,
         )
         try:
             result = await site.trainer.run(job)
         except TrainingError as error:
             raise TrainingError(f"round {self._round + 1}, {error}") from None
-        site.memory = result.memory
+        site.memory = {**site.memory, **{slots[r]: m for r, m in result.memory.items() if r in slots}}
         out = dict(models)
         for role, params in result.params.items():
             if not params.is_finite():
@@ -282,11 +287,7 @@ class SiteRound:
                     f'site "{site.name}", round {self._round + 1}: the weights of "{role}" are no longer finite'
                     " numbers; lower training.learning_rate"
                 )
-            out[role] = Model(
-                params,
-                models[role].architecture,
-                self._custody(role, role in noisy, role in protect, objective, models),
-            )
+            out[role] = Model(params, models[role].architecture, custody[role])
         data: dict[str, Any] = {
             "losses": {r: v for r, v in result.losses.items() if math.isfinite(v)},
             "dropped": result.dropped,
@@ -300,15 +301,30 @@ class SiteRound:
         return out
 
     def _custody(
-        self, role: str, noisy: bool, protected: bool, objective: Objective, models: Mapping[str, Model]
+        self,
+        role: str,
+        noisy: Sequence[str],
+        protect: Sequence[str],
+        objective: Objective,
+        models: Mapping[str, Model],
     ) -> Custody:
-        """PROTECTED only if noise was added and all that shaped the model is at most PROTECTED."""
-        if not protected:
+        """PROTECTED only if noise was added and all that shaped the model is at most PROTECTED.
+
+        A loss that reads a model which is trained beside it without noise reads records from the second step
+        on, however public that model was before.
+        """
+        if role not in protect or models[role].custody == Custody.PRIVATE:  # whatever a study says
             return Custody.PRIVATE
-        shaped_by = strictest([models[role].custody, loss_custody(objective[role], models)])
-        if noisy and shaped_by <= Custody.PROTECTED:
+        plain = [r for r in objective if r not in noisy]
+        read = {r: m.held(Custody.PRIVATE) if r in plain else m for r, m in models.items()}
+        shaped_by = strictest([models[role].custody, loss_custody(objective[role], read)])
+        if role in noisy and shaped_by <= Custody.PROTECTED:
             return Custody.PROTECTED
         return Custody.UNPROVEN if self._site.unproven is not None else Custody.PRIVATE
+
+    def _again(self) -> tuple[int, ...]:
+        """Tells a second training of the same round from the first: it costs, and draws noise, of its own."""
+        return (self._trainings,) if self._trainings > 1 else ()
 
     def _charge(self, roles: Sequence[str]) -> bool:
         """Write what this round costs before it is computed; False if it would overspend."""
@@ -317,10 +333,9 @@ class SiteRound:
         assert p is not None
         charge = site.mechanism.charge(site.steps)
         for role in roles:
+            key = (site.run, self._round, role, *self._again())
             try:
-                site.ledger.spend(
-                    [charge], key=f"{site.run}/{self._round}/{role}", budget=site.budget, replay=True
-                )
+                site.ledger.spend([charge], key="/".join(map(str, key)), budget=site.budget, replay=True)
             except BudgetExhausted as refusal:
                 if not site.spent:
                     site.spent = True

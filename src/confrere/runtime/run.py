@@ -225,7 +225,8 @@ class Watch:
         }
         if any("common_metrics" in s for s in sites.values()):
             result["common_mean"] = mean_metrics(s.get("common_metrics", {}) for s in sites.values())
-        self.journal.add(Event("run-finished", data={"seconds": round(seconds, 3), "result": result}))
+        data = {"seconds": round(seconds, 3), "result": result}
+        self.journal.add(Event("run-finished", custody=Custody.PRIVATE, data=data))  # it holds metrics
         if folder is not None:
             folder.finish(result, seconds)
         models = {name: simulation.models(name) for name in sites}
