@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args, get_origin
 import tomli_w
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from confrere.core.errors import ConfrereError, StudyError
 from confrere.core.protocols import Strategy, Topology
@@ -62,6 +63,11 @@ class Models:
                     )
                 named_here[f"models.sites.{site}.{role}"] = spec
         for where, spec in named_here.items():
+            if isinstance(spec, nn.Module):
+                raise StudyError(
+                    f"{where} is a module; give a function that makes one, such as lambda: {type(spec).__name__}(…),"
+                    " so that every site starts from its own"
+                )
             table = isinstance(spec, dict) and isinstance(spec.get("name"), str)
             if not (isinstance(spec, str) or table or callable(spec)):
                 raise StudyError(
@@ -163,6 +169,8 @@ class Data:
     bundled: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     file: str | None = None
+    label: str = ""
+    """Without a schema: the column to predict. The schema is then drawn from the records: rehearsals only."""
     split: Split = field(default_factory=Split)
     one_class: Literal["refuse", "allow"] = "refuse"
 
@@ -521,6 +529,12 @@ def _nameable(study: Study) -> Study:
 
 def _module_name(make: Callable[[], nn.Module]) -> str:
     module = make()
+    if not isinstance(module, nn.Module):
+        raise StudyError(f"a network is a function that returns a module; this one returned {module!r}")
+    if any(isinstance(p, UninitializedParameter) for p in module.parameters()):
+        raise StudyError(
+            f"{type(module).__name__} has lazy layers: pass an example through it before you return it"
+        )
     shapes = ",".join(f"{n}{tuple(p.shape)}" for n, p in module.named_parameters())
     return f"{type(module).__name__}[{hashlib.sha256(shapes.encode()).hexdigest()[:8]}]"
 

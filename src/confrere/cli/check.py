@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from confrere.cli.output import console, print_json
+from confrere.runtime.compare import variant
 from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import Simulation
 from confrere.study import Study, load
@@ -49,6 +50,8 @@ def check(
 
 def look(study: Study) -> dict[str, Any]:
     """What can be said about a study without running it."""
+    for name in study.variants:
+        variant(study, name)
     simulation = Simulation(study, open_sites(study))
     simulation.prepare()
     sites: dict[str, Any] = {}

@@ -36,7 +36,8 @@ class Churn:
     zones: dict[str, int] = field(default_factory=dict)
     seed: int = 0
 
-    def check(self, sites: Sequence[str]) -> None:
+    def check(self, sites: Sequence[str], rounds: int) -> None:
+        """Refuse what names no site or no round, and a site that would never take part."""
         for key in ("absent", "join", "leave", "zones"):
             for name in getattr(self, key):
                 if name not in sites:
@@ -45,17 +46,34 @@ class Churn:
                     )
         if not 0 <= self.probability < 1:
             raise StudyError(f"churn.probability is {self.probability}; it must be at least 0 and below 1")
+        for name, joins in self.join.items():
+            if not 0 <= joins < rounds:
+                raise StudyError(
+                    f'churn.join: "{name}" would join in round {joins}; the rounds are 0 to {rounds - 1}'
+                )
         for name, leaves in self.leave.items():
             if leaves <= self.join.get(name, 0):
                 raise StudyError(f'churn: "{name}" would leave in round {leaves}, before it has joined')
+        if self.period < 0:
+            raise StudyError(f"churn.period is {self.period}; it is a number of rounds")
+        for name in sites:
+            mine = {r for r in range(rounds) if name in self.members(r, [name])}
+            if mine <= set(self.absent.get(name, ())):
+                raise StudyError(f'churn.absent: "{name}" would miss every round; leave it out of the study')
+        if not any(self.present(r, s) for r in range(rounds) for s in self.members(r, sites)):
+            raise StudyError("churn: nobody would be there in any round; lower churn.probability")
 
     def members(self, round: int, sites: Sequence[str]) -> tuple[str, ...]:
         """The sites that belong to the collaboration in a round, in sorted order."""
         return tuple(s for s in sorted(sites) if self.join.get(s, 0) <= round < self.leave.get(s, round + 1))
 
+    def changes(self, rounds: int) -> list[int]:
+        """The rounds that begin with other members than the one before; the first is always among them."""
+        return sorted({0, *(r for r in [*self.join.values(), *self.leave.values()] if 0 < r < rounds)})
+
     def epoch(self, round: int) -> int:
         """How often the membership has changed up to this round."""
-        return len({r for r in [*self.join.values(), *self.leave.values()] if 0 < r <= round})
+        return len(self.changes(round + 1)) - 1
 
     def present(self, round: int, site: str) -> bool:
         """Whether a member can be reached in a round."""
