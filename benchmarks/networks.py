@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from confrere.learning.nets import networks
+
 
 @dataclass(frozen=True)
 class Case:
@@ -23,61 +25,6 @@ class Case:
         generator = torch.Generator().manual_seed(seed)
         inputs = torch.randn(self.batch, *self.record, generator=generator)
         return inputs, torch.randint(0, self.classes, (self.batch,), generator=generator)
-
-
-def mlp() -> nn.Module:
-    """MLP 784-200-200-10."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
-    )
-
-
-def lenet5() -> nn.Module:
-    """LeNet5 for 28 × 28 images."""
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(400, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, 10),
-    )
-
-
-def cnn1() -> nn.Module:
-    """CNN1 of the ProxyFL experiments, for 32 × 32 colour images."""
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(576, 64),
-        nn.ReLU(),
-        nn.Linear(64, 10),
-    )
-
-
-def cnn2() -> nn.Module:
-    """CNN2 of the ProxyFL experiments, for 32 × 32 colour images."""
-    return nn.Sequential(
-        nn.Conv2d(3, 128, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(128, 128, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(4608, 10),
-    )
 
 
 class Block(nn.Module):
@@ -130,11 +77,16 @@ class SeriesLSTM(nn.Module):
         return self.out(self.lstm(x)[0][:, -1])
 
 
+def named(name: str, record: tuple[int, ...]) -> Case:
+    """A network that studies can name."""
+    return Case(lambda: networks[name](record, 10), record)
+
+
 CASES = {
-    "mlp": Case(mlp, (784,)),
-    "lenet5": Case(lenet5, (1, 28, 28)),
-    "cnn1": Case(cnn1, (3, 32, 32)),
-    "cnn2": Case(cnn2, (3, 32, 32)),
+    "mlp": named("mlp", (784,)),
+    "lenet5": named("lenet5", (1, 28, 28)),
+    "cnn1": named("cnn1", (3, 32, 32)),
+    "cnn2": named("cnn2", (3, 32, 32)),
     "resnet18": Case(resnet18, (3, 64, 64), batch=32),
     "lstm": Case(SeriesLSTM, (50, 64)),
 }

@@ -83,29 +83,32 @@ def lenet5(shape: Sequence[int], outputs: int) -> nn.Module:
     )  # fmt: skip
 
 
+def _pooled_twice(side: int) -> int:
+    """What two unpadded 3 × 3 convolutions, each halved by pooling, leave of a side."""
+    return ((side - 2) // 2 - 2) // 2
+
+
 @network("cnn1")
 def cnn1(shape: Sequence[int], outputs: int) -> nn.Module:
-    """Two convolutions and two dense layers: the proxy of the CIFAR-10 experiments."""
+    """Two small convolutions and two dense layers: the CIFAR-10 proxy of Kalra, Wen et al. (2023)."""
     c, h, w = _image(shape, "cnn1")
-    side = ((h - 4) // 2 - 4) // 2 * (((w - 4) // 2 - 4) // 2)
     return nn.Sequential(
         AsImage(),
-        nn.Conv2d(c, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(16 * side, 64), nn.ReLU(), nn.Linear(64, outputs),
+        nn.Conv2d(c, 6, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(16 * _pooled_twice(h) * _pooled_twice(w), 64), nn.ReLU(), nn.Linear(64, outputs),
     )  # fmt: skip
 
 
 @network("cnn2")
 def cnn2(shape: Sequence[int], outputs: int) -> nn.Module:
-    """Two wide convolutions and two dense layers: the private model of the CIFAR-10 experiments."""
+    """Two wide convolutions and one dense layer: the CIFAR-10 private model of Kalra, Wen et al. (2023)."""
     c, h, w = _image(shape, "cnn2")
-    side = (h // 4) * (w // 4)
     return nn.Sequential(
         AsImage(),
-        nn.Conv2d(c, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(128 * side, 64), nn.ReLU(), nn.Linear(64, outputs),
+        nn.Conv2d(c, 128, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(128, 128, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(128 * _pooled_twice(h) * _pooled_twice(w), outputs),
     )  # fmt: skip
 
 

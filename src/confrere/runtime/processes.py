@@ -31,7 +31,7 @@ from confrere.runtime.assemble import leaving_when_spent, participant_of
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.mailbox import Mailbox
 from confrere.runtime.office import Office
-from confrere.runtime.records import open_sites
+from confrere.runtime.records import doubt_about, open_sites
 from confrere.runtime.run import Folder, Run, started
 from confrere.runtime.simulate import Simulation, predictors
 from confrere.study import Study, load
@@ -164,7 +164,15 @@ async def take_part(
     run = f"{study.name}-{study.hash()}-{study.seed}"
     sites = {
         n: participant_of(
-            study, strategy, d, federation.task, run=run, journal=journal, trainer=OneAtATime(), device=device
+            study,
+            strategy,
+            d,
+            federation.task,
+            run=run,
+            journal=journal,
+            trainer=OneAtATime(),
+            device=device,
+            doubt=doubt_about(federation),
         )
         for n, d in federation.sites.items()
         if n == name or (study.privacy is not None and study.privacy.when_spent == "leave")

@@ -15,7 +15,7 @@ from confrere.core.errors import DataError, StudyError
 from confrere.core.seeds import derive
 from confrere.data.bundled import federation
 from confrere.data.federate import Source as Origin
-from confrere.data.federate import of_files
+from confrere.data.federate import REHEARSAL, of_files
 from confrere.data.partition import split
 from confrere.data.records import Federation, Records, SiteData, Task
 from confrere.study import SiteEntry, Study, schema_of
@@ -41,11 +41,6 @@ def open_sites(study: Study, sites: Mapping[str, Source] | Federation | None = N
     elif study.sites:
         found = _given(study, {n: _origin(n, e) for n, e in study.sites.items()}, seed, fractions)
     elif study.data.file:
-        schema = schema_of(study)
-        if schema is None or not schema.site:
-            raise StudyError(
-                'one file for all sites needs a schema that names its site column, as in [schema] site = "site"'
-            )
         found = _given(study, {"all": study.data.file}, seed, fractions)
     else:
         raise StudyError(
@@ -81,14 +76,11 @@ def _given(
                 " arrays, as DataFrames, as files, or as SiteData"
             )
     schema = schema_of(study)
-    if schema is None:
-        raise StudyError(
-            "tables need a schema that says what their columns mean and which one is the label;"
-            " `confrere schema draft FILE` proposes one"
-        )
     tables = {str(n): s for n, s in sites.items() if isinstance(s, str | Path | pd.DataFrame | Origin)}
     allowed = study.data.one_class == "allow"
-    return of_files(tables, schema, name=study.name, seed=seed, split=fractions, one_class=allowed)
+    return of_files(
+        tables, schema, name=study.name, seed=seed, split=fractions, one_class=allowed, label=study.data.label
+    )
 
 
 def _arrays(name: str, source: tuple[Any, ...], seed: int, fractions: tuple[float, float, float]) -> SiteData:
@@ -128,3 +120,8 @@ def _task_of_arrays(sites: Mapping[str, SiteData]) -> Task:
     )
     classes = tuple(str(i) for i in range(max(2, most + 1)))
     return Task("binary" if len(classes) == 2 else "multiclass", classes, shape)
+
+
+def doubt_about(federation: Federation) -> str | None:
+    """Why the inputs themselves have no guarantee: a schema that was drawn from records shapes all that leaves."""
+    return "the schema was drawn from the records" if REHEARSAL in federation.notes else None

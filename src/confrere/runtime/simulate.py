@@ -24,7 +24,7 @@ from confrere.runtime.assemble import leaving_when_spent, participant_of
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.office import Office
 from confrere.runtime.participant import Participant
-from confrere.runtime.records import Source, open_sites
+from confrere.runtime.records import Source, doubt_about, open_sites
 from confrere.runtime.run import Folder, Run, resume_folder, started
 from confrere.study import Study
 from confrere.transport.memory import Post
@@ -131,6 +131,7 @@ class Simulation:
             name: participant_of(
                 self.study, self.strategy, data, self.federation.task,
                 run=run, journal=journal, trainer=self.trainer, device=self.device,
+                doubt=doubt_about(self.federation),
             )
             for name, data in workers.items()
         }  # fmt: skip
