@@ -117,6 +117,8 @@ def read_schema(path: Path) -> Schema:
         raise StudyError(f"{path}: there is no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
         raise StudyError(f"{path}: is not a TOML file: {error}") from None
+    if isinstance(table.get("schema"), str):  # the study names a file that lies beside it
+        return read_schema(path.parent / table["schema"])
     if not isinstance(table.get("schema"), dict):
         raise StudyError(f"{path}: has no [schema]; make one with `confrere schema draft DATA`")
     return Schema.from_dict(table["schema"], f"{path.name}: schema")

@@ -55,4 +55,7 @@ def simulate(
         print_json(run.result)
         return
     console.print(run_table(run.result))
+    for event in run.events:
+        if event.kind == "notice" and event.site is None:
+            console.print(f"Note: {event.data['text']}", markup=False)
     console.print(f"Run folder: {run.folder}   Report: confrere report {run.folder}")

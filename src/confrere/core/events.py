@@ -3,21 +3,23 @@
 Events have custody too: metrics, error counts and dropped records are PRIVATE, who sent what to whom is
 PUBLIC. The journal is a file of JSON lines in which each line carries the hash of the one before.
 
-| kind | site | data |
-|---|---|---|
-| run-started | – | name, study (hash), seed, strategy, options, title, rounds, topology, task, sites {name: {records (declared), private, proxy}}, privacy {epsilon, delta, unit, accountant, proven} or null, versions, hardware |
-| round-started | – | members, present, epoch |
-| charged | yes | role, steps, epsilon (spent so far), delta, budget (or null), unit, accountant, proven, noise_multiplier, sample_rate |
-| budget-spent | yes | text, spent, budget, relays |
-| trained | yes (PRIVATE) | losses {role: number}, dropped, seconds, alpha |
-| sent | sender | to, phase, bytes, custody, mass |
-| missing | receiver | senders, phase |
-| absent, joined, left, lost | yes | text |
-| fitted | yes (PRIVATE) | role, loss, prior, length, held_out_loss: a site's own model trained to the end |
-| notice | yes or – | text |
-| evaluated | yes (PRIVATE) | validation, test, common_test: each {role: {metric: number}} or null |
-| resumed | – | round (the first one that is done again) |
-| run-finished | – (PRIVATE) | seconds, result (what `simulate --json` prints) |
+kind           site            data
+run-started    –               name, title, question, study (hash), seed, strategy, options, rounds, topology, task,
+                               sites {name: {records (declared), private, proxy}}, versions, hardware, unproven,
+                               privacy {epsilon, delta, unit, accountant, proven} or null
+round-started  –               members, present, epoch
+charged        yes             role, steps, epsilon (spent so far), delta, budget (or null), unit, accountant,
+                               proven, noise_multiplier, sample_rate
+budget-spent   yes             text, relays
+trained        yes, PRIVATE    losses {role: number}, dropped, seconds, weights
+sent           the sender      to, phase, bytes, custody, model (whether there was one), mass
+missing        the receiver    senders, phase
+absent, joined, left, lost     text
+fitted         yes, PRIVATE    role, loss, prior, length, held_out_loss: a site's own model trained to the end
+evaluated      yes, PRIVATE    validation, test, common_test: each {role: {metric: number}} or null
+notice         yes or –        text
+resumed        –               round (the first one that is done again)
+run-finished   –               seconds, result (what `simulate --json` prints)
 """
 
 from __future__ import annotations

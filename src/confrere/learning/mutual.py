@@ -11,7 +11,7 @@ from typing import Literal
 
 from confrere.core.custody import Scalar, private, public
 from confrere.core.model import Model
-from confrere.core.protocols import Metrics, Site
+from confrere.core.protocols import Loss, Metrics, Site
 from confrere.learning.objectives import Direction, Stacked, Supervised, Teacher, mutual
 
 Auto = Literal["auto"]
@@ -49,7 +49,7 @@ async def fit_on_top(site: Site, proxy: Model) -> tuple[Model, Scalar]:
     """
     weight = await stack_weight(site, proxy)
     start = site.build("private")
-    losses = [Supervised(), Stacked("proxy", weight)]
+    losses: list[Loss] = [Supervised(), Stacked("proxy", weight)]
     fitted = await site.fit(losses, "private", {"private": start, "proxy": proxy})
     return fitted.model, weight if fitted.loss == 1 else private(0.0)
 

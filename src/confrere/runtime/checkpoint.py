@@ -74,10 +74,10 @@ def unpack(form: Any, tensors: Mapping[str, Tensor]) -> Any:
     if "enum" in form:
         return _find(form["enum"], Enum)[form["name"]]
     if "class" in form:
-        kind = _find(form["class"], object)
+        kind: Any = _find(form["class"], object)
         if not is_dataclass(kind):
             raise CheckpointError(f"{form['class']} is not a dataclass; the checkpoint is damaged")
-        return kind(**{n: unpack(v, tensors) for n, v in form["fields"].items()})
+        return kind(**{n: unpack(v, tensors) for n, v in form["fields"].items()})  # type: ignore[operator]
     if "map" in form:
         return {k: unpack(v, tensors) for k, v in form["map"].items()}
     if "list" in form:

@@ -73,14 +73,14 @@ class Round:
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
         office = self._office
-        model, scalars = self._admit(model, scalars)
+        model, admitted = self._admit(model, scalars)
         await office.faults.reach(self.me, self.round, "before-exchange")
         receivers = sorted(r for r, share in self._column.items() if share > 0)
         middle = (len(receivers) + 1) // 2
         for n, receiver in enumerate(receivers):
             if n == middle:
                 await office.faults.reach(self.me, self.round, "mid-exchange")
-            shared = dict(scalars)
+            shared = dict(admitted)
             if "mass" in shared:
                 shared["mass"] = shared["mass"] * self._column[receiver]
             await self._send(receiver, EXCHANGE, model, shared)

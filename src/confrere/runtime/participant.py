@@ -369,7 +369,7 @@ def check_records(data: SiteData, task: Task, one_class: bool = False) -> None:
         raise DataError(
             f'site "{data.name}": the inputs hold NaN or infinite values; encode missing values first'
         )
-    if not one_class and task.kind in ("binary", "multiclass") and len(data.train.targets.unique()) < 2:
+    if not one_class and task.kind in ("binary", "multiclass") and len(torch.unique(data.train.targets)) < 2:
         only = task.classes[int(data.train.targets[0])]
         raise DataError(
             f'site "{data.name}": all training records are of one class ({only}); a site needs at least two'

@@ -14,8 +14,8 @@ import torch
 from confrere.core.errors import DataError, StudyError
 from confrere.core.seeds import derive
 from confrere.data.bundled import federation
-from confrere.data.federate import Source as Origin
 from confrere.data.federate import REHEARSAL, of_files
+from confrere.data.federate import Source as Origin
 from confrere.data.partition import split
 from confrere.data.records import Federation, Records, SiteData, Task
 from confrere.study import SiteEntry, Study, schema_of

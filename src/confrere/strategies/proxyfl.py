@@ -62,7 +62,8 @@ class ProxyFL:
     async def round(self, state: State, site: Site, peers: Peers) -> State:
         models = await teach(
             site, state.private, state.proxy, state.received,
-            alpha=self.alpha, beta=self.beta, teacher=self.teacher, kl=self.kl, stack=state.weight if self.private == "stack" else None,
+            alpha=self.alpha, beta=self.beta, teacher=self.teacher, kl=self.kl,
+            stack=state.weight if self.private == "stack" else None,
         )  # fmt: skip
         mixed, mass, heard = await gossip(peers, state.proxy, models["proxy"], state.mass)
         weight = await stack_weight(site, mixed) if self.private == "stack" else public(0.0)
