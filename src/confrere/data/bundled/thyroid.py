@@ -27,6 +27,8 @@ CARD = Card(
         "Four ages are impossible (455 and about 65,500) and count as missing.",
         "The columns *_measured only say whether a value is there; missing-value indicators replace them.",
         "The diagnosis follows in part from the measured hormones: a screening task, not a prognosis.",
+        "That results are marked high or low was chosen after comparing three encodings on test splits of these "
+        "records (AUC .73 without, .95 with): the figures here are not a fresh test of that choice.",
         "Records of the 1980s: units and assays are of their time.",
     ),
 )
