@@ -13,9 +13,11 @@ import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import numpy as np
 import tomli_w
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from torch import nn
@@ -232,6 +234,7 @@ class Study:
     """For `compare`: named changes to this study, as [variants.NAME] with the keys of a study."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         check(self)
 
     def with_(self, **changes: Any) -> Study:
@@ -341,6 +344,31 @@ def merged(study: Study, changes: Mapping[str, Any], where: str) -> Study:
     table = join(study.as_dict(), dict(changes))
     found = parse(table, where)
     return found if "models" in changes else replace(found, models=functions)
+
+
+def check_types(value: Any, where: str = "") -> None:
+    """What TOML cannot get wrong, Python can: a dictionary where `Privacy(…)` belongs, text for a number."""
+    hints = typing.get_type_hints(type(value))
+    for f in fields(value):
+        given, key = getattr(value, f.name), f"{where}.{f.name}".lstrip(".")
+        plain = given.item() if isinstance(given, np.generic) else given
+        hint = hints[f.name]
+        if isinstance(plain, list) and get_origin(hint) is tuple:
+            plain = tuple(plain)
+        try:
+            _adapter(hint).validate_python(plain, strict=True)
+        except ValidationError as error:
+            kinds = [e.get("ctx", {}).get("class_name") for e in error.errors()]
+            made = next((f"confrere.{k}(…)" for k in kinds if k), None)
+            wanted = made or " or ".join(KINDS.get(e["type"], e["msg"].lower()) for e in error.errors())
+            raise StudyError(f"{key} must be {wanted}, not {_short(given)}") from None
+        if is_dataclass(given) and not isinstance(given, type):
+            check_types(given, key)
+
+
+@lru_cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint)
 
 
 def check(study: Study) -> None:

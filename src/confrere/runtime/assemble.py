@@ -130,6 +130,11 @@ def leaving_when_spent(study: Study, sites: Mapping[str, Participant]) -> Churn:
         if site.mechanism is None or site.budget is None:
             continue
         left = site.ledger.remaining(site.budget, site.mechanism.charge(1)) // max(1, site.steps)
+        if left == 0:
+            raise PrivacyError(
+                f'site "{name}": its budget of {site.budget} does not last for a single round of {site.steps} steps'
+                f" with noise {site.mechanism.noise_multiplier:g}; add noise, or make fewer steps"
+            )
         for number in range(churn.join.get(name, 0), min(study.rounds, leave.get(name, study.rounds))):
             if left == 0:
                 leave[name] = number

@@ -61,6 +61,10 @@ def _origin(name: str, entry: SiteEntry) -> Origin:
 def _given(
     study: Study, sites: Mapping[str, Source], seed: int, fractions: tuple[float, float, float]
 ) -> Federation:
+    if not isinstance(sites, Mapping):
+        raise StudyError(
+            f'sites are given by name, as {{"a": (inputs, targets), …}}, not as a {type(sites).__name__}'
+        )
     if not sites:
         raise StudyError("a collaboration needs sites; none was given")
     if all(isinstance(s, SiteData) for s in sites.values()):
