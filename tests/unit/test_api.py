@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -69,17 +70,18 @@ def test_the_order_of_sites_makes_no_difference() -> None:
         )
 
 
-def test_data_frames_need_a_schema_that_says_what_columns_mean() -> None:
+def test_data_frames_need_a_schema_for_a_proven_guarantee() -> None:
     frames = {
         n: pd.DataFrame(x, columns=list("abcd")).assign(y=np.where(y == 1, "yes", "no"))
         for n, (x, y) in arrays().items()
     }
-    with pytest.raises(StudyError, match="tables need a schema"):
-        confrere.simulate(quick(), frames)
+    drawn = confrere.simulate(quick(), frames)
+    assert {s["privacy"]["proven"] for s in drawn.sites.values()} == {False}
+    assert any("the schema was drawn from the records" in str(e.data.get("text")) for e in drawn.events)
     columns = {c: {"range": [-3.0, 3.0]} for c in "abcd"}
     schema = {"label": {"column": "y", "classes": ["no", "yes"]}, "columns": columns}
     run = confrere.simulate(quick(schema=schema), frames)
-    assert set(run.sites) == {"site0", "site1", "site2"}
+    assert {s["privacy"]["proven"] for s in run.sites.values()} == {True}
     with pytest.raises(DataError, match="column"):
         confrere.simulate(quick(schema=schema), {**frames, "site1": frames["site1"].drop(columns="y")})
 
@@ -91,7 +93,7 @@ def test_records_that_are_split_already_stay_so() -> None:
             confrere.Records(torch.as_tensor(x[s]), torch.as_tensor(y[s]))
             for s in (slice(50), slice(50, 65), slice(65, 80))
         ]
-        return confrere.SiteData(name, *parts, declared=60)
+        return confrere.SiteData(name, parts[0], parts[1], parts[2], declared=60)
 
     run = confrere.simulate(quick(), {"b": site("b", 1), "a": site("a", 0)})
     assert [s["records"] for s in run.sites.values()] == [60, 60]
@@ -117,11 +119,34 @@ def test_records_that_cannot_be_used_are_named_with_their_site(site: Any, said: 
         confrere.simulate(quick(), {**arrays(), "site1": site})
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("rounds", "many", 'rounds must be a whole number, not "many"'),
+        ("rounds", 2.5, "rounds must be a whole number, not 2.5"),
+        ("privacy", {"epsilon": 3.0}, "privacy must be confrere.Privacy(…), not"),
+        ("training", confrere.Training(epochs="3"), 'training.epochs must be a whole number, not "3"'),  # type: ignore[arg-type]
+        ("models", "mlp", "models must be confrere.Models(…), not"),
+        ("strategy", Path("fedavg"), "strategy must be text in quotes or a table"),
+        ("churn", {"leave": {}}, "churn must be confrere.Churn(…), not"),
+    ],
+)
+def test_a_study_in_python_is_as_strict_as_one_in_toml(field: str, value: Any, said: str) -> None:
+    with pytest.raises(StudyError, match=re.escape(said)):
+        quick(**{"strategy": "fedavg", field: value})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert quick(rounds=np.int64(3), patience=np.float64(2)).rounds == 3
+
+
 def test_one_site_is_no_collaboration_and_none_is_none() -> None:
     with pytest.raises(StudyError, match="at least two"):
         confrere.simulate(quick(), arrays(1))
     with pytest.raises(StudyError, match="none was given"):
         confrere.simulate(quick(), {})
+    with pytest.raises(StudyError, match="sites are given by name"):
+        confrere.simulate(quick(), list(arrays().values()))  # type: ignore[arg-type]
     with pytest.raises(StudyError, match="names no records"):
         confrere.simulate(quick())
 

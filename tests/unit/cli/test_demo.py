@@ -8,23 +8,22 @@ from typing import Any
 
 import pytest
 
-import confrere.cli.demo as demo
-from confrere.study import Study
+from confrere.cli import demo
+from confrere.study import Study, load
 from tests.unit.cli.command import Desk
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same demo in two rounds."""
-    whole = demo.load
 
-    def load(path: str | Path, *more: Any) -> Study:
-        study = whole(path, *more)
+    def shortened(path: str | Path, *more: Any) -> Study:
+        study = load(path, *more)
         return dataclasses.replace(
             study, rounds=2, training=dataclasses.replace(study.training, tune=False), variants={}
         )
 
-    monkeypatch.setattr(demo, "load", load)
+    monkeypatch.setattr(demo, "load", shortened)
 
 
 @pytest.mark.usefixtures("short")

@@ -62,7 +62,7 @@ def flat(params: Params) -> Tensor:
 
 def clipped(rows: Tensor) -> Tensor:
     norm = NORM * (1 - ROUNDING)
-    return rows * (norm / rows.norm(dim=1).clamp_min(norm))[:, None]
+    return torch.mul(rows, (norm / torch.linalg.vector_norm(rows, dim=1).clamp_min(norm))[:, None])
 
 
 def test_a_private_step_is_clip_sum_noise_divide_move() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from confrere.core.errors import PrivacyError
 from confrere.privacy.accounting import epsilon
 from confrere.privacy.charges import gaussian
 from confrere.runtime.processes import simulate_processes
@@ -112,6 +113,14 @@ def test_one_budget_ends_and_the_others_go_on(when_spent: str) -> None:
         assert trained == rounds["site0"]
     assert all(s["privacy"]["epsilon"] <= SMALL for s in run.sites.values())
     assert set(run.sites) == {"site0", "site1", "site2"}
+
+
+def test_who_would_leave_before_the_first_round_is_told_so() -> None:
+    privacy = Privacy(epsilon=0.1, noise_multiplier=1.0, delta=1e-4, when_spent="leave")
+    with pytest.raises(
+        PrivacyError, match=r'site "site0": its budget of ε = 0\.1 .* does not last for a single round'
+    ):
+        simulate(quick("avgpush", privacy=privacy), arrays())
 
 
 @pytest.mark.slow

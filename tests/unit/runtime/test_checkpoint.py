@@ -27,12 +27,13 @@ class State:
 MODEL = Model(
     Params({"w": torch.randn(3, generator=torch.Generator().manual_seed(0))}), "net", Custody.PROTECTED
 )
+NOTES = (1, 2.5, None, True, "é", [1, (2,)], {"k": private(3.0)})
 
 
 def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     parcel = Parcel("run", 0, 1, 0, "a", "b", 3, MODEL, {"mass": public(0.25)}, b"\x00\xff")
     content = {
-        "state": State(MODEL, (1, 2.5, None, True, "é", [1, (2,)], {"k": private(3.0)})),
+        "state": State(MODEL, NOTES),
         "parcels": [parcel],
         "memory": {"steps": torch.tensor(7), "empty": torch.zeros(0)},
         "bytes": b"",
@@ -42,7 +43,7 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     state, sent = found["state"], found["parcels"][0]
     assert isinstance(state, State)
     assert state.model.params.equals(MODEL.params)
-    assert (state.model.custody, state.notes) == (Custody.PROTECTED, content["state"].notes)  # type: ignore[union-attr]
+    assert (state.model.custody, state.notes) == (Custody.PROTECTED, NOTES)
     assert (sent.id, sent.scalars, sent.signature) == (parcel.id, parcel.scalars, parcel.signature)
     assert (int(found["memory"]["steps"]), found["bytes"]) == (7, b"")
 

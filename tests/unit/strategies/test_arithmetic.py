@@ -46,7 +46,7 @@ class Round:
     """Peers of one round; what is sent lands in the others' boxes."""
 
     def __init__(
-        self, me: str, number: int, members: tuple[str, ...], graph: Any, boxes: dict[str, Any]
+        self, me: str, number: int, members: tuple[str, ...], graph: Any, boxes: dict[tuple[str, int], Any]
     ) -> None:
         self.me, self.round, self.epoch, self.members = me, number, 0, members
         self.centre = graph.centre(number, members)
@@ -80,7 +80,7 @@ def play(strategy: Any, clerks: list[Clerk], rounds: int, topology: str = "", **
     async def work() -> list[float]:
         states = {c.name: strategy.init(c) for c in clerks}
         for number in range(rounds):
-            boxes: dict[str, Any] = {(n, phase): [] for n in names for phase in (0, 1)}  # type: ignore[misc]
+            boxes: dict[tuple[str, int], Any] = {(n, phase): [] for n in names for phase in (0, 1)}
             done = await asyncio.gather(
                 *(
                     strategy.round(states[c.name], c, Round(c.name, number, names, graph, boxes))
