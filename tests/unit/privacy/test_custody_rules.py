@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -516,7 +517,7 @@ def test_what_held_out_records_say_reaches_the_private_model_alone(
 # Bad input
 
 
-BAD = {
+BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "ε of 0": (lambda: study(privacy=Privacy(epsilon=0.0)), StudyError, "epsilon"),
     "ε below 0": (lambda: study(privacy=Privacy(epsilon=-1.0)), StudyError, "epsilon"),
     "δ above 1/n": (lambda: prepared(study(privacy=Privacy(epsilon=1.0, delta=0.5))), PrivacyError, "1/n"),
@@ -558,3 +559,11 @@ def test_a_plain_loss_that_is_no_number_ends_the_run_in_words() -> None:
     )
     with pytest.raises(TrainingError, match="not a finite number"):
         asyncio.run(site.round(0).train({"private": Supervised()}, models(site)))
+
+
+def test_every_trap_in_the_docs_names_tests_that_exist() -> None:
+    root = Path(__file__).parents[3]
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (root / "docs" / "sharp-edges.md").read_text("utf-8"))
+    assert len(named) > 25
+    for file, test in named:
+        assert any(f"def {test}(" in p.read_text("utf-8") for p in (root / "tests").rglob(file)), test
