@@ -34,7 +34,8 @@ def audit(
     Example: `confrere audit studies/quickstart.toml --quick`
     """
     effort = QUICK if quick else Effort()
-    effort = replace(effort, runs=runs or effort.runs, canaries=canaries or effort.canaries)
+    wanted = {"runs": runs, "canaries": canaries}
+    effort = replace(effort, **{name: value for name, value in wanted.items() if value is not None})
     found = load(study, change or [])
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -110,6 +111,29 @@ def test_an_audit_of_a_study_without_privacy_finds_what_everybody_knows() -> Non
     assert found.claimed is None
     assert found.detected.epsilon > 0
     assert "claims no guarantee" in found.sentences()[0]
+
+
+def tasks() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Changes to the study, and records, of every kind of task."""
+    plain = arrays(2, 60)
+    by_patient = Privacy(epsilon=2.0, delta=1e-4, sampling="poisson", batch_size=20, unit="patient")
+    return {
+        "three classes": ({}, arrays(2, 60, classes=3)),
+        "regression": ({}, {n: (x, 2 * x[:, 0]) for n, (x, _) in plain.items()}),
+        "patients": (
+            {"privacy": by_patient},
+            {n: (x, y, np.arange(len(y)) // 2) for n, (x, y) in plain.items()},
+        ),
+    }
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_every_kind_of_task_can_be_audited(task: str) -> None:
+    changes, sites = tasks()[task]
+    found = audit(study(**changes), sites, effort=TINY)
+    assert not found.broken
+    assert found.membership.keys() == {"released", "private"}
+    assert found.reconstruction.keys() == {"released", "released without noise", "private"}
 
 
 def test_only_what_passed_the_gate_is_attacked() -> None:

@@ -45,7 +45,7 @@ class Effort:
     def __post_init__(self) -> None:
         if self.runs < 20:  # with fewer, no bound could be above 0
             raise StudyError(
-                f"--runs is {self.runs}; an audit needs at least 20 with the record and 10 without"
+                f"--runs is {self.runs}; an audit needs at least 20 with the record and 20 without"
             )
         if self.canaries < 10:
             raise StudyError(f"--canaries is {self.canaries}; an audit needs at least 10")
