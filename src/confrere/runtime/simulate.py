@@ -316,7 +316,7 @@ class Simulation:
         for name, kept in found["sites"].items():
             site: Participant = self.sites[name]
             site.memory, site.spent = kept["memory"], kept["spent"]
-            site.ledger = site.ledger.restore(kept["ledger"], dataset=name)
+            site.ledger = site.ledger.restore(kept["ledger"], dataset=name, accountant=site.ledger.accountant)
         for name, kept in found["offices"].items():
             office = self.offices[name]
             office.sequence.update(kept["sequence"])
