@@ -26,7 +26,18 @@ if TYPE_CHECKING:
     from confrere.runtime.compare import Comparison, compare
     from confrere.runtime.run import Run
     from confrere.runtime.simulate import resume, simulate
-    from confrere.study import Data, Evaluation, Models, Privacy, Split, Study, Training, load
+    from confrere.study import (
+        Caps,
+        Data,
+        Evaluation,
+        Models,
+        Privacy,
+        SiteConfig,
+        Split,
+        Study,
+        Training,
+        load,
+    )
 
 _ROOMS = {
     "core.custody": ("Custody", "Scalar", "private", "public"),
@@ -41,12 +52,24 @@ _ROOMS = {
     "runtime.compare": ("Comparison", "compare"),
     "runtime.run": ("Run",),
     "runtime.simulate": ("resume", "simulate"),
-    "study": ("Data", "Evaluation", "Models", "Privacy", "Split", "Study", "Training", "load"),
+    "study": (
+        "Caps",
+        "Data",
+        "Evaluation",
+        "Models",
+        "Privacy",
+        "SiteConfig",
+        "Split",
+        "Study",
+        "Training",
+        "load",
+    ),
 }
 _PLACE = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "Adapted",
+    "Caps",
     "Churn",
     "Comparison",
     "ConfrereError",
@@ -61,6 +84,7 @@ __all__ = [
     "Run",
     "Scalar",
     "Site",
+    "SiteConfig",
     "SiteData",
     "Split",
     "Study",

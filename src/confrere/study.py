@@ -179,9 +179,24 @@ class Data:
 
 @with_config(STRICT)
 @dataclass(frozen=True)
-class SiteEntry:
-    """One site of a rehearsal: its file and how it differs from the schema, and the count it declares."""
+class Caps:
+    """What a site allows at most; it always wins over the study."""
 
+    epsilon: float | None = None
+    delta: float | None = None
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class SiteConfig:
+    """What never leaves a site: where its records are, how its file differs from the schema, its own caps.
+
+    On a node this is site.toml. A rehearsal holds it in the study, as [sites.NAME], or names the file:
+    [sites.NAME] config = "NAME/site.toml". It is no part of the study's hash.
+    """
+
+    config: str | None = None
+    caps: Caps = field(default_factory=Caps)
     data: str | None = None
     query: str = ""
     delimiter: str = ""
@@ -224,7 +239,7 @@ class Study:
     training: Training = field(default_factory=Training)
     privacy: Privacy | None = None
     data: Data = field(default_factory=Data)
-    sites: dict[str, SiteEntry] = field(default_factory=dict)
+    sites: dict[str, SiteConfig] = field(default_factory=dict)
     schema: dict[str, Any] | str | None = None
     churn: Churn = field(default_factory=Churn)
     evaluation: Evaluation = field(default_factory=Evaluation)
@@ -262,7 +277,10 @@ class Study:
         return typing.cast("dict[str, Any]", _plain(asdict(_nameable(self))))
 
     def hash(self) -> str:
-        agreed = {k: v for k, v in self.as_dict().items() if k not in ("seed", "title", "question")}
+        own = ("seed", "title", "question", "sites", "schema")
+        agreed = {k: v for k, v in self.as_dict().items() if k not in own}
+        schema = schema_of(self)
+        agreed |= {"members": sorted(self.sites), "columns": schema.fingerprint if schema else ""}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def to_toml(self) -> str:
@@ -316,6 +334,24 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
     if "name" not in table:
         study = replace(study, name=path.stem)
     return _anchored(study, path.resolve().parent)
+
+
+def load_site(path: Path) -> SiteConfig:
+    """A site's own configuration from its TOML file; paths in it are relative to it."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StudyError(
+            f"{path}: no such file; it says where the site's records are, and its caps"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from None
+    found: SiteConfig = build(SiteConfig, table, str(path))
+    if found.config is not None:
+        raise StudyError(f"{path}: a site's configuration cannot name another one")
+    if found.data is not None and "://" not in found.data:
+        found = replace(found, data=str(path.resolve().parent / found.data))
+    return found
 
 
 def parse(table: Mapping[str, Any], where: str = "study") -> Study:
@@ -470,6 +506,9 @@ def _anchored(study: Study, folder: Path) -> Study:
         return None if path is None else path if "://" in path else str(folder / path)
 
     sites = {n: replace(s, data=at(s.data)) for n, s in study.sites.items()}
+    for name, site in sites.items():
+        if site.config is not None:
+            sites[name] = load_site(folder / site.config)
     data = replace(study.data, file=at(study.data.file))
     schema = at(study.schema) if isinstance(study.schema, str) else study.schema
     return replace(study, sites=sites, data=data, schema=schema)

@@ -20,11 +20,14 @@ from confrere.runtime.participant import Participant, check_records
 from confrere.study import Privacy, Study
 
 
-def mechanism_of(privacy: Privacy, declared: int, rounds: int, proven: bool = True) -> tuple[Mechanism, int]:
+def mechanism_of(
+    privacy: Privacy, declared: int, rounds: int, proven: bool = True, budget: Budget | None = None
+) -> tuple[Mechanism, int]:
     """The mechanism of a site with so many declared records, and its steps in a round.
 
     Rate, steps and δ depend on the declared count, which is public. Where the study gives ε and no noise,
-    the noise is the least with which all steps of all rounds stay within ε.
+    the noise is the least with which all steps of all rounds stay within ε, or within the site's own
+    `budget` where that is less.
     """
     check_delta(privacy.delta, declared)
     clipping = privacy.clipper()
@@ -37,9 +40,11 @@ def mechanism_of(privacy: Privacy, declared: int, rounds: int, proven: bool = Tr
     noise = privacy.noise_multiplier
     if noise is None:
         assert privacy.epsilon is not None
+        target = strictest(Budget(privacy.epsilon, privacy.delta), budget)
+        assert target is not None
         needed = calibrate(
-            privacy.epsilon,
-            privacy.delta,
+            target.epsilon,
+            target.delta,
             sample_rate=rate,
             steps=steps * rounds,
             accountant=privacy.accountant,
@@ -64,6 +69,15 @@ def _noise_for(clipping: object, needed: float, expected: float) -> float:
     return high
 
 
+def own_caps(study: Study, site: str) -> Budget | None:
+    """The caps of a site's own configuration, with the study's δ where it states none."""
+    caps = study.sites[site].caps if site in study.sites else None
+    if caps is None or caps.epsilon is None:
+        return None
+    delta = caps.delta if caps.delta is not None else study.privacy.delta if study.privacy else 1e-5
+    return Budget(caps.epsilon, delta)
+
+
 def participant_of(
     study: Study,
     strategy: Strategy,
@@ -84,6 +98,7 @@ def participant_of(
     """
     check_records(data, task, study.data.one_class == "allow")
     privacy = study.privacy
+    caps = strictest(caps, own_caps(study, data.name))
     mechanism, steps, budget = None, 0, caps
     unproven = getattr(strategy, "unproven", None) or doubt
     if privacy is None:
@@ -95,11 +110,11 @@ def participant_of(
                 ' name the patient column in the schema, or use unit = "record"'
             )
         try:
-            mechanism, steps = mechanism_of(privacy, data.declared, study.rounds, unproven is None)
+            mechanism, steps = mechanism_of(privacy, data.declared, study.rounds, unproven is None, caps)
         except (StudyError, PrivacyError) as error:
             raise type(error)(f'site "{data.name}": {error}') from None
-        if privacy.epsilon is not None:
-            budget = strictest(Budget(privacy.epsilon, privacy.delta), caps)
+        asked = Budget(privacy.epsilon, privacy.delta) if privacy.epsilon is not None else None
+        budget = strictest(asked, caps)
     return Participant(
         name=data.name,
         data=data,

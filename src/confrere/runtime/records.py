@@ -18,7 +18,7 @@ from confrere.data.federate import REHEARSAL, of_files
 from confrere.data.federate import Source as Origin
 from confrere.data.partition import split
 from confrere.data.records import Federation, Records, SiteData, Task
-from confrere.study import SiteEntry, Study, schema_of
+from confrere.study import SiteConfig, Study, schema_of
 
 Source = SiteData | pd.DataFrame | tuple[Any, Any] | tuple[Any, Any, Any] | str | Path | Origin
 """A site's records: encoded already, a table, arrays (inputs, targets[, patients]), or a file."""
@@ -51,10 +51,12 @@ def open_sites(study: Study, sites: Mapping[str, Source] | Federation | None = N
     return replace(found, sites=dict(sorted(updated.items())))
 
 
-def _origin(name: str, entry: SiteEntry) -> Origin:
+def _origin(name: str, entry: SiteConfig) -> Origin:
     if entry.data is None:
         raise StudyError(f'sites.{name}: say where its records are, as in [sites.{name}] data = "{name}.csv"')
-    options = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name not in ("declared",)}
+    options = {
+        f.name: getattr(entry, f.name) for f in fields(entry) if f.name not in ("declared", "caps", "config")
+    }
     return Origin(**options, declared=entry.declared or 0)
 
 
