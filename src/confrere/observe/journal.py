@@ -104,9 +104,9 @@ class History:
 
     @property
     def rounds(self) -> tuple[int, ...]:
-        """The rounds that something happened in."""
-        told = {r for c in self.curves for r in (p.round for p in c.points)}
-        return tuple(sorted({*self.members, *(s.round for s in self.sendings), *told}))
+        """The rounds that something happened in. Models that sites fit to the end afterwards make no round."""
+        told = {*self.members, *(s.round for s in self.sendings)}
+        return tuple(sorted(told or {p.round for c in self.curves for p in c.points}))
 
     def bytes_by_sender(self) -> dict[str, int]:
         total = dict.fromkeys(self.sites, 0)
