@@ -94,7 +94,6 @@ def test_what_was_written_is_read_back(events: list[Event]) -> None:
         assert read_history(path) == history(events)
 
 
-@pytest.mark.xfail(strict=True, reason="core.events.verified splits lines at U+2028 and U+0085 too")
 @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85"])
 def test_a_line_separator_in_a_text_does_not_break_the_chain(character: str, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")

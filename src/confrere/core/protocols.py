@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -49,7 +49,12 @@ class Proximal(Protocol):
 def loss_custody(loss: Loss, models: Mapping[str, Model]) -> Custody:
     """How closely a model must be held that is trained with this loss: the strictest of what it reads."""
     tags = [tag for f in fields(loss) for tag in _tags(getattr(loss, f.name))]  # type: ignore[arg-type]
-    return strictest([*tags, *(models[role].custody for role in loss.reads)])
+    return strictest([*tags, *(models[role].custody for role in read_by(loss))])
+
+
+def read_by(loss: Loss) -> frozenset[str]:
+    """Every model that shapes what is trained with this loss: its `reads`, and what its weights are pulled to."""
+    return loss.reads | ({loss.anchor} if isinstance(loss, Proximal) else frozenset())
 
 
 def _tags(value: Any) -> list[Custody]:
@@ -58,6 +63,8 @@ def _tags(value: Any) -> list[Custody]:
         return [value.custody]
     if isinstance(value, Mapping):
         return [tag for part in value.values() for tag in _tags(part)]
+    if is_dataclass(value) and not isinstance(value, type):  # a loss within a loss
+        return [tag for f in fields(value) for tag in _tags(getattr(value, f.name))]
     if isinstance(value, list | tuple | set | frozenset):
         return [tag for part in value for tag in _tags(part)]
     return []

@@ -15,7 +15,7 @@ from confrere.core.custody import Custody, private, strictest
 from confrere.core.errors import BudgetExhausted, DataError, StudyError, TrainingError, UnsafeModule
 from confrere.core.events import Event, Journal
 from confrere.core.model import Architecture, Model
-from confrere.core.protocols import Fitted, Loss, Metrics, Objective, Predictor, loss_custody
+from confrere.core.protocols import Fitted, Loss, Metrics, Objective, Predictor, loss_custody, read_by
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records, SiteData, Task
 from confrere.learning.engine import Job, Trainer
@@ -237,7 +237,7 @@ class SiteRound:
     ) -> Mapping[str, Model]:
         site, study = self._site, self._site.study
         for role, loss in objective.items():
-            for other in {role, *loss.reads}:
+            for other in {role, *read_by(loss)}:
                 if other not in models:
                     raise StudyError(
                         f'the objective of "{role}" needs a model called "{other}"; it was not given'
@@ -265,7 +265,7 @@ class SiteRound:
             records=site.data.train,
             objective=trained,
             networks=networks,
-            anchors={r: models[r].params for loss in trained.values() for r in loss.reads},
+            anchors={r: models[r].params for loss in trained.values() for r in read_by(loss)},
             mechanisms={r: site.mechanism for r in noisy if site.mechanism is not None},
             optimisers={r: site.rule(r in noisy) for r in trained},
             memory={r: site.memory[slot] for r, slot in slots.items() if slot in site.memory},

@@ -179,10 +179,15 @@ async def take_part(
     }
     churn, site, names = leaving_when_spent(study, sites), sites[name], sorted(federation.sites)
     mailbox = Mailbox()
-    transport = ProcessTransport(
-        name, place, run=run, on_event=journal.add,
-        on_control=lambda m: mailbox.gone(str(m["gone"]), int(m["since"])),
-    )  # fmt: skip
+    dead: set[str] = set()
+
+    def heed(message: Mapping[str, Any]) -> None:
+        """The supervisor says who is gone: wait for it no longer, and stop trying to reach it."""
+        dead.add(str(message["gone"]))
+        mailbox.gone(str(message["gone"]), int(message["since"]))
+        transport.forget(str(message["gone"]))
+
+    transport = ProcessTransport(name, place, run=run, on_event=journal.add, on_control=heed)
     gate = Gate(accept_unproven=site.unproven is not None, site=name)
     office = Office(
         name, run, names, study.graph(), churn, gate, transport, journal,
@@ -208,6 +213,8 @@ async def take_part(
             scores = site.scores(predictors(strategy, state))
             journal.add(Event("evaluated", name, study.rounds, Custody.PRIVATE, scores))
         checkpoint.save(state_file(folder, name), {"state": state})
+        for peer in dead:
+            transport.forget(peer)
         await transport.drain(study.patience)
         pump.cancel()
 
