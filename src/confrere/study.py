@@ -424,6 +424,12 @@ def check(study: Study) -> None:
         raise StudyError("training.batch_size and training.epochs must be at least 1")
     if t.learning_rate <= 0:
         raise StudyError(f"training.learning_rate is {t.learning_rate}; it must be above 0")
+    if not t.tune_priors or not all(0 <= p < math.inf for p in t.tune_priors):
+        raise StudyError("training.tune_priors are strengths of at least 0, and at least one of them")
+    if not t.tune_lengths or min(t.tune_lengths) < 1 or list(t.tune_lengths) != sorted(set(t.tune_lengths)):
+        raise StudyError(
+            "training.tune_lengths are whole numbers of at least 1, each larger than the one before"
+        )
     if study.evaluation.every < 1:
         raise StudyError("evaluation.every must be at least 1")
     if not study.patience > 0:
@@ -445,9 +451,9 @@ def check(study: Study) -> None:
             raise StudyError(f"privacy.epsilon is {p.epsilon}; it must be a number above 0")
         if not 0 < p.delta < 1:
             raise StudyError(f"privacy.delta is {p.delta}; it must be between 0 and 1, at most 1/records")
-        if p.noise_multiplier is not None and not 0 < p.noise_multiplier < math.inf:
+        if p.noise_multiplier is not None and not 0 < p.noise_multiplier < 1e9:
             raise StudyError(
-                f"privacy.noise_multiplier is {p.noise_multiplier}; it must be a number above 0;"
+                f"privacy.noise_multiplier is {p.noise_multiplier}; it must be a number above 0 and below 1e9;"
                 " to train without noise, leave [privacy] out altogether"
             )
         if p.batch_size < 1 or (p.steps is not None and p.steps < 1):
@@ -508,6 +514,13 @@ def _anchored(study: Study, folder: Path) -> Study:
     sites = {n: replace(s, data=at(s.data)) for n, s in study.sites.items()}
     for name, site in sites.items():
         if site.config is not None:
+            beside = [f.name for f in fields(site) if getattr(site, f.name) != getattr(SiteConfig(), f.name)]
+            if beside != ["config"]:
+                extra = ", ".join(key for key in beside if key != "config")
+                raise StudyError(
+                    f"sites.{name} names a configuration of its own ({site.config}) and states {extra} beside it:"
+                    " say it there, in one place"
+                )
             sites[name] = load_site(folder / site.config)
     data = replace(study.data, file=at(study.data.file))
     schema = at(study.schema) if isinstance(study.schema, str) else study.schema

@@ -16,10 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from confrere.core.custody import Scalar
+from confrere.core.errors import StudyError
 from confrere.core.protocols import Objective
 
 Teacher = Literal["peers", "none", "private"]
 Direction = Literal["teacher-student", "student-teacher"]
+
+
+def check_share(**shares: float | str) -> None:
+    """Refuse a weight between two terms of a loss that is no share of the whole; text ("auto") is left alone."""
+    for name, value in shares.items():
+        if not isinstance(value, str) and not 0 <= value <= 1:
+            raise StudyError(f"{name} is a share between 0 and 1, not {value}")
 
 
 def supervised_loss(outputs: Tensor, targets: Tensor) -> Tensor:

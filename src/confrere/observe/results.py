@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from confrere.core.errors import CheckpointError
 from confrere.core.events import Json, verified
@@ -197,7 +198,7 @@ def runs_of(folder: Path, strategy: str) -> list[Path]:
     runs = [
         p
         for p in (folder / "runs").glob("*-*")
-        if p.name.rpartition("-")[0] == strategy and p.name.rpartition("-")[2].isdigit()
+        if unquote(p.name.rpartition("-")[0]) == strategy and p.name.rpartition("-")[2].isdigit()
     ]
     return sorted(runs, key=lambda p: int(p.name.rpartition("-")[2]))
 

@@ -200,13 +200,18 @@ class AdaCliP:
         for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
             if not 0 <= beta < 1:
                 raise PrivacyError(f"{name} must be in [0, 1), not {beta}")
-        if self.low is not None and self.high is not None and not 0 < self.low <= self.high:
+        _positive(**{n: v for n, v in (("low", self.low), ("high", self.high)) if v is not None})
+        if self.low is not None and self.high is not None and not self.low <= self.high:
             raise PrivacyError(f"low and high must be positive and in order, not {self.low} and {self.high}")
 
     def _bounds(self, size: int) -> tuple[float, float]:
         root = math.sqrt(max(1, size))
         low = 1 / (32 * root) if self.low is None else self.low
         high = 32 / root if self.high is None else self.high
+        if low > high:
+            raise PrivacyError(
+                f"low is {low:g} and high {high:g} for {size} coordinates; state both, in order"
+            )
         return low, high
 
     def start(self, layout: Layout) -> ClipState:

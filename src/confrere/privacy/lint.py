@@ -45,12 +45,15 @@ def check(module: nn.Module, example: Tensor | None = None) -> None:
 
 
 def check_behaviour(module: nn.Module, example: Tensor) -> None:
-    """Change one record of a batch and refuse the model if another record's output, or a buffer, changes."""
+    """Change one record of a batch and refuse the model if another record's output, or a buffer, changes.
+
+    The batch after it counts too: what a model keeps in an attribute of its own shows only there.
+    """
     if len(example) < 2:
         raise UnsafeModule("an example of at least two records is needed to see whether a model mixes them")
-    before, buffers = _run(module, example)
+    before, buffers, later = _run(module, example, example)
     for position in {0, len(example) // 2, len(example) - 1}:
-        after, changed = _run(module, _with_another_record(example, position))
+        after, changed, still = _run(module, _with_another_record(example, position), example)
         others = [i for i in range(len(example)) if i != position]
         for a, b in zip(before, after, strict=True):
             if a.ndim == 0 or a.shape[0] != len(example) or a.shape != b.shape:
@@ -70,6 +73,11 @@ def check_behaviour(module: nn.Module, example: Tensor) -> None:
                     f"the buffer «{name}» remembers what passed through the model: running statistics of "
                     "records leave without noise. Remove it, or use privacy.replace_unsafe(model)"
                 )
+        if not all(_close(a.double(), b.double()) for a, b in zip(later, still, strict=True)):
+            raise UnsafeModule(
+                f"changing record {position + 1} of a batch changed what the model says about the next batch: it "
+                "remembers records on the side. Compute each output from its own record alone"
+            )
 
 
 def replace_unsafe(module: nn.Module) -> nn.Module:
@@ -124,12 +132,19 @@ def _replacement(part: nn.Module) -> nn.Module | None:
     return safe.train(part.training)
 
 
-def _run(module: nn.Module, batch: Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The outputs, and the buffers afterwards, of a copy in training mode with always the same chance."""
+def _run(
+    module: nn.Module, batch: Tensor, following: Tensor
+) -> tuple[list[Tensor], dict[str, Tensor], list[Tensor]]:
+    """The outputs, the buffers afterwards, and the outputs for the batch that follows.
+
+    It is a copy in training mode, with always the same chance.
+    """
     trial = copy.deepcopy(module).train()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        return list(_tensors(trial(batch))), {n: b.clone() for n, b in trial.named_buffers()}
+        outputs = [t.clone() for t in _tensors(trial(batch))]
+        buffers = {n: b.clone() for n, b in trial.named_buffers()}
+        return outputs, buffers, list(_tensors(trial(following)))
 
 
 def _tensors(output: object) -> Iterator[Tensor]:

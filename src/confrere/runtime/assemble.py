@@ -70,12 +70,18 @@ def _noise_for(clipping: object, needed: float, expected: float) -> float:
 
 
 def own_caps(study: Study, site: str) -> Budget | None:
-    """The caps of a site's own configuration, with the study's δ where it states none."""
+    """The caps of a site's own configuration, with the study's ε or δ where it states none."""
     caps = study.sites[site].caps if site in study.sites else None
-    if caps is None or caps.epsilon is None:
+    if caps is None or (caps.epsilon is None and caps.delta is None):
         return None
-    delta = caps.delta if caps.delta is not None else study.privacy.delta if study.privacy else 1e-5
-    return Budget(caps.epsilon, delta)
+    asked = study.privacy
+    epsilon = caps.epsilon if caps.epsilon is not None else asked.epsilon if asked else None
+    if epsilon is None:
+        raise PrivacyError(
+            f'site "{site}" caps δ alone, and the study states no ε to go with it: state caps.epsilon too'
+        )
+    delta = caps.delta if caps.delta is not None else asked.delta if asked else 1e-5
+    return Budget(epsilon, delta)
 
 
 def participant_of(
@@ -102,6 +108,12 @@ def participant_of(
     mechanism, steps, budget = None, 0, caps
     unproven = getattr(strategy, "unproven", None) or doubt
     if privacy is None:
+        sends = study.topology is not None or getattr(strategy, "topology", None) is not None
+        if caps is not None and sends:
+            raise PrivacyError(
+                f'site "{data.name}" allows {caps}, and the study has no [privacy]: without noise nothing keeps'
+                " to that; add [privacy] to the study, or lift the site's caps"
+            )
         unproven = unproven or "the study has no [privacy]: models are trained without noise"
     else:
         if privacy.unit == "patient" and data.train.units is None:

@@ -21,10 +21,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from confrere.core.errors import CheckpointError
+from confrere.core.errors import CheckpointError, ConfrereError
 from confrere.core.params import Params
 
 FORMAT = "confrere-checkpoint-1"
+
+DAMAGE = (
+    OSError, SafetensorError, ConfrereError,
+    ValueError, LookupError, TypeError, AttributeError, ImportError, RecursionError, ArithmeticError,
+)  # fmt: skip
+"""What comes of reading a file that is no checkpoint, or one that somebody has altered."""
 
 
 def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
@@ -121,7 +127,9 @@ def load(path: Path) -> dict[str, Any]:
         found = unpack(json.loads(meta["content"]), tensors)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such checkpoint") from None
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+    except CheckpointError:
+        raise
+    except DAMAGE as error:
         raise CheckpointError(f"{path}: damaged ({type(error).__name__})") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: damaged")

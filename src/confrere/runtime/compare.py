@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
@@ -79,7 +80,7 @@ def compare(
     for seed in seeds:
         shared = open_sites(study.with_(seed=seed), sites)  # read and encoded once for all strategies
         for name in chosen:
-            place = folder / "runs" / f"{name}-{seed}" if folder else None
+            place = folder / "runs" / f"{quote(name, safe=' ')}-{seed}" if folder else None
             began = time.perf_counter()
             run = simulate(
                 variants[name].with_(seed=seed),

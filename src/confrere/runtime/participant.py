@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -134,13 +134,10 @@ class Participant:
         p = self.study.privacy
         if p is None or not self.ledger.charges():
             return None
-        return Guarantee(
-            epsilon=self.ledger.epsilon(p.delta),
-            delta=p.delta,
-            unit=p.unit,
-            accountant=p.accountant,
-            proven=self.unproven is None,
-        )
+        found = self.ledger.guarantee(
+            p.delta
+        )  # of all that was ever spent on these records, in this study or before
+        return replace(found, proven=found.proven and self.unproven is None)
 
     def planned(self) -> Guarantee | None:
         """What all rounds of the study will have cost; None without noise."""
@@ -351,9 +348,9 @@ class SiteRound:
                 "epsilon": guarantee.epsilon,
                 "delta": p.delta,
                 "budget": site.budget.epsilon if site.budget else None,
-                "unit": p.unit,
-                "accountant": p.accountant,
-                "proven": site.unproven is None,
+                "unit": guarantee.unit,
+                "accountant": guarantee.accountant,
+                "proven": guarantee.proven,
                 "noise_multiplier": site.mechanism.noise_multiplier,
                 "sample_rate": float(site.mechanism.sampling.rate),
             }

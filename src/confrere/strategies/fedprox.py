@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
@@ -30,6 +32,10 @@ class FedProx:
     architecture: Literal["private", "proxy"] = "proxy"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
     topology: ClassVar[str] = "complete"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.pull < math.inf:
+            raise StudyError(f"pull is a number of at least 0, not {self.pull}")
 
     def init(self, site: Site) -> State:
         return State(site.build(self.architecture))

@@ -11,7 +11,7 @@ from confrere.core.registry import strategy
 from confrere.exchange.agreement import agree
 from confrere.exchange.combine import Mean
 from confrere.learning.mutual import Auto, teach
-from confrere.learning.objectives import Direction, Teacher
+from confrere.learning.objectives import Direction, Teacher, check_share
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,9 @@ class FederatedMutualLearning:
     kl: Direction = "teacher-student"
     deploys: ClassVar[tuple[str, ...]] = ("private", "proxy")
     topology: ClassVar[str] = "complete"
+
+    def __post_init__(self) -> None:
+        check_share(alpha=self.alpha, beta=self.beta)
 
     @property
     def unproven(self) -> str | None:

@@ -12,7 +12,7 @@ from confrere.core.protocols import Peers, Predictor, Site
 from confrere.core.registry import strategy
 from confrere.exchange.gossip import Mass, gossip, start_mass
 from confrere.learning.mutual import Auto, fit_on_top, stack_weight, teach
-from confrere.learning.objectives import Direction, Teacher
+from confrere.learning.objectives import Direction, Teacher, check_share
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,9 @@ class ProxyFL:
     mass: Literal["size", "equal"] = "size"
     deploys: ClassVar[tuple[str, ...]] = ("private", "proxy")
     topology: ClassVar[str] = "exponential"
+
+    def __post_init__(self) -> None:
+        check_share(alpha=self.alpha, beta=self.beta)
 
     @property
     def unproven(self) -> str | None:
