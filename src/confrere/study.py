@@ -41,6 +41,8 @@ STRICT = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 Named = str | dict[str, Any]
 """A name, or a table with `name` and options: "proxyfl" or { name = "proxyfl", alpha = 0.3 }."""
 
+MOST_ROUNDS = 1_000_000
+
 NetworkSpec = Any
 """A network: a name, a table with `name` and options, or (in Python) a function that returns a module."""
 
@@ -328,6 +330,8 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise StudyError(f"{path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise StudyError(f"{path}: not a study: its tables are nested without end") from None
     for override in overrides:
         _override(table, override)
     study = parse(table, str(path))
@@ -362,6 +366,8 @@ def parse(table: Mapping[str, Any], where: str = "study") -> Study:
         raise StudyError(f"{where}: {_say(error, Study, table)}") from None
     except ConfrereError as error:
         raise type(error)(f"{where}: {error}") from None
+    except RecursionError:
+        raise StudyError(f"{where}: not a study: its tables are nested without end") from None
 
 
 def merged(study: Study, changes: Mapping[str, Any], where: str) -> Study:
@@ -411,8 +417,8 @@ def check(study: Study) -> None:
     """What can be said without looking at any data."""
     if not study.name.strip() or study.name.startswith(".") or {"/", "\\", "\0"} & set(study.name):
         raise StudyError(f'name is "{study.name}"; it becomes the name of a folder, so use plain words')
-    if study.rounds < 1:
-        raise StudyError(f"rounds is {study.rounds}; a study has at least one")
+    if not 1 <= study.rounds <= MOST_ROUNDS:
+        raise StudyError(f"rounds is {study.rounds}; a study has at least one, and at most {MOST_ROUNDS:,}")
     study.models.check()
     for name, entry in study.sites.items():
         if entry.declared is not None and entry.declared < 1:

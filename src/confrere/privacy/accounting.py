@@ -73,6 +73,10 @@ FINEST = 2.0**-22
 SMALLEST_DELTA = 1e-12
 """Below this the double precision of a PLD no longer resolves δ."""
 
+HARDLY_ANY = 0.02
+"""Below this noise a step costs an ε in the hundreds, on grids that fill the memory. It is then stated as if
+everybody took part, which is never less than it is."""
+
 MOST_STEPS = 1 << 24
 """Where `capacity` stops looking."""
 
@@ -194,7 +198,8 @@ def _epsilon(
     if accountant == "rdp":
         rdp = sum(count * np.asarray(_renyi(text)) for text, _, count in events)
         return float(compute_epsilon(PUBLISHED_ORDERS, rdp, delta)[0])
-    if all(event.kind == "gaussian" and event.rate == 1 for _, event, _ in events):
+    tiny = any(event.noise < HARDLY_ANY for _, event, _ in events)
+    if all(event.kind == "gaussian" and (event.rate == 1 or tiny) for _, event, _ in events):
         precision = sum(count * (event.group / event.noise) ** 2 for _, event, count in events)
         return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(precision), delta))
     return _pld_epsilon(merged, delta, relative_error)
