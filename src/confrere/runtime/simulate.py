@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from confrere.core.model import Model
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Finishes, Predictor, Predicts, Strategy
 from confrere.core.registry import nearest
+from confrere.data.partition import fingerprints
 from confrere.data.records import Federation, SiteData, concatenate, declared_count
 from confrere.learning.engine import OneAtATime, Trainer
 from confrere.privacy.gate import Gate
@@ -86,6 +88,7 @@ class Simulation:
         self.strategy: Strategy = study.rule()
         self.faults, self.trainer = faults, trainer or OneAtATime()
         self.names = sorted(federation.sites)
+        self._marks: dict[str, str] = {}
         self.pools = bool(getattr(self.strategy, "pools", False))
         if len(self.names) < 2:
             raise StudyError(
@@ -291,6 +294,7 @@ class Simulation:
             "study": self.study.hash(),
             "seed": self.study.seed,
             "events": events,
+            "records": self._records(),
             "states": self.states,
             "sites": {
                 n: {"memory": s.memory, "ledger": s.ledger.entries(), "spent": s.spent}
@@ -302,12 +306,24 @@ class Simulation:
             },
         }
 
+    def _records(self) -> dict[str, str]:
+        """A mark of each site's records, so that a run does not go on with others; PRIVATE, like the checkpoint."""
+        if not self._marks:
+            self._marks = {n: _mark(d) for n, d in self.federation.sites.items()}
+        return self._marks
+
     def _restore(self, folder: Folder, journal: Journal) -> int:
         found = folder.latest()
         if found is None:
             return 0
         if found["study"] != self.study.hash() or found["seed"] != self.study.seed:
             raise CheckpointError(f"{folder.path}: the checkpoint belongs to another study")
+        changed = [n for n, mark in self._records().items() if found["records"].get(n) != mark]
+        if changed:
+            raise CheckpointError(
+                f'{folder.path}: the records of site "{changed[0]}" are not those that the run was started with;'
+                " start a new run"
+            )
         if found["events"] > len(journal.events):
             raise CheckpointError(
                 f"{folder.path}: the journal ends before the checkpoint after round {found['done']}: it was cut"
@@ -363,6 +379,16 @@ def needs_equal(study: Study) -> bool:
     rule = study.rule()
     sends = getattr(rule, "topology", None) is not None
     return sends and getattr(rule, "architecture", "proxy") == "private"
+
+
+def _mark(site: SiteData) -> str:
+    digest = hashlib.sha256()
+    for part in (site.train, site.validation, site.test):
+        digest.update(f"{len(part)}\n".encode())
+        if len(part):
+            digest.update(fingerprints(part, 0).tobytes())
+            digest.update(b"" if part.units is None else part.units.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _everybody(federation: Federation) -> SiteData:
