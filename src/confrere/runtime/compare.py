@@ -98,7 +98,7 @@ def compare(
         "reference": ALONE,
         "seeds": list(seeds),
         "strategies": {n: summary(runs[n], runs[ALONE], seconds[n]) for n in chosen},
-        "notes": _notes(runs[ALONE][0]),
+        "notes": [*_notes(runs[ALONE][0]), *_unpaired(variants)],
         "versions": versions(),
         "hardware": hardware(device),
         "command": command,
@@ -107,6 +107,13 @@ def compare(
         write_json(folder / "comparison.json", result)
         (folder / "study.toml").write_text(study.to_toml(), encoding="utf-8")
     return Comparison(result, runs, folder)
+
+
+def _unpaired(variants: Mapping[str, Study]) -> list[str]:
+    """Which strategies ran on other records than training alone: their gains mix both differences."""
+    alone = variants[ALONE]
+    others = [n for n, s in variants.items() if not _same_records(alone, s)]
+    return [f'"{n}" has other records than «{ALONE}»: its gains are not paired' for n in others]
 
 
 def _same_records(one: Study, two: Study) -> bool:
