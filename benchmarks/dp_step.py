@@ -116,6 +116,9 @@ def opacus_step(case: Case) -> Step | None:
     model = case.build()
     if isinstance(getattr(model, "lstm", None), nn.LSTM):
         model.lstm = DPLSTM(model.lstm.input_size, model.lstm.hidden_size, batch_first=True)
+    for layer in model.modules():  # Opacus' hooks do not go with activations that overwrite their input
+        if hasattr(layer, "inplace"):
+            layer.inplace = False
     x, y = case.data()
     wrapped = GradSampleModule(model)
     optimiser = DPOptimizer(

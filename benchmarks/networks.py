@@ -32,6 +32,7 @@ class Block(nn.Module):
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
+        self.inplace = True
         self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
         self.norm1 = nn.GroupNorm(32, outside)
         self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
@@ -43,8 +44,10 @@ class Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        y = F.relu(self.norm1(self.conv1(x)), inplace=self.inplace)
         y = self.norm2(self.conv2(y))
+        if not self.inplace:
+            return F.relu(y + self.past(x))
         y += self.past(x)
         return F.relu(y, inplace=True)
 
