@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 from confrere.core.custody import Scalar, private, public
-from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.protocols import Loss, Metrics, Site
 from confrere.learning.objectives import Direction, Stacked, Supervised, Teacher, mutual
@@ -19,13 +18,6 @@ Auto = Literal["auto"]
 
 MOST = 0.9
 """However good the proxy is, the site's own labels keep a tenth of the say."""
-
-
-def check_weights(alpha: float | Auto, beta: float) -> None:
-    """Both are shares of a loss."""
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if value != "auto" and not 0 <= float(value) <= 1:
-            raise StudyError(f"{name} is {value}; it is a share of the loss, from 0 to 1")
 
 
 def worth(metrics: Metrics) -> float:

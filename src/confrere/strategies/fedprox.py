@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from confrere.core.errors import StudyError
-from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
@@ -37,10 +36,6 @@ class FedProx:
     def __post_init__(self) -> None:
         if not 0 <= self.pull < math.inf:
             raise StudyError(f"pull is a number of at least 0, not {self.pull}")
-
-    def __post_init__(self) -> None:
-        if not self.pull >= 0:
-            raise StudyError(f"pull is {self.pull}; it must be at least 0")
 
     def init(self, site: Site) -> State:
         return State(site.build(self.architecture))

@@ -10,7 +10,7 @@ from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
 from confrere.exchange.agreement import agree
 from confrere.exchange.combine import Mean
-from confrere.learning.mutual import Auto, check_weights, teach
+from confrere.learning.mutual import Auto, teach
 from confrere.learning.objectives import Direction, Teacher, check_share
 
 
@@ -38,9 +38,6 @@ class FederatedMutualLearning:
 
     def __post_init__(self) -> None:
         check_share(alpha=self.alpha, beta=self.beta)
-
-    def __post_init__(self) -> None:
-        check_weights(self.alpha, self.beta)
 
     @property
     def unproven(self) -> str | None:

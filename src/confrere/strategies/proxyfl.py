@@ -11,7 +11,7 @@ from confrere.core.model import Model
 from confrere.core.protocols import Peers, Predictor, Site
 from confrere.core.registry import strategy
 from confrere.exchange.gossip import Mass, gossip, start_mass
-from confrere.learning.mutual import Auto, check_weights, fit_on_top, stack_weight, teach
+from confrere.learning.mutual import Auto, fit_on_top, stack_weight, teach
 from confrere.learning.objectives import Direction, Teacher, check_share
 
 
@@ -52,9 +52,6 @@ class ProxyFL:
 
     def __post_init__(self) -> None:
         check_share(alpha=self.alpha, beta=self.beta)
-
-    def __post_init__(self) -> None:
-        check_weights(self.alpha, self.beta)
 
     @property
     def unproven(self) -> str | None:
