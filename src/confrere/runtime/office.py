@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from confrere.core.custody import Custody, Scalar, strictest
+from confrere.core.custody import Custody, Scalar, public, strictest
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
 from confrere.core.parcel import Inbox, Parcel
@@ -35,6 +35,10 @@ class Office:
     faults: Faults = field(default_factory=Faults)
     mailbox: Mailbox = field(default_factory=Mailbox)
     sequence: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    counter: Callable[[], int] | None = None
+    """How many entries the site's ledger has; it goes along with every model."""
+    counters: dict[str, int] = field(default_factory=dict)
+    """The highest ledger counter seen of each peer: a peer that comes back with a lower one was rolled back."""
     caught_up: int = -1
     """The last round whose exchange this site has taken from its mailbox."""
 
@@ -45,6 +49,13 @@ class Office:
         """Move parcels from the transport into the mailbox until cancelled."""
         while True:
             self.mailbox.deliver(await self.transport.receive())
+
+    def remember(self, inbox: Inbox) -> None:
+        """Keep the highest ledger counter that each peer has told of."""
+        for parcel in inbox:
+            if "ledger" in parcel.scalars:
+                told = int(parcel.scalar("ledger"))
+                self.counters[parcel.sender] = max(told, self.counters.get(parcel.sender, 0))
 
     def senders(self, round: int) -> list[str]:
         """Who is there in a round and sends to this site."""
@@ -118,6 +129,8 @@ class Round:
 
     async def _send(self, to: str, phase: int, model: Model | None, scalars: Mapping[str, Scalar]) -> None:
         office = self._office
+        if model is not None and office.counter is not None:
+            scalars = {**scalars, "ledger": public(office.counter())}
         office.sequence[to] = office.sequence.get(to, 0) + 1
         parcel = Parcel(
             office.run, self.epoch, self.round, phase, self.me, to, office.sequence[to], model, dict(scalars)
@@ -132,6 +145,7 @@ class Round:
         office.journal.add(Event("sent", self.me, self.round, data=data))
 
     def _tell_missing(self, inbox: Inbox) -> None:
+        self._office.remember(inbox)
         if inbox.missing:
             data = {"senders": list(inbox.missing), "phase": inbox.phase}
             self._office.journal.add(Event("missing", self.me, self.round, data=data))

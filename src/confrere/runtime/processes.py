@@ -191,7 +191,7 @@ async def take_part(
     gate = Gate(accept_unproven=site.unproven is not None, site=name)
     office = Office(
         name, run, names, study.graph(), churn, gate, transport, journal,
-        patience=study.patience, faults=Faults(faults, die), mailbox=mailbox,
+        patience=study.patience, faults=Faults(faults, die), mailbox=mailbox, counter=lambda: site.ledger.counter,
     )  # fmt: skip
     async with transport:
         pump = asyncio.create_task(office.pump())

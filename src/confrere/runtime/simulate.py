@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ class Simulation:
             gate = Gate(accept_unproven=site.unproven is not None, site=name)
             self.offices[name] = Office(
                 name, run, sorted(self.sites), graph, self.churn, gate, post.open(name), journal,
-                faults=Faults(self.faults, self._lose),
+                faults=Faults(self.faults, self._lose), counter=partial(_counter, site),
             )  # fmt: skip
         for number in self.churn.changes(self.study.rounds):  # a graph that does not fit is noticed here
             members = self.churn.members(number, sorted(self.sites))
@@ -301,7 +302,12 @@ class Simulation:
                 for n, s in self.sites.items()
             },
             "offices": {
-                n: {"sequence": dict(o.sequence), "caught_up": o.caught_up, "waiting": o.mailbox.waiting()}
+                n: {
+                    "sequence": dict(o.sequence),
+                    "caught_up": o.caught_up,
+                    "waiting": o.mailbox.waiting(),
+                    "counters": dict(o.counters),
+                }
                 for n, o in self.offices.items()
             },
         }
@@ -337,10 +343,17 @@ class Simulation:
             office = self.offices[name]
             office.sequence.update(kept["sequence"])
             office.caught_up = kept["caught_up"]
+            office.counters.update(kept["counters"])
             for parcel in kept["waiting"]:
                 assert isinstance(parcel, Parcel)
                 office.mailbox.deliver(parcel)
+        for name, site in self.sites.items():
+            site.ledger.refuse_rollback(max(o.counters.get(name, 0) for o in self.offices.values()))
         return int(found["done"])
+
+
+def _counter(site: Participant) -> int:
+    return site.ledger.counter
 
 
 def predictors(strategy: Strategy, state: Any) -> Mapping[str, Predictor]:
