@@ -18,7 +18,11 @@ from confrere.data.picture import draw
 from confrere.data.profile import Profile, profile
 from confrere.data.records import Federation
 
-app = typer.Typer(help="The real data sets that come along: list, show, fetch.", invoke_without_command=True)
+app = typer.Typer(
+    help="The real data sets that come along: list, show, fetch.\n\n"
+    "Example: `confrere datasets`, then `confrere datasets show thyroid`",
+    invoke_without_command=True,
+)
 
 
 @app.callback()
