@@ -198,6 +198,9 @@ class SiteConfig:
     """
 
     config: str | None = None
+    accept_unproven_privacy: bool = True
+    """Whether models without a proven guarantee may leave, where the study asks for them. This is the default of
+    a rehearsal; a node's is false."""
     caps: Caps = field(default_factory=Caps)
     data: str | None = None
     query: str = ""

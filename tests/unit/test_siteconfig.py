@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from confrere.core.errors import StudyError
+from confrere.core.errors import CustodyError, StudyError
 from confrere.runtime.simulate import simulate
-from confrere.study import Study, load
-from tests.conftest import write_study
+from confrere.study import Privacy, Study, load
+from tests.conftest import arrays, write_study
 
 PRIVATE = """
 rounds = 4
@@ -74,3 +74,24 @@ def test_what_columns_mean_is_part_of_the_studys_hash(tmp_path: Path) -> None:
 def test_a_wrong_key_in_a_sites_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r'site.toml.*"cap".*did you mean "caps"'):
         study_with_own_file(tmp_path, "cap = { epsilon = 1.0 }")
+
+
+def test_a_site_that_does_not_accept_unproven_privacy_lets_nothing_out(tmp_path: Path) -> None:
+    study = study_with_own_file(tmp_path, "accept_unproven_privacy = false")
+    assert simulate(study).mean["accuracy"] > 0, "what is proven may leave"
+    with pytest.raises(CustodyError, match="accept_unproven_privacy"):
+        simulate(study.with_(privacy=None))
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\nb", "x" * 200, "\ud800"])
+def test_a_site_needs_a_name_that_can_be_printed(name: str) -> None:
+    sites = arrays()
+    with pytest.raises(StudyError, match="a name has 1 to 128 characters"):
+        simulate(Study(strategy="fedavg"), {**sites, name: sites["site0"]})
+
+
+def test_two_studies_with_one_seed_do_not_share_their_noise() -> None:
+    one = Study(name="one", rounds=1, strategy="fedavg", privacy=Privacy(epsilon=8.0, delta=1e-4))
+    first, second = (simulate(s, arrays()) for s in (one, one.with_(name="two")))
+    weights = [r.models["site0"]["model"].params for r in (first, second)]
+    assert not weights[0].equals(weights[1])

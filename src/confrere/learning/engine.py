@@ -50,6 +50,8 @@ class Job:
     steps: int
     seed: int
     device: str = "cpu"
+    run: str = ""
+    """Which run this is: two studies with one seed on the same records must not share their noise."""
     randomness: Randomness | None = None
     """Where noise and sampling come from; None is the reproducible source of a simulation."""
 
@@ -120,7 +122,7 @@ class _Bench:
         self.patients: Patients | None = None
         if by_patient and job.records.units is not None:
             self.patients = Patients(job.records.units.tolist())
-        self.randomness = job.randomness or seeded(derive(job.seed, "noise"))
+        self.randomness = job.randomness or seeded(derive(job.seed, "noise", *([job.run] if job.run else [])))
         self.out = Trained(memory={r: {k: dict(v) for k, v in m.items()} for r, m in job.memory.items()})
         self.sums: dict[str, tuple[Tensor, int]] = {}
         self.recorders: dict[str, Recorder] = {}

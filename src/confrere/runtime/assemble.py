@@ -84,6 +84,12 @@ def own_caps(study: Study, site: str) -> Budget | None:
     return Budget(epsilon, delta)
 
 
+def consents(study: Study, site: Participant) -> bool:
+    """Whether a site lets models out that have no proven guarantee, in a study that asks for that."""
+    own = study.sites.get(site.name)
+    return site.unproven is not None and (own is None or own.accept_unproven_privacy)
+
+
 def participant_of(
     study: Study,
     strategy: Strategy,

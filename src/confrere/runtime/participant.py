@@ -28,6 +28,7 @@ from confrere.privacy import lint
 from confrere.privacy.accounting import Guarantee, epsilon
 from confrere.privacy.ledger import Budget, Ledger
 from confrere.privacy.mechanism import Mechanism
+from confrere.privacy.noise import Randomness
 from confrere.study import Study
 
 Memory = dict[str, dict[str, dict[str, Tensor]]]
@@ -52,6 +53,8 @@ class Participant:
     unproven: str | None
     """Why what this study sends has no proven guarantee; None if it has one. The site consented to it."""
     device: str = "cpu"
+    randomness: Randomness | None = None
+    """Where noise and sampling come from; None is the reproducible source of a simulation."""
     memory: Memory = field(default_factory=dict)
     spent: bool = False
     _networks: dict[str, Network] = field(default_factory=dict)
@@ -271,6 +274,8 @@ class SiteRound:
             steps=site.steps,
             seed=derive(study.seed, site.name, self._round, "training", *self._again()),
             device=site.device,
+            run=site.run,
+            randomness=site.randomness,
         )
         try:
             result = await site.trainer.run(job)
@@ -329,10 +334,11 @@ class SiteRound:
         assert site.mechanism is not None
         assert p is not None
         charge = site.mechanism.charge(site.steps)
+        replays = site.randomness is None or not site.randomness.secure  # the same noise is the same release
         for role in roles:
             key = (site.run, self._round, role, *self._again())
             try:
-                site.ledger.spend([charge], key="/".join(map(str, key)), budget=site.budget, replay=True)
+                site.ledger.spend([charge], key="/".join(map(str, key)), budget=site.budget, replay=replays)
             except BudgetExhausted as refusal:
                 if not site.spent:
                     site.spent = True

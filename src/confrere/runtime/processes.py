@@ -27,7 +27,7 @@ from confrere.core.protocols import Finishes
 from confrere.learning.engine import OneAtATime
 from confrere.privacy.gate import Gate
 from confrere.runtime import checkpoint
-from confrere.runtime.assemble import leaving_when_spent, participant_of
+from confrere.runtime.assemble import consents, leaving_when_spent, participant_of
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.mailbox import Mailbox
 from confrere.runtime.office import Office
@@ -188,7 +188,7 @@ async def take_part(
         transport.forget(str(message["gone"]))
 
     transport = ProcessTransport(name, place, run=run, on_event=journal.add, on_control=heed)
-    gate = Gate(accept_unproven=site.unproven is not None, site=name)
+    gate = Gate(accept_unproven=consents(study, site), site=name)
     office = Office(
         name, run, names, study.graph(), churn, gate, transport, journal,
         patience=study.patience, faults=Faults(faults, die), mailbox=mailbox, counter=lambda: site.ledger.counter,

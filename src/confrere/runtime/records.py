@@ -55,7 +55,9 @@ def _origin(name: str, entry: SiteConfig) -> Origin:
     if entry.data is None:
         raise StudyError(f'sites.{name}: say where its records are, as in [sites.{name}] data = "{name}.csv"')
     options = {
-        f.name: getattr(entry, f.name) for f in fields(entry) if f.name not in ("declared", "caps", "config")
+        f.name: getattr(entry, f.name)
+        for f in fields(entry)
+        if f.name not in ("declared", "caps", "config", "accept_unproven_privacy")
     }
     return Origin(**options, declared=entry.declared or 0)
 
@@ -69,6 +71,9 @@ def _given(
         )
     if not sites:
         raise StudyError("a collaboration needs sites; none was given")
+    for name in map(str, sites):
+        if not name.strip() or len(name) > 128 or not name.isprintable():
+            raise StudyError(f"a site is called {name!r}; a name has 1 to 128 characters that can be printed")
     if all(isinstance(s, SiteData) for s in sites.values()):
         ready = {str(n): replace(s, name=str(n)) for n, s in sites.items() if isinstance(s, SiteData)}
         return Federation(study.name, _task_of_arrays(ready), ready)

@@ -23,7 +23,7 @@ from confrere.data.partition import fingerprints
 from confrere.data.records import Federation, SiteData, concatenate, declared_count
 from confrere.learning.engine import OneAtATime, Trainer
 from confrere.privacy.gate import Gate
-from confrere.runtime.assemble import leaving_when_spent, participant_of
+from confrere.runtime.assemble import consents, leaving_when_spent, participant_of
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.office import Office
 from confrere.runtime.participant import Participant
@@ -146,7 +146,7 @@ class Simulation:
         post, graph = Post(), self.study.graph()
         self.offices: dict[str, Office] = {}
         for name, site in self.sites.items():
-            gate = Gate(accept_unproven=site.unproven is not None, site=name)
+            gate = Gate(accept_unproven=consents(self.study, site), site=name)
             self.offices[name] = Office(
                 name, run, sorted(self.sites), graph, self.churn, gate, post.open(name), journal,
                 faults=Faults(self.faults, self._lose), counter=partial(_counter, site),
