@@ -10,6 +10,7 @@ from rich.table import Table
 
 from confrere.cli.output import console, print_json
 from confrere.runtime.compare import variant
+from confrere.runtime.assemble import unprotected_patients
 from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import Simulation
 from confrere.study import Study, load
@@ -68,6 +69,10 @@ def look(study: Study) -> dict[str, Any]:
             "steps": site.steps * study.rounds if site.mechanism else None,
             "guarantee": str(planned) if planned else None,
         }
+    for data in simulation.federation.sites.values():
+        warning = unprotected_patients(study, data)
+        if warning:
+            warnings.append(warning)
     unproven = next(iter(simulation.sites.values())).unproven
     if unproven:
         warnings.append(f"what leaves a site has no proven guarantee: {unproven}")

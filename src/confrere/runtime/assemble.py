@@ -84,6 +84,18 @@ def own_caps(study: Study, site: str) -> Budget | None:
     return Budget(epsilon, delta)
 
 
+def unprotected_patients(study: Study, data: SiteData) -> str | None:
+    """A warning where records are protected one by one although patients have several."""
+    if study.privacy is None or study.privacy.unit == "patient" or data.train.units is None:
+        return None
+    if data.train.patients == len(data.train):
+        return None
+    return (
+        f'site "{data.name}": patients have several records, and the guarantee is per record;'
+        ' privacy.unit = "patient" protects a patient with all of them'
+    )
+
+
 def consents(study: Study, site: Participant) -> bool:
     """Whether a site lets models out that have no proven guarantee, in a study that asks for that."""
     own = study.sites.get(site.name)

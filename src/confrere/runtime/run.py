@@ -21,6 +21,7 @@ from confrere.core.errors import CheckpointError, StudyError
 from confrere.core.events import Event, Journal
 from confrere.observe.report import write_report
 from confrere.runtime import checkpoint
+from confrere.runtime.assemble import unprotected_patients
 from confrere.runtime.results import mean_metrics, site_results
 from confrere.study import Study, parse
 from confrere.version import __version__
@@ -280,6 +281,7 @@ def started(simulation: Simulation, journal: Journal, again: bool, first: int) -
         for text in simulation.federation.notes:
             journal.add(Event("notice", data={"text": text}))
         for name, site in simulation.federation.sites.items():
-            for text in site.notes:
+            warning = unprotected_patients(study, site)
+            for text in (*site.notes, *([warning] if warning else [])):
                 journal.add(Event("notice", name, custody=Custody.PRIVATE, data={"text": text}))
     return Watch(journal, time.perf_counter())
