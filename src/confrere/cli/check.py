@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from confrere.cli.output import console, print_json
-from confrere.runtime.compare import variant
 from confrere.runtime.assemble import unprotected_patients
+from confrere.runtime.compare import variant
 from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import Simulation
 from confrere.study import Study, load
