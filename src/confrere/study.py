@@ -356,9 +356,10 @@ def load_site(path: Path) -> SiteConfig:
     found: SiteConfig = build(SiteConfig, table, str(path))
     if found.config is not None:
         raise StudyError(f"{path}: a site's configuration cannot name another one")
+    home = path.resolve().parent
     if found.data is not None and "://" not in found.data:
-        found = replace(found, data=str(path.resolve().parent / found.data))
-    return found
+        found = replace(found, data=str(home / found.data))
+    return replace(found, folder=str(home / found.folder)) if found.folder else found
 
 
 def parse(table: Mapping[str, Any], where: str = "study") -> Study:
@@ -520,7 +521,9 @@ def _anchored(study: Study, folder: Path) -> Study:
     def at(path: str | None) -> str | None:
         return None if path is None else path if "://" in path else str(folder / path)
 
-    sites = {n: replace(s, data=at(s.data)) for n, s in study.sites.items()}
+    sites = {
+        n: replace(s, data=at(s.data), folder=at(s.folder or None) or "") for n, s in study.sites.items()
+    }
     for name, site in sites.items():
         if site.config is not None:
             beside = [f.name for f in fields(site) if getattr(site, f.name) != getattr(SiteConfig(), f.name)]

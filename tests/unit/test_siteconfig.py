@@ -95,3 +95,10 @@ def test_two_studies_with_one_seed_do_not_share_their_noise() -> None:
     first, second = (simulate(s, arrays()) for s in (one, one.with_(name="two")))
     weights = [r.models["site0"]["model"].params for r in (first, second)]
     assert not weights[0].equals(weights[1])
+
+
+def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
+    study = study_with_own_file(tmp_path, 'folder = "images"')
+    assert study.sites["site1"].folder == str((tmp_path / "own" / "images").resolve())
+    assert study.sites["site1"].data == str((tmp_path / "own" / "records.csv").resolve())
+    assert study.sites["site0"].folder == ""
