@@ -152,10 +152,15 @@ class Participant:
             total = min(total, self.budget.epsilon)
         return Guarantee(total, p.delta, p.unit, p.accountant, self.unproven is None)
 
-    def scores(self, predictors: Mapping[str, Predictor]) -> dict[str, dict[str, dict[str, float]] | None]:
-        """All metrics on validation, test and common test records, by role."""
+    def scores(
+        self, predictors: Mapping[str, Predictor], fitted: bool = False
+    ) -> dict[str, dict[str, dict[str, float]] | None]:
+        """All metrics on validation, test and common test records, by role.
+
+        A model that was `fitted` to the end has learned from the validation records: they say nothing then.
+        """
         parts: dict[str, Records | None] = {
-            "validation": self.data.validation,
+            "validation": None if fitted else self.data.validation,
             "test": self.data.test,
             "common_test": self.data.common_test,
         }

@@ -210,7 +210,7 @@ async def take_part(
                 journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
         if state is not None and study.training.tune and isinstance(strategy, Finishes):
             state = await strategy.finish(state, site.round(study.rounds))
-            scores = site.scores(predictors(strategy, state))
+            scores = site.scores(predictors(strategy, state), fitted=True)
             journal.add(Event("evaluated", name, study.rounds, Custody.PRIVATE, scores))
         checkpoint.save(state_file(folder, name), {"state": state})
         for peer in dead:

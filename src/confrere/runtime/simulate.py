@@ -230,7 +230,7 @@ class Simulation:
         last = self.study.rounds
         for name in [n for n in self.sites if n in self.states]:
             self.states[name] = await self.strategy.finish(self.states[name], self.sites[name].round(last))
-        self._evaluate(last, journal)
+        self._evaluate(last, journal, fitted=True)
 
     async def _take_part(self, name: str, number: int) -> None:
         site = self.sites[name]
@@ -282,11 +282,11 @@ class Simulation:
         state = self.states.get(EVERYBODY if self.pools else name)
         return {role: getattr(state, role) for role in self.strategy.deploys} if state is not None else {}
 
-    def _evaluate(self, number: int, journal: Journal) -> None:
+    def _evaluate(self, number: int, journal: Journal, fitted: bool = False) -> None:
         for name, judge in self.judges.items():
             state = self.states.get(EVERYBODY if self.pools else name)
             if state is not None:
-                scores = judge.scores(predictors(self.strategy, state))
+                scores = judge.scores(predictors(self.strategy, state), fitted)
                 journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
 
     def _content(self, done: int, events: int) -> dict[str, Any]:

@@ -81,3 +81,12 @@ def test_the_scale_of_outputs_that_say_nothing_is_near_nothing() -> None:
     labels = torch.randint(0, 2, (2000,), generator=generator)
     assert best_scale(torch.randn(2000, 1, generator=generator), labels) < 0.1
     assert best_scale(-(labels.double()[:, None] * 4 - 2), labels) == 0.0
+
+
+def test_validation_records_that_were_learned_from_are_not_shown_as_held_back() -> None:
+    found = run("local", arrays(2, 200))
+    last = [e for e in found.events if e.kind == "evaluated" and e.round == 15]
+    assert len(last) == 2
+    assert all(e.data["validation"] is None and e.data["test"] for e in last)
+    before = [e for e in found.events if e.kind == "evaluated" and e.round == 14]
+    assert all(e.data["validation"] for e in before)
