@@ -153,7 +153,7 @@ class Watched(Simulation):
                 task.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
 
-    def _evaluate(self, number: int, journal: Journal) -> None:
+    def _evaluate(self, number: int, journal: Journal, fitted: bool = False) -> None:
         """Held-out metrics are PRIVATE, so an attacker has no use for them."""
 
     def _afresh(self) -> None:
