@@ -88,7 +88,7 @@ def fashion(*, seed: int, split: Fractions = FRACTIONS, **options: Any) -> Feder
 def cifar10(
     *, seed: int, split: Fractions = FRACTIONS, classes: list[int] | None = None, **options: Any
 ) -> Federation:
-    """`classes` keeps some of the ten only, as 003's four-class experiment does."""
+    """`classes` keeps some of the ten only, as experiments with four classes do."""
     folder = folder_of("cifar10")
     batches = np.concatenate([_png(folder / f"data_batch_{i}.png") for i in range(1, 6)])
     train = _records(batches, _json_labels(folder / "train_lables.json", len(batches)))

@@ -1,4 +1,4 @@
-"""The passengers of the Titanic by age group: 001's example of sites of varying inequality."""
+"""The passengers of the Titanic by age group: sites that are unequal to varying degrees."""
 
 from __future__ import annotations
 
