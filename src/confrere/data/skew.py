@@ -82,7 +82,7 @@ def iid(people: People, sites: int, rng: Generator) -> list[Indices]:
 
 
 def p_major(people: People, sites: int, rng: Generator, p: float = 0.8, records: int = 0) -> list[Indices]:
-    """Each site has one class in the share `p`; the rest comes from the other classes alike (002).
+    """Each site has one class in the share `p`; the rest comes from the other classes alike (Kalra, Wen et al. 2023).
 
     Without `records`, sites are as large as the rarest majority class allows.
     """
@@ -203,7 +203,7 @@ def missing(people: People, sites: int, rng: Generator) -> list[Indices]:
 
 
 def inequality(people: People, sites: int, rng: Generator, degree: float = 0.5) -> list[Indices]:
-    """From all alike (`degree` 0) to each site its own classes (1), as 001 varies it.
+    """From all alike (`degree` 0) to each site its own classes (1), as studies of unequal sites vary it.
 
     Each patient goes home, to the site of the own class, with probability `degree`, and else anywhere.
     """

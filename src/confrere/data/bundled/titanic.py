@@ -19,7 +19,7 @@ CARD = Card(
     sites="4 age groups: under 18, 18–29, 30–44, 45 and older; by class or sex if asked; `degree` mixes them",
     task="binary: survived (38 %)",
     caveats=(
-        "Not medical; kept because 001 uses it.",
+        "Not medical; kept because studies of personalised learning use it.",
         "By age group, passengers of unknown age are left out.",
     ),
     fetched=True,
