@@ -45,7 +45,9 @@ async def stack_weight(site: Site, proxy: Model) -> Scalar:
 async def fit_on_top(site: Site, proxy: Model) -> tuple[Model, Scalar]:
     """The site's own model, trained to the end on top of the proxy, or without it where that is better.
 
-    Cross-validation chooses between the two, so a useless proxy leaves the site where it was.
+    Cross-validation chooses between the two. The proxy has seen the records that are left out, through noise, so with
+    few records it can look better here than it is: on the diabetes set it did harm
+    (docs/decisions/0004-stack-instead-of-distil.md).
     """
     weight = await stack_weight(site, proxy)
     start = site.build("private")

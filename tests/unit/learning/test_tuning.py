@@ -36,8 +36,8 @@ def test_a_tiny_site_gains_by_what_the_large_ones_taught_the_proxy() -> None:
     assert together.sites["site2"]["metrics"]["log_loss"] < alone.sites["site2"]["metrics"]["log_loss"]
 
 
-def test_a_useless_proxy_leaves_the_site_where_it_was() -> None:
-    """Noise drowns the proxy; the cross-validation of every site must leave it aside, or weigh it near nothing."""
+def test_a_proxy_of_pure_noise_leaves_large_sites_where_they_were() -> None:
+    """Noise drowns the proxy: cross-validation must leave it aside, or weigh it near nothing."""
     drowned = run("proxyfl", unequal(), noise_multiplier=5000.0)
     alone = run("local", unequal())
     for name in ("site0", "site1"):
