@@ -182,15 +182,15 @@ def _undecodable(path: Path, encoding: str) -> int:
         import codecs
 
         with path.open("rb") as raw:
-            decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
-            while block := raw.read(1 << 24):
+            decoder, start = codecs.getincrementaldecoder("utf-8")(), 0
+            while block := raw.read(1 << 20):
                 if not block.isascii() or decoder.getstate()[0]:
                     try:
                         decoder.decode(block)
                     except UnicodeDecodeError as error:
-                        return line + block.count(b"\n", 0, error.start)
-                line += block.count(b"\n")
-            return line if decoder.getstate()[0] else 0
+                        return _line_at(path, start + error.start)
+                start += len(block)
+            return _line_at(path, start) if decoder.getstate()[0] else 0
     with path.open(encoding=encoding, newline="") as text:
         line = 0
         try:
@@ -199,6 +199,14 @@ def _undecodable(path: Path, encoding: str) -> int:
         except UnicodeError:
             return line + 1
     return 0
+
+
+def _line_at(path: Path, position: int) -> int:
+    """The line of the file that holds the byte at this position."""
+    with path.open("rb") as raw:
+        return 1 + sum(
+            raw.read(min(1 << 20, position - at)).count(b"\n") for at in range(0, position, 1 << 20)
+        )
 
 
 def _delimiter(lines: list[str]) -> str:

@@ -25,7 +25,7 @@ from confrere.data.records import Records
 from confrere.data.schema import Column, Schema
 from confrere.data.text import encode_texts
 from confrere.data.units import converter, likely_slip
-from confrere.data.values import as_dates, as_flags, as_numbers, as_text
+from confrere.data.values import as_dates, as_flags, as_numbers, as_text, kinds_of
 
 __all__ = ["LIMIT", "Encoded", "encode", "encode_table", "task_of"]
 
@@ -169,7 +169,7 @@ def _encode_columns(
         for column, start in zip(schema.columns, starts, strict=True)
         if not units.get(column.name) and (found := plain(frame, column, start)) is not None
     }
-    fill(list(quick.values()), inputs, scaled)
+    fill(list(quick.values()), inputs, scaled, LIMIT)
     for column, start, width in zip(schema.columns, starts, widths, strict=True):
         done = quick.get(column.name)
         if done is None or done.strange or (done.gaps and column.gaps == "refuse"):
@@ -272,21 +272,23 @@ def _numbers(
 def _one_hot(
     frame: pd.DataFrame, series: pd.Series[Any], column: Column, notes: list[str]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    texts = as_text(series, column.missing)
+    own, kinds = kinds_of(series, column.missing)
+    texts = pd.Series(kinds, dtype=object)  # each different value once; the last stands for a gap
     if column.prefix:
         texts = texts.str.slice(0, column.prefix)
     if column.spellings:
         texts = texts.replace(dict(column.spellings))
-    codes = pd.Index(column.categories, dtype=object).get_indexer(pd.Index(texts)).astype(np.int64)
-    gaps = texts.isna().to_numpy()
-    strange = (codes < 0) & ~gaps
+    places = {c: i for i, c in enumerate(column.categories)}
+    empty = texts.isna().to_numpy()
+    gaps = empty[own]
+    codes = np.array([-1 if empty[i] else places.get(t, -2) for i, t in enumerate(texts)])[own]
     width = len(column.categories)
-    if strange.any():
+    if (strange := codes == -2).any():
         if column.unknown == "refuse":
             at = int(np.flatnonzero(strange)[0])
-            new = sorted(set(texts[strange]))
+            new = sorted({str(texts[i]) for i in np.unique(own[strange])})
             raise DataError(
-                f"{place(frame, at, column.name)}: {texts.iloc[at]!r} is not a category of the schema "
+                f"{place(frame, at, column.name)}: {texts[own[at]]!r} is not a category of the schema "
                 f"({', '.join(column.categories)}); not known: {some(new)} in {strange.sum()} records. "
                 'Add it, give its `spellings`, or say unknown = "missing".'
             )
@@ -299,7 +301,5 @@ def _one_hot(
         )
     if column.typical is not None:
         codes[gaps] = column.categories.index(str(column.typical))
-    values = np.zeros((len(codes), width + (column.unknown == "other")))
-    known = codes >= 0
-    values[np.flatnonzero(known), codes[known]] = 1.0
-    return values, gaps
+    known = width + (column.unknown == "other")
+    return (codes[:, None] == np.arange(known)).astype(np.float64), gaps

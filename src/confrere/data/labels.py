@@ -12,7 +12,7 @@ from confrere.core.errors import DataError
 from confrere.data.origin import counted, origin_of, place, some
 from confrere.data.records import Task
 from confrere.data.schema import Column, Label, Schema
-from confrere.data.values import as_flags, as_numbers, as_text
+from confrere.data.values import as_flags, as_numbers, kinds_of
 
 
 def task_of(schema: Schema) -> Task:
@@ -88,24 +88,25 @@ def _classes(frame: pd.DataFrame, label: Label, series: pd.Series[Any]) -> NDArr
     if not label.classes:
         column = Column(label.column, kind="flag", missing=label.missing, identifying=False)
         return as_flags(frame, series, column)[0]
-    texts = as_text(series, label.missing)
-    if label.groups:
-        known = {value: name for name, values in label.groups for value in values}
-        rest = known.pop("*", None)
-        found = texts.map(known)
-        if rest is not None:
-            found = found.where(found.notna() | texts.isna(), rest)
-    else:
-        found = texts.where(texts.isin(label.classes), None)
-    strange = found.isna().to_numpy() & texts.notna().to_numpy()
+    own, texts = kinds_of(series, label.missing)
+    meant = {value: name for name, values in label.groups for value in values}
+    rest = meant.pop("*", None)
+    places = {c: float(i) for i, c in enumerate(label.classes)}
+
+    def value(text: str | None) -> float:
+        if text is None:
+            return np.nan
+        return places.get(meant.get(text, rest) or "", -1.0) if label.groups else places.get(text, -1.0)
+
+    values = np.array([value(t) for t in texts])[own]
+    strange = values == -1.0
     if strange.any():
         at = int(np.flatnonzero(strange)[0])
         raise DataError(
-            f"{place(frame, at, label.column)}: {texts.iloc[at]!r} is not a class of the label "
-            f"({', '.join(label.classes)}); not known: {some(sorted(set(texts[strange])))}"
+            f"{place(frame, at, label.column)}: {texts[own[at]]!r} is not a class of the label "
+            f"({', '.join(label.classes)}); not known: {some(sorted(texts[np.unique(own[strange])]))}"
         )
-    codes = pd.Index(label.classes, dtype=object).get_indexer(pd.Index(found)).astype(np.float64)
-    return np.where(codes < 0, np.nan, codes)
+    return values
 
 
 def _regression(frame: pd.DataFrame, label: Label, series: pd.Series[Any]) -> NDArray[np.float64]:

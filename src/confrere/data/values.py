@@ -22,13 +22,24 @@ def as_text(series: pd.Series[Any], missing: tuple[str, ...] = ()) -> pd.Series[
 
     Each different value is looked at once, so a column of few categories is quick however long it is.
     """
+    codes, texts = kinds_of(series, missing)
+    return pd.Series(texts[codes], index=series.index, dtype=object)
+
+
+def kinds_of(
+    series: pd.Series[Any], missing: tuple[str, ...] = ()
+) -> tuple[NDArray[np.intp], NDArray[np.object_]]:
+    """Which of the different values each field has, and those values as `as_text` writes them.
+
+    The last of the values is None, for fields with nothing in them; their code is −1, which counts from there.
+    """
     codes, kinds = pd.factorize(series)
     gaps = {*GAPS, *missing}
-    texts = np.empty(len(kinds) + 1, dtype=object)  # the last place, for code -1, stays None
+    texts = np.empty(len(kinds) + 1, dtype=object)
     for i, kind in enumerate(kinds):
         text = _text(kind)
         texts[i] = None if text in gaps else text
-    return pd.Series(texts[codes], index=series.index, dtype=object)
+    return codes, texts
 
 
 def _text(x: Any) -> str:
@@ -81,22 +92,23 @@ def as_flags(
     frame: pd.DataFrame, series: pd.Series[Any], column: Column
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Zeros and ones, and where nothing is known."""
-    texts = as_text(series, column.missing)
+    own, texts = kinds_of(series, column.missing)
     if column.categories:
         known = {column.categories[0]: 0.0, column.categories[1]: 1.0}
         known.update({said: known[meant] for said, meant in column.spellings})
     else:
         known = {**dict.fromkeys(NO, 0.0), **dict.fromkeys(YES, 1.0)}
-        texts = texts.str.lower()
-    values: NDArray[np.float64] = np.array(texts.map(known), dtype=np.float64)
-    gaps = texts.isna().to_numpy()
+        texts = np.array([None if t is None else t.lower() for t in texts], dtype=object)
+    empty = np.array([t is None for t in texts])
+    values = np.array([known.get(t, np.nan) for t in texts], dtype=np.float64)[own]
+    gaps: NDArray[np.bool_] = empty[own]
     strange = np.isnan(values) & ~gaps
     if strange.any():
         if column.unknown == "missing":
             return values, gaps | strange
         at = int(np.flatnonzero(strange)[0])
         raise DataError(
-            f"{place(frame, at, column.name)}: {texts.iloc[at]!r} is neither yes nor no "
+            f"{place(frame, at, column.name)}: {texts[own[at]]!r} is neither yes nor no "
             f'({strange.sum()} such values); say how they are written: categories = ["no", "yes"]'
         )
     return values, gaps
