@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -114,6 +116,32 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"{path}: the checkpoint could not be written ({error}); the last one is kept"
         ) from None
+
+
+def dumps(content: Mapping[str, Any]) -> bytes:
+    """A checkpoint as bytes, for whoever keeps it in a database."""
+    tensors: dict[str, Tensor] = {}
+    form = pack(dict(content), tensors)
+    return bytes(
+        save_tensors(tensors or {"": torch.zeros(0)}, {"format": FORMAT, "content": json.dumps(form)})
+    )
+
+
+def loads(data: bytes, where: str = "checkpoint") -> dict[str, Any]:
+    """The inverse of `dumps`."""
+    try:
+        length = int.from_bytes(data[:8], "little")
+        meta = json.loads(data[8 : 8 + length])["__metadata__"]
+        if meta.get("format") != FORMAT:
+            raise CheckpointError(f"{where}: not a checkpoint of this version")
+        found = unpack(json.loads(meta["content"]), load_tensors(data))
+    except CheckpointError:
+        raise
+    except DAMAGE as error:
+        raise CheckpointError(f"{where}: damaged ({type(error).__name__})") from None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{where}: damaged")
+    return found
 
 
 def load(path: Path) -> dict[str, Any]:

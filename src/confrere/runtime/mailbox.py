@@ -57,7 +57,8 @@ class Mailbox:
     ) -> Inbox:
         """Everything up to this round and phase, once all that is expected is here or given up on.
 
-        Parcels of an earlier epoch were cancelled by the change of membership and are thrown away.
+        Parcels of an earlier epoch were cancelled by the change of membership and are thrown away; those of a
+        later one, whose sender learned of the change before this site did, wait for it.
         `patience` bounds the wait in seconds; None waits until somebody says that a sender is gone.
         """
         expected = set(expected)
@@ -72,7 +73,9 @@ class Mailbox:
             except TimeoutError:
                 break
         missing = tuple(sorted({s for r, p, s in expected - self._here if (r, p) == (round, phase)}))
-        ripe = [p for p in self._parcels.values() if (p.round, p.phase) <= (round, phase)]
+        ripe = [
+            p for p in self._parcels.values() if (p.round, p.phase) <= (round, phase) and p.epoch <= epoch
+        ]
         for parcel in ripe:
             del self._parcels[parcel.id]
             self._taken.add(parcel.id)

@@ -202,6 +202,10 @@ class SiteRound:
     def build(self, role: str) -> Model:
         return self._site.build(role)
 
+    def trained_before(self) -> None:
+        """A training of this round was done before a crash; its result is kept and it is not done again."""
+        self._trainings += 1
+
     async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
         site = self._site
         found: dict[str, Metrics] = {}
