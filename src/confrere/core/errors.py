@@ -7,6 +7,7 @@ ConfrereError
 │   ├── BudgetExhausted   the next step would overspend; nothing was computed
 │   ├── CustodyError      something PRIVATE was about to leave the site
 │   └── UnsafeModule      a model mixes records or has a layer that no rule covers
+├── IdentityError         this site's own key or certificate is missing, expired, or open to others
 ├── PeerError             another site is missing, refused, or sent something broken
 │   ├── PeerMissing
 │   ├── PeerRefused
@@ -47,6 +48,10 @@ class CustodyError(PrivacyError):
 
 class UnsafeModule(PrivacyError):
     """A model mixes records, or has a trainable layer that no rule covers."""
+
+
+class IdentityError(ConfrereError):
+    """A key or a certificate of this site is missing, expired, broken, or readable by others."""
 
 
 class PeerError(ConfrereError):

@@ -1,0 +1,34 @@
+"""What became of a parcel, as its receiver says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    ACCEPTED = "accepted"
+    """Credited and recorded, durably."""
+    DUPLICATE = "duplicate"
+    """Credited before; nothing changed. For the sender this is as good as ACCEPTED."""
+    REFUSED = "refused"
+    """Never to be taken; sending it again is useless."""
+    DEFERRED = "deferred"
+    """Not now (a full disk, a pause); the sender keeps it and sends the same bytes again later."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Goes back to the sender after the receiver has made its decision durable."""
+
+    outcome: Outcome
+    reason: str = ""
+
+    @property
+    def credited(self) -> bool:
+        """Whether the parcel counts at its receiver, so that the sender may forget it."""
+        return self.outcome in (Outcome.ACCEPTED, Outcome.DUPLICATE)
+
+
+ACCEPTED = Receipt(Outcome.ACCEPTED)
+DUPLICATE = Receipt(Outcome.DUPLICATE)
