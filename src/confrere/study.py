@@ -182,10 +182,18 @@ class Data:
 @with_config(STRICT)
 @dataclass(frozen=True)
 class Caps:
-    """What a site allows at most; it always wins over the study."""
+    """What a site allows at most; it always wins over the study. A simulation heeds ε and δ, a node all of it."""
 
     epsilon: float | None = None
     delta: float | None = None
+    rounds: int | None = None
+    """It takes part in so many rounds of a study."""
+    bytes: int | None = None
+    """So many bytes of parcels leave it in a study."""
+    partners: list[str] | None = None
+    """It exchanges parcels with these sites and no others."""
+    hours: list[int] | None = None
+    """It begins a round only between these hours of its own clock, as in [22, 6]."""
 
 
 @with_config(STRICT)
@@ -213,6 +221,18 @@ class SiteConfig:
     units: dict[str, str] = field(default_factory=dict)
     stream: bool = False
     declared: int | None = None
+    keys: str = "keys"
+    """Of a node: the folder of its identity, made by `confrere enroll`."""
+    roster: str = "roster.toml"
+    """Of a node: who takes part, signed by all."""
+    home: str = "node"
+    """Of a node: the folder of its journal, its store and its result."""
+    ledger: str = "ledger.sqlite"
+    """Of a node: what was ever spent on these records, in whatever study. Never restore it from an old copy."""
+    listen: str = ""
+    """Of a node: host:port to listen on, where that is not the address that peers dial."""
+    metrics: int | None = None
+    """Of a node: the port, on this machine only, of its metrics for Prometheus."""
 
 
 @with_config(STRICT)

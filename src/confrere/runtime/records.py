@@ -54,11 +54,8 @@ def open_sites(study: Study, sites: Mapping[str, Source] | Federation | None = N
 def _origin(name: str, entry: SiteConfig) -> Origin:
     if entry.data is None:
         raise StudyError(f'sites.{name}: say where its records are, as in [sites.{name}] data = "{name}.csv"')
-    options = {
-        f.name: getattr(entry, f.name)
-        for f in fields(entry)
-        if f.name not in ("declared", "caps", "config", "accept_unproven_privacy")
-    }
+    known = {f.name for f in fields(Origin)} - {"declared"}
+    options = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name in known}
     return Origin(**options, declared=entry.declared or 0)
 
 
