@@ -31,8 +31,8 @@ class Balance(Simulation):
 
     weighed: list[float]
 
-    async def _round(self, number: int, journal: Any) -> None:
-        await super()._round(number, journal)
+    def settle(self, number: int) -> None:
+        super().settle(number)
         self.weighed.append(self.total(number))
 
     def total(self, number: int) -> float:

@@ -10,8 +10,8 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,21 @@ DAMAGE = (
 """What comes of reading a file that is no checkpoint, or one that somebody has altered."""
 
 
+@dataclass(frozen=True)
+class Packed:
+    """A part of a checkpoint that was packed somewhere else: its JSON form and its tensors."""
+
+    form: Any
+    tensors: Mapping[str, Tensor]
+
+
 def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     """A JSON form of `value`; its tensors are put aside into `tensors` under their path."""
     if value is None or isinstance(value, bool | str) or type(value) in (int, float):
         return value
+    if isinstance(value, Packed):
+        tensors.update(value.tensors)
+        return value.form
     if isinstance(value, Tensor):
         tensors[path] = value.detach().cpu().contiguous().clone()
         return {"tensor": path}
@@ -130,11 +141,7 @@ def dumps(content: Mapping[str, Any]) -> bytes:
 def loads(data: bytes, where: str = "checkpoint") -> dict[str, Any]:
     """The inverse of `dumps`."""
     try:
-        length = int.from_bytes(data[:8], "little")
-        meta = json.loads(data[8 : 8 + length])["__metadata__"]
-        if meta.get("format") != FORMAT:
-            raise CheckpointError(f"{where}: not a checkpoint of this version")
-        found = unpack(json.loads(meta["content"]), load_tensors(data))
+        found = unpack(_form(data, where), load_tensors(data))
     except CheckpointError:
         raise
     except DAMAGE as error:
@@ -162,6 +169,25 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: damaged")
     return found
+
+
+def joined(parts: Iterable[bytes]) -> dict[str, Packed]:
+    """What several workers have dumped as one table: what they keep under the same key is put together."""
+    forms: dict[str, dict[str, Any]] = {}
+    tensors: dict[str, Tensor] = {}
+    for data in parts:
+        tensors.update(load_tensors(data))
+        for key, form in _form(data)["map"].items():
+            forms.setdefault(key, {}).update(form["map"])
+    return {key: Packed({"map": form}, tensors) for key, form in forms.items()}
+
+
+def _form(data: bytes, where: str = "checkpoint") -> Any:
+    length = int.from_bytes(data[:8], "little")
+    meta = json.loads(data[8 : 8 + length])["__metadata__"]
+    if meta.get("format") != FORMAT:
+        raise CheckpointError(f"{where}: not a checkpoint of this version")
+    return json.loads(meta["content"])
 
 
 def _address(kind: type) -> str:

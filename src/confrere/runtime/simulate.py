@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from confrere.data.records import Federation, SiteData, concatenate, declared_co
 from confrere.learning.engine import OneAtATime, Trainer
 from confrere.privacy.gate import Gate
 from confrere.runtime.assemble import consents, leaving_when_spent, participant_of
+from confrere.runtime.churn import Churn
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.office import Office
 from confrere.runtime.participant import Participant
@@ -84,11 +86,16 @@ class Simulation:
         device: str = "cpu",
         faults: tuple[Fault, ...] = (),
         trainer: Trainer | None = None,
+        names: Sequence[str] | None = None,
+        churn: Churn | None = None,
     ) -> None:
+        """`names` are all sites of the collaboration, and `churn` when they are there, where `federation` holds only
+        some of them."""
         self.study, self.federation, self.device = study, federation, device
         self.strategy: Strategy = study.rule()
         self.faults, self.trainer = faults, trainer or OneAtATime()
-        self.names = sorted(federation.sites)
+        self.names = sorted(names or federation.sites)
+        self._known_churn = churn
         self._marks: dict[str, str] = {}
         self.pools = bool(getattr(self.strategy, "pools", False))
         if len(self.names) < 2:
@@ -114,11 +121,11 @@ class Simulation:
         self.prepare(journal := Journal(None))
         if folder is not None:
             journal = folder.open(again)
-            self._use(journal)
+            self.use(journal)
         for listener in listeners:
             journal.listen(listener)
         try:
-            return asyncio.run(self._all_rounds(journal, folder, again))
+            return self.see_through(journal, folder, again)
         except ConfrereError:
             if folder is not None and not again:
                 folder.discard_if_nothing_was_done(journal)
@@ -142,17 +149,18 @@ class Simulation:
         self.judges = self.sites if not self.pools else {
             n: replace(self.sites[EVERYBODY], name=n, data=d) for n, d in self.federation.sites.items()
         }  # fmt: skip
-        self.churn = leaving_when_spent(self.study, self.sites)
-        post, graph = Post(), self.study.graph()
+        self.churn = self._known_churn or leaving_when_spent(self.study, self.sites)
+        everybody = self._everybody()
+        self.post, graph = Post(), self.study.graph()
         self.offices: dict[str, Office] = {}
         for name, site in self.sites.items():
             gate = Gate(accept_unproven=consents(self.study, site), site=name)
             self.offices[name] = Office(
-                name, run, sorted(self.sites), graph, self.churn, gate, post.open(name), journal,
+                name, run, everybody, graph, self.churn, gate, self.post.open(name), journal,
                 faults=Faults(self.faults, self._lose), counter=partial(_counter, site),
             )  # fmt: skip
         for number in self.churn.changes(self.study.rounds):  # a graph that does not fit is noticed here
-            members = self.churn.members(number, sorted(self.sites))
+            members = self.churn.members(number, everybody)
             for name in members:
                 graph.column(number, members, name)
         self.states: dict[str, Any] = {}
@@ -161,34 +169,54 @@ class Simulation:
         self.back: dict[str, asyncio.Event] = {}
         self.struck = asyncio.Event()
 
-    def _use(self, journal: Journal) -> None:
+    def use(self, journal: Journal) -> None:
+        """Let the sites tell this journal what they do."""
         for site in [*self.sites.values(), *self.judges.values()]:
             site.journal = journal
         for office in self.offices.values():
             office.journal = journal
 
-    async def _all_rounds(self, journal: Journal, folder: Folder | None, again: bool) -> Run:
+    def see_through(self, journal: Journal, folder: Folder | None, again: bool) -> Run:
+        """All rounds, from the first or from the last checkpoint."""
         first = self._restore(folder, journal) if again and folder is not None else 0
         watch = started(self, journal, again, first)
+        asyncio.run(self._all_rounds(first, journal, folder))
+        return watch.finish(self, folder)
+
+    async def _all_rounds(self, first: int, journal: Journal, folder: Folder | None) -> None:
+        async with self.at_work():
+            for number in range(first, self.study.rounds):
+                self.announce(number, journal)
+                await self.round(number)
+                self.settle(number)
+                self.evaluate(number)
+                if folder is not None and not self.lost:
+                    folder.checkpoint(number + 1, self._content(number + 1, journal), journal)
+            await self.finish()
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """While this is open, parcels find their way into the mailboxes."""
         pumps = [asyncio.create_task(office.pump()) for office in self.offices.values()]
         try:
-            for number in range(first, self.study.rounds):
-                await self._round(number, journal)
-                if folder is not None and not self.lost:
-                    folder.checkpoint(number + 1, self._content(number + 1, len(journal.events)), journal)
-            await self._finish(journal)
+            yield
         finally:
             for task in [*pumps, *self.late.values()]:
                 task.cancel()
             await asyncio.gather(*pumps, *self.late.values(), return_exceptions=True)
-        return watch.finish(self, folder)
 
-    async def _round(self, number: int, journal: Journal) -> None:
+    def announce(self, number: int, journal: Journal) -> None:
+        """Put down who is there in a round."""
         members = self.churn.members(number, list(self.sites))
         present = [n for n in members if self.churn.present(number, n)]
         data = {"members": list(members), "present": present, "epoch": self.churn.epoch(number)}
         journal.add(Event("round-started", None, number, data=data))
         self._tell_changes(number, journal)
+
+    async def round(self, number: int) -> None:
+        """Let every site that is there take part."""
+        members = self.churn.members(number, list(self.sites))
+        present = [n for n in members if self.churn.present(number, n)]
         tasks = {n: asyncio.create_task(self._take_part(n, number)) for n in present if n not in self.lost}
         for name in [n for n in present if n in self.lost and n in self.back]:
             self._revive(name)
@@ -204,12 +232,13 @@ class Simulation:
             if name in tasks and not tasks[name].done():
                 self.late[name] = tasks[name]
         await asyncio.sleep(0)  # what was sent in this round is in the mailboxes after this
+
+    def settle(self, number: int) -> None:
+        """A round is over: what was not sent in it will never come."""
+        there = [n for n in self.churn.members(number, self._everybody()) if self.churn.present(number, n)]
         for office in self.offices.values():
-            for name in set(tasks) - self.lost:
+            for name in set(there) - self.lost:
                 office.mailbox.finished(name, number)
-        last = number + 1 == self.study.rounds
-        if (number + 1) % self.study.evaluation.every == 0 or last:
-            self._evaluate(number, journal)
 
     async def _until_done_or_lost(self, tasks: Mapping[str, asyncio.Task[None]]) -> None:
         """Wait for all sites but those that are lost on the way; the first error ends the run."""
@@ -223,14 +252,17 @@ class Simulation:
                 task.result()
             waiting -= done
 
-    async def _finish(self, journal: Journal) -> None:
+    def _everybody(self) -> list[str]:
+        return [EVERYBODY] if self.pools else self.names
+
+    async def finish(self) -> None:
         """When all rounds are over, each site may train its own model to the end."""
         if not (self.study.training.tune and isinstance(self.strategy, Finishes)):
             return
         last = self.study.rounds
         for name in [n for n in self.sites if n in self.states]:
             self.states[name] = await self.strategy.finish(self.states[name], self.sites[name].round(last))
-        self._evaluate(last, journal, fitted=True)
+        self.evaluate(last, fitted=True)
 
     async def _take_part(self, name: str, number: int) -> None:
         site = self.sites[name]
@@ -282,20 +314,28 @@ class Simulation:
         state = self.states.get(EVERYBODY if self.pools else name)
         return {role: getattr(state, role) for role in self.strategy.deploys} if state is not None else {}
 
-    def _evaluate(self, number: int, journal: Journal, fitted: bool = False) -> None:
-        for name, judge in self.judges.items():
+    def evaluate(self, number: int, fitted: bool = False) -> None:
+        """Measure the models of every site, where the study asks for it after this round."""
+        due = (number + 1) % self.study.evaluation.every == 0 or number + 1 >= self.study.rounds
+        for name, judge in self.judges.items() if due else ():
             state = self.states.get(EVERYBODY if self.pools else name)
             if state is not None:
                 scores = judge.scores(predictors(self.strategy, state), fitted)
-                journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
+                judge.journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
 
-    def _content(self, done: int, events: int) -> dict[str, Any]:
+    def _content(self, done: int, journal: Journal) -> dict[str, Any]:
         return {
             "done": done,
             "study": self.study.hash(),
             "seed": self.study.seed,
-            "events": events,
+            "events": len(journal.events),
             "records": self._records(),
+            **self.parts(),
+        }
+
+    def parts(self) -> dict[str, Any]:
+        """What the sites of this process would need to go on from here."""
+        return {
             "states": self.states,
             "sites": {
                 n: {"memory": s.memory, "ledger": s.ledger.entries(), "spent": s.spent}
@@ -334,7 +374,14 @@ class Simulation:
             raise CheckpointError(
                 f"{folder.path}: the journal ends before the checkpoint after round {found['done']}: it was cut"
             )
-        self.states = found["states"]
+        self.put_back(found)
+        for name, site in self.sites.items():
+            site.ledger.refuse_rollback(max(o.counters.get(name, 0) for o in self.offices.values()))
+        return int(found["done"])
+
+    def put_back(self, found: Mapping[str, Any]) -> None:
+        """Bring the sites of this process back to where `parts` was taken."""
+        self.states = dict(found["states"])
         for name, kept in found["sites"].items():
             site: Participant = self.sites[name]
             site.memory, site.spent = kept["memory"], kept["spent"]
@@ -347,9 +394,6 @@ class Simulation:
             for parcel in kept["waiting"]:
                 assert isinstance(parcel, Parcel)
                 office.mailbox.deliver(parcel)
-        for name, site in self.sites.items():
-            site.ledger.refuse_rollback(max(o.counters.get(name, 0) for o in self.offices.values()))
-        return int(found["done"])
 
 
 def _counter(site: Participant) -> int:

@@ -140,21 +140,13 @@ class Watched(Simulation):
         return supervised_loss(self.outputs(model, records.inputs, like), targets)
 
     async def _play(self, rounds: int, finish: bool) -> None:
-        journal = Journal(None)
-        pumps = [asyncio.create_task(office.pump()) for office in self.offices.values()]
-        try:
+        async with self.at_work():
             for number in range(rounds):
-                await self._round(number, journal)
+                await self.round(number)
+                self.settle(number)
             if finish and self.study.training.tune and isinstance(self.strategy, Finishes):
                 state, site = self.states[self.site], self.sites[self.site].round(rounds)
                 self.states[self.site] = await self.strategy.finish(state, site)
-        finally:
-            for task in pumps:
-                task.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
-
-    def _evaluate(self, number: int, journal: Journal, fitted: bool = False) -> None:
-        """Held-out metrics are PRIVATE, so an attacker has no use for them."""
 
     def _afresh(self) -> None:
         """Forget the run before: states, ledgers, letters."""
