@@ -1,0 +1,74 @@
+"""The first messages on a stream: greeting against greeting, then one verdict of each side.
+
+    dialler                 listener
+    G greeting        →
+                      ←     G greeting, Y or N with the reason
+    Y or N            →
+
+Both greetings are always sent, also by a side that is going to refuse: a site whose ledger was rolled back must see
+the mark that proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from confrere.core.errors import PeerRefused
+from confrere.transport import frames
+from confrere.transport.channel import Stream
+from confrere.transport.greeting import Greeting, pack, unpack
+
+Judge = Callable[[Greeting, Greeting], None]
+"""Raises PeerRefused unless (own, theirs) fit and the stream is wanted."""
+
+
+async def introduce(stream: Stream, own: Greeting, judge: Judge) -> Greeting:
+    """The dialler's part; returns what the other side said."""
+    await stream.write(frames.GREETING + pack(own))
+    theirs = _greeting(await stream.read())
+    verdict = await stream.read()
+    try:
+        judge(own, theirs)
+    except PeerRefused as refusal:
+        await stream.write(frames.refusal(str(refusal)))
+        raise
+    _agreed(verdict, own.receiver)
+    await stream.write(frames.AGREED)
+    return theirs
+
+
+async def receive(stream: Stream, own: Greeting, judge: Judge) -> Greeting:
+    """The listener's part; returns what the other side said."""
+    theirs = _greeting(await stream.read())
+    await stream.write(frames.GREETING + pack(own))
+    try:
+        judge(own, theirs)
+    except PeerRefused as refusal:
+        await stream.write(frames.refusal(str(refusal)))
+        raise
+    await stream.write(frames.AGREED)
+    _agreed(await stream.read(), own.receiver)
+    return theirs
+
+
+def _greeting(frame: bytes | None) -> Greeting:
+    if frame is None:
+        raise PeerRefused("it closed the connection instead of greeting")
+    if frames.kind_of(frame) == frames.REFUSAL:
+        raise PeerRefused(frames.reason_in(frame))
+    if frames.kind_of(frame) != frames.GREETING:
+        raise PeerRefused("it said something else instead of greeting")
+    return unpack(frames.body(frame))
+
+
+def _agreed(frame: bytes | None, peer: str) -> None:
+    if frame is None:
+        raise PeerRefused("it closed the connection instead of agreeing")
+    if frames.kind_of(frame) == frames.REFUSAL:
+        raise RefusedByPeer(f'refused by "{peer}": {frames.reason_in(frame)}')
+    if frame != frames.AGREED:
+        raise PeerRefused("it said something else instead of agreeing")
+
+
+class RefusedByPeer(PeerRefused):
+    """The other side said no; its reason is in the text."""
