@@ -302,11 +302,16 @@ class Study:
         return typing.cast("dict[str, Any]", _plain(asdict(_nameable(self))))
 
     def hash(self) -> str:
+        """Names a study in files and on screens."""
+        return self.digest()[:16]
+
+    def digest(self) -> str:
+        """What sites sign and compare: long enough that nobody can write two studies with the same one."""
         own = ("seed", "title", "question", "sites", "schema")
         agreed = {k: v for k, v in self.as_dict().items() if k not in own}
         schema = schema_of(self)
         agreed |= {"members": sorted(self.sites), "columns": schema.fingerprint if schema else ""}
-        return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.as_dict())

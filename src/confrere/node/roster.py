@@ -1,0 +1,265 @@
+"""Who takes part: the members by name and key, signed by every one of them together with the study.
+
+    roster.toml                epoch, the roster before (its hash), the members, who has left for good
+    signatures/*.toml          beside it: one file per member, which people send to each other
+
+A roster is a value with a hash; names and keys are in it, addresses are not, so a site may move. Before it is signed it
+is a draft that grows with `roster add`. Once somebody has signed it, a change makes another roster: the next epoch,
+chained to the one before. It counts when all of its members have signed it. Leaving needs the signature of the
+one that leaves alone, and is final: its key can never be a member again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from confrere.core.errors import StudyError
+from confrere.transport.identity import Identity
+from confrere.transport.member import Member, fingerprint, parse_member
+
+SIGNATURES = "signatures"
+LARGEST_FILE = 2**20
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The members of one epoch."""
+
+    members: Mapping[str, Member] = field(default_factory=dict)
+    epoch: int = 0
+    previous: str = ""
+    """The hash of the roster before this one; empty for the first."""
+    departed: Mapping[str, str] = field(default_factory=dict)
+    """Keys (hexadecimal) of those who left, with the names that they had."""
+
+    @property
+    def hash(self) -> str:
+        """The same at all sites, in whatever order they added each other and wherever they are reached."""
+        members = sorted([name, member.identity.hex()] for name, member in self.members.items())
+        text = [self.epoch, self.previous, members, sorted(self.departed.items())]
+        return hashlib.sha256(b"confrere roster 1\n" + _canonical(text)).hexdigest()
+
+    def with_member(self, member: Member, *, signed: bool) -> Roster:
+        """This draft with one more member; if it was signed already, the next epoch."""
+        if member.identity.hex() in self.departed:
+            raise StudyError(
+                f'"{self.departed[member.identity.hex()]}" has left with the key {member.fingerprint}, and leaving'
+                " is final; whoever comes back enrolls anew"
+            )
+        for known in self.members.values():
+            if known.identity == member.identity and known.name == member.name:
+                if known.address == member.address:
+                    raise StudyError(f'"{member.name}" is in the roster already')
+                return replace(
+                    self, members={**self.members, member.name: member}
+                )  # it moved: the same roster
+            if known.identity == member.identity:
+                raise StudyError(f'the key of "{member.name}" is in the roster already, as "{known.name}"')
+            if _alike(known.name) == _alike(member.name):
+                raise StudyError(
+                    f'there is a "{known.name}" with another key ({known.fingerprint}) in the roster; '
+                    f"names must be told apart, and a site keeps its key"
+                )
+        members = dict(sorted({**self.members, member.name: member}.items()))
+        return replace(self._next() if signed else self, members=members)
+
+    def without_member(self, name: str, *, signed: bool) -> Roster:
+        """The next epoch, after somebody left or was lost for good; just taken out of a draft."""
+        if name not in self.members:
+            raise StudyError(f'"{name}" is not in the roster; it has: {", ".join(self.members) or "nobody"}')
+        members = {n: m for n, m in self.members.items() if n != name}
+        if not signed:
+            return replace(self, members=members)
+        departed = {**self.departed, self.members[name].identity.hex(): name}
+        return replace(self._next(), members=members, departed=departed)
+
+    def unreachable(self) -> list[tuple[str, str]]:
+        """Pairs that cannot connect, since neither can be dialled."""
+        hidden = [name for name, member in sorted(self.members.items()) if member.address is None]
+        return list(combinations(hidden, 2))
+
+    def to_toml(self) -> str:
+        table: dict[str, Any] = {"epoch": self.epoch}
+        if self.previous:
+            table["previous"] = self.previous
+        if self.departed:
+            table["departed"] = dict(sorted(self.departed.items()))
+        return tomli_w.dumps({**table, "members": [m.as_table() for m in self.members.values()]})
+
+    def _next(self) -> Roster:
+        return replace(self, epoch=self.epoch + 1, previous=self.hash)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One member's word: this study, with these members; or that it leaves them."""
+
+    site: str
+    kind: str
+    """member or leaves."""
+    study: str
+    roster: str
+    signature: str
+
+    def genuine(self, key: Ed25519PublicKey) -> bool:
+        try:
+            key.verify(bytes.fromhex(self.signature), _signed(self.kind, self.site, self.study, self.roster))
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps({key: str(value) for key, value in self.__dict__.items()})
+
+
+def sign(roster: Roster, study: str, identity: Identity) -> Signature:
+    """A member agrees to take part in this study with these members."""
+    _own_key(roster, identity)
+    return _sign("member", roster, study, identity.name, identity.key)
+
+
+def leave(roster: Roster, identity: Identity) -> Signature:
+    """A member leaves, for good, whatever the study."""
+    _own_key(roster, identity)
+    return _sign("leaves", roster, "", identity.name, identity.key)
+
+
+def after_leaving(roster: Roster, record: Signature) -> Roster:
+    """The roster of the next epoch, given the signed word of the one that leaves."""
+    member = roster.members.get(record.site)
+    if record.kind != "leaves" or member is None or not record.genuine(member.key):
+        raise StudyError(f'no valid word of "{record.site[:80]}" that it leaves')
+    return roster.without_member(record.site, signed=True)
+
+
+def missing(roster: Roster, study: str, signatures: Iterable[Signature]) -> dict[str, str]:
+    """Whose signature there is not, and why; empty if every member has signed this study and this roster."""
+    found = [s for s in signatures if s.kind == "member"]
+    out = {}
+    for name, member in sorted(roster.members.items()):
+        theirs = [s for s in found if s.site == name and s.genuine(member.key)]
+        if any((s.study, s.roster) == (study, roster.hash) for s in theirs):
+            continue
+        if any(s.roster == roster.hash for s in theirs):
+            out[name] = "signed another study"
+        elif any(s.study == study for s in theirs):
+            out[name] = "signed another roster"
+        elif any(s.site == name for s in found):
+            out[name] = "its signature is not valid" if not theirs else "signed another study and roster"
+        else:
+            out[name] = "has not signed"
+    return out
+
+
+def load_roster(path: Path) -> Roster:
+    """A roster from its file."""
+    table = _read(path, "a roster is made with `confrere roster add PEER.toml`")
+    entries, departed = table.pop("members", []), table.pop("departed", {})
+    epoch, previous = table.pop("epoch", 0), table.pop("previous", "")
+    if table:
+        raise StudyError(f'{path}: "{next(iter(table))}" is no key of a roster')
+    if type(epoch) is not int or epoch < 0 or not isinstance(previous, str) or not isinstance(departed, dict):
+        raise StudyError(f"{path}: epoch is a number, previous a hash, departed a table")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise StudyError(f"{path}: members are written as [[members]]")
+    roster = Roster({}, epoch, previous, {str(k): str(v) for k, v in departed.items()})
+    for number, entry in enumerate(entries, 1):
+        roster = roster.with_member(parse_member(entry, f"{path}: member {number}"), signed=False)
+    return roster
+
+
+def load_signed(path: Path, study: str) -> Roster:
+    """The roster of a study, if every member has signed both; what a node starts with."""
+    roster = load_roster(path)
+    absent = missing(roster, study, load_signatures(path))
+    if absent:
+        names = ", ".join(f'"{name}" {reason}' for name, reason in absent.items())
+        raise StudyError(
+            f"{path} does not count yet: {names}. Each member signs with `confrere roster sign` and sends the file"
+            f" to the others, who put it into {path.parent / SIGNATURES}"
+        )
+    return roster
+
+
+def load_signatures(roster: Path) -> list[Signature]:
+    """The signatures in the folder beside a roster; a file that is none is an error."""
+    folder = roster.parent / SIGNATURES
+    return [load_signature(path) for path in sorted(folder.glob("*.toml"))] if folder.is_dir() else []
+
+
+def load_signature(path: Path) -> Signature:
+    table = _read(path, "signatures are made with `confrere roster sign`")
+    if set(table) != {"site", "kind", "study", "roster", "signature"}:
+        raise StudyError(f"{path}: not a signature of a roster")
+    return Signature(**{key: str(value) for key, value in table.items()})
+
+
+def is_signature(path: Path) -> bool:
+    return "signature" in _read(path, "")
+
+
+def save(roster: Roster, path: Path) -> None:
+    """Whole or not at all."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(roster.to_toml(), encoding="utf-8")
+    os.replace(draft, path)
+
+
+def keep_signature(signature: Signature, roster: Path) -> Path:
+    """Put a signature beside its roster; returns the file to send to the others."""
+    folder = roster.parent / SIGNATURES
+    folder.mkdir(parents=True, exist_ok=True)
+    about = hashlib.sha256(f"{signature.kind} {signature.study} {signature.roster}".encode()).hexdigest()[:8]
+    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in signature.site)[:60]
+    path = folder / f"{safe}-{fingerprint(signature.site.encode())[:4]}-{about}.toml"
+    path.write_text(signature.to_toml(), encoding="utf-8")
+    return path
+
+
+def _sign(kind: str, roster: Roster, study: str, site: str, key: Ed25519PrivateKey) -> Signature:
+    return Signature(site, kind, study, roster.hash, key.sign(_signed(kind, site, study, roster.hash)).hex())
+
+
+def _signed(kind: str, site: str, study: str, roster: str) -> bytes:
+    return b"confrere membership 1\n" + _canonical([kind, site, study, roster])
+
+
+def _own_key(roster: Roster, identity: Identity) -> None:
+    member = roster.members.get(identity.name)
+    if member is None or member.identity != identity.member.identity:
+        raise StudyError(
+            f'"{identity.name}" is not in the roster with this key ({identity.member.fingerprint}); '
+            "add its own peer.toml as well"
+        )
+
+
+def _read(path: Path, hint: str) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise StudyError(f"{path}: too large")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StudyError(f"{path}: no such file{'; ' if hint else ''}{hint}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise StudyError(f"{path}: not valid TOML: {error}") from None
+
+
+def _alike(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).casefold()
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
