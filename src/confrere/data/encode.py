@@ -39,6 +39,8 @@ class Encoded:
 
     records: Records
     notes: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
+    """Columns that are not there, or have no value in any record: all of them are imputed."""
 
 
 def encode(frame: pd.DataFrame, schema: Schema, site: str = "", **translation: Any) -> Records:
@@ -72,7 +74,8 @@ def encode_table(
     frame = _without_repeats(frame, schema, notes)
     targets, labelled = encode_label(frame, schema.label, notes)
     frame = frame[labelled] if not labelled.all() else frame
-    inputs = _encode_columns(frame, schema, units or {}, folder, notes)
+    lacks: list[str] = []
+    inputs = _encode_columns(frame, schema, units or {}, folder, notes, lacks)
     tensor = torch.from_numpy(inputs.reshape(len(frame), *schema.inputs))
     records = Records(tensor, torch.from_numpy(targets), _units(frame, schema, notes))
     if not one_class and records.targets.dtype == torch.int64 and len(torch.unique(records.targets)) < 2:
@@ -81,7 +84,7 @@ def encode_table(
             f"{origin_of(frame).name}, column {schema.label.column}: every record has the label {only!r}; "
             "there is nothing to learn to tell apart. Is it the right column?"
         )
-    return Encoded(records, tuple(notes))
+    return Encoded(records, tuple(notes), tuple(lacks))
 
 
 def translate(frame: pd.DataFrame, schema: Schema, rename: Mapping[str, str], site: str = "") -> pd.DataFrame:
@@ -159,7 +162,12 @@ def _units(frame: pd.DataFrame, schema: Schema, notes: list[str]) -> torch.Tenso
 
 
 def _encode_columns(
-    frame: pd.DataFrame, schema: Schema, units: Mapping[str, str], folder: str, notes: list[str]
+    frame: pd.DataFrame,
+    schema: Schema,
+    units: Mapping[str, str],
+    folder: str,
+    notes: list[str],
+    lacks: list[str],
 ) -> NDArray[np.float32]:
     widths = [len(c.features) for c in schema.columns]
     starts = [sum(widths[:i]) for i in range(len(widths))]
@@ -174,9 +182,16 @@ def _encode_columns(
         done = quick.get(column.name)
         if done is None or done.strange or (done.gaps and column.gaps == "refuse"):
             unit = units.get(column.name, "")
-            inputs[:, start : start + width] = _encode_column(frame, column, schema, unit, folder, notes)
-        elif 0 < done.gaps < len(frame):
-            notes.append(_imputed(column, done.gaps, len(frame)))
+            values, gaps = _encode_column(frame, column, schema, unit, folder, notes)
+            inputs[:, start : start + width] = values
+        else:
+            gaps = done.gaps
+            if 0 < gaps < len(frame):
+                notes.append(_imputed(column, gaps, len(frame)))
+        if 0 < gaps == len(frame):
+            lacks.append(column.name)
+            if column.name in frame.columns:
+                notes.append(f"{column.name} has no value here: every value is marked missing")
     return inputs
 
 
@@ -186,7 +201,8 @@ def _imputed(column: Column, gaps: int, records: int) -> str:
 
 def _encode_column(
     frame: pd.DataFrame, column: Column, schema: Schema, unit: str, folder: str, notes: list[str]
-) -> NDArray[np.float32]:
+) -> tuple[NDArray[Any], int]:
+    """The numbers of one column, and how many of its values are missing."""
     name, n = column.name, len(frame)
     series: pd.Series[Any] | None = frame[name] if name in frame.columns else None
     if series is None and column.derive is not None and not missing_sources(frame, column.derive):
@@ -200,10 +216,11 @@ def _encode_column(
         notes.append(f"{name} is not recorded here: every value is marked missing")
         series = pd.Series(np.full(n, np.nan), index=frame.index)
     if column.kind == "image":
-        return load_images(frame, column, folder).reshape(n, -1)
+        return load_images(frame, column, folder).reshape(n, -1), 0
     if column.kind == "text":
-        return encode_texts(as_text(series, column.missing), column)
+        return encode_texts(as_text(series, column.missing), column), 0
     if column.kind == "category":
+        values: NDArray[Any]
         values, gaps = _one_hot(frame, series, column, notes)
     elif column.kind == "flag":
         flags, gaps = as_flags(frame, series, column)
@@ -220,7 +237,7 @@ def _encode_column(
         raise DataError(f'{place(frame, at, name)}: is missing, and the schema says gaps = "refuse"')
     if column.has_indicator:
         values = np.concatenate([values, gaps[:, None]], axis=1)
-    return values.astype(np.float32, copy=False)
+    return values, int(gaps.sum())
 
 
 def scaled(numbers: NDArray[np.float64], column: Column) -> NDArray[np.float64]:
@@ -271,7 +288,7 @@ def _numbers(
 
 def _one_hot(
     frame: pd.DataFrame, series: pd.Series[Any], column: Column, notes: list[str]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     own, kinds = kinds_of(series, column.missing)
     texts = pd.Series(kinds, dtype=object)  # each different value once; the last stands for a gap
     if column.prefix:
@@ -302,4 +319,4 @@ def _one_hot(
     if column.typical is not None:
         codes[gaps] = column.categories.index(str(column.typical))
     known = width + (column.unknown == "other")
-    return (codes[:, None] == np.arange(known)).astype(np.float64), gaps
+    return codes[:, None] == np.arange(known), gaps

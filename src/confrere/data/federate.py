@@ -18,7 +18,7 @@ from confrere.data.labels import task_of
 from confrere.data.origin import origin_of, some
 from confrere.data.partition import FRACTIONS, Fractions, split_indices
 from confrere.data.partition import split as cut
-from confrere.data.records import Card, Federation, Records, SiteData, Task
+from confrere.data.records import Card, Federation, Handling, Records, SiteData, Task
 from confrere.data.schema import Schema
 from confrere.data.streaming import encode_stream, select_mapped
 from confrere.data.tables import LIMIT, read
@@ -147,8 +147,9 @@ def _assembled(
     notes: tuple[str, ...] = (),
     streamed: Mapping[str, Source] | None = None,
 ) -> Federation:
+    absent: dict[str, list[str]] = {}
     if schema.missing_columns == "common":
-        schema, dropped = common(schema, frames, sources)
+        schema, dropped, absent = common(schema, frames, sources)
         if dropped:
             notes = (*notes, f"only the columns that all sites have are used; left out: {some(dropped, 20)}")
     sites = {}
@@ -165,26 +166,31 @@ def _assembled(
         train, validation, test = (
             select(encoded.records, p) for p in split_indices(encoded.records, seed, split)
         )
-        sites[site] = SiteData(site, train, validation, test, source.declared, notes=encoded.notes)
+        lacks: dict[str, Handling] = dict.fromkeys(absent.get(site, ()), "left out")
+        lacks.update(dict.fromkeys(encoded.lacks, "imputed"))
+        sites[site] = SiteData(
+            site, train, validation, test, source.declared, notes=encoded.notes, lacks=lacks
+        )
     return Federation(name, task_of(schema), sites, schema, card, notes)
 
 
 def common(
     schema: Schema, frames: Mapping[str, pd.DataFrame], sources: Mapping[str, Source]
-) -> tuple[Schema, list[str]]:
-    """The schema of the columns that every site has or can derive, and the names of the others."""
-    dropped: set[str] = set()
+) -> tuple[Schema, list[str], dict[str, list[str]]]:
+    """The schema of the columns that every site has or can derive, the others, and who lacks which."""
+    absent: dict[str, list[str]] = {}
     for site, frame in frames.items():
         seen = translate(frame, schema, sources[site].rename, site)
         for column in schema.columns:
             derivable = column.derive is not None and not missing_sources(seen, column.derive)
             if column.name not in seen.columns and not derivable:
-                dropped.add(column.name)
+                absent.setdefault(site, []).append(column.name)
+    dropped = {name for names in absent.values() for name in names}
     left = [c.name for c in schema.columns if c.name not in dropped]
     if not left:
         raise DataError("no column of the schema is at all sites; there is nothing to train on together")
     ordered = [c.name for c in schema.columns if c.name in dropped]
-    return replace(schema.without(dropped), missing_columns="impute"), ordered
+    return replace(schema.without(dropped), missing_columns="impute"), ordered, absent
 
 
 def of_arrays(

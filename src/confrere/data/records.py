@@ -14,6 +14,8 @@ from confrere.core.errors import DataError
 from confrere.data.schema import Schema
 
 Kind = Literal["binary", "multiclass", "regression", "multilabel"]
+Handling = Literal["imputed", "left out"]
+"""What became of a column that a site lacks: marked missing there, or used by no site."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class SiteData:
 
     `declared` is PUBLIC: the record count of the training part that the site owns up to.
     `common_test` is a test set that all sites share, where there is one. `notes` say in plain words what was
-    dropped, imputed or missing; they are PRIVATE, since they count records.
+    dropped, imputed or missing; they are PRIVATE, since they count records. `lacks` names the columns of the
+    schema that the site has not, each with how it is handled; it follows from the records and is PRIVATE too.
     """
 
     name: str
@@ -94,6 +97,7 @@ class SiteData:
     declared: int = 0
     common_test: Records | None = None
     notes: tuple[str, ...] = ()
+    lacks: Mapping[str, Handling] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.declared <= 0:

@@ -56,6 +56,7 @@ def encode_stream(
     patients: dict[str, int] = {}
     numbers: list[int] = []
     notes: dict[str, None] = {}
+    lacks: dict[str, None] | None = None
     count = 0
     with tempfile.NamedTemporaryFile(prefix="confrere-", dir=into) as out:
         for piece in _pieces(source, rows, written_names(schema, rename or {})):
@@ -65,13 +66,14 @@ def encode_stream(
             targets.append(records.targets)
             count += len(records)
             notes.update(dict.fromkeys(f"records {piece.index[0] + 1} on: {n}" for n in encoded.notes))
+            lacks = dict.fromkeys(c for c in encoded.lacks if lacks is None or c in lacks)
             if schema.patient:
                 numbers += _numbered(piece, schema, records, patients)
         if not count:
             raise DataError(f"site {site}: no record is left")
         mapped = _mapped(out, (count, *schema.inputs))
     units_ = torch.tensor(numbers, dtype=torch.int64) if schema.patient else None
-    return Encoded(Records(mapped, torch.cat(targets), units_), tuple(notes))
+    return Encoded(Records(mapped, torch.cat(targets), units_), tuple(notes), tuple(lacks or ()))
 
 
 def select_mapped(records: Records, indices: Sequence[int], rows: int = ROWS) -> Records:

@@ -47,7 +47,8 @@ def _value(value: Any) -> str:
         return str(value)
     if isinstance(value, float):
         text = repr(value)
-        return text.removesuffix(".0") if text.endswith(".0") and abs(value) < 1e15 else text
+        whole = text.endswith(".0") and abs(value) < 1e15 and text != "-0.0"  # the number 0 has no sign
+        return text.removesuffix(".0") if whole else text
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
     return "[" + ", ".join(_value(v) for v in value) + "]"

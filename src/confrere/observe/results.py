@@ -45,6 +45,17 @@ class SiteResult:
     """Over alone, paired by seed; positive is better."""
     privacy: Privacy | None = None
     bytes_sent: int | None = None
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Columns of the schema that the site has not: imputed there, or left out everywhere."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The sites that have all columns, or those that lack some, and how they do on the mean."""
+
+    sites: tuple[str, ...]
+    mean: Mapping[str, Measured]
+    gains: Mapping[str, Measured] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,8 @@ class StrategyResult:
     privacy: Privacy | None = None
     seconds: float | None = None
     gains: Mapping[str, Measured] = field(default_factory=dict)
+    by_columns: Mapping[str, Group] = field(default_factory=dict)
+    """«complete» and «lacking», where there are sites of both kinds."""
 
     @property
     def bytes_sent(self) -> int | None:
@@ -127,6 +140,7 @@ class Run:
     sites: Mapping[str, SiteResult]
     mean: Mapping[str, Measured]
     finished: bool
+    by_columns: Mapping[str, Group] = field(default_factory=dict)
 
     @property
     def strategy(self) -> str:
@@ -165,7 +179,8 @@ def run_of(
     """What `simulate --json` prints, as values."""
     told = told or History()
     sites = {name: _with_ledger(_site(name, row), told) for name, row in (result.get("sites") or {}).items()}
-    return Run(folder, facts or {}, told, sites, _measures(result.get("mean")), bool(result))
+    means = _measures(result.get("mean"))
+    return Run(folder, facts or {}, told, sites, means, bool(result), _groups(result.get("by_columns")))
 
 
 def read_comparison(folder: Path) -> Comparison:
@@ -234,6 +249,7 @@ def _strategy(name: str, row: Mapping[str, Json]) -> StrategyResult:
         _privacy(row.get("privacy")),
         row.get("seconds"),
         _measures(row.get("gain_over_alone")),
+        _groups(row.get("by_columns")),
     )
 
 
@@ -246,7 +262,20 @@ def _site(name: str, row: Mapping[str, Json]) -> SiteResult:
         _measures(row.get("gain")),
         _privacy(row.get("privacy")),
         row.get("bytes_sent"),
+        {str(c): str(how) for c, how in (row.get("missing_columns") or {}).items()},
     )
+
+
+def _groups(row: Mapping[str, Json] | None) -> dict[str, Group]:
+    return {
+        kind: Group(
+            tuple(group.get("sites") or ()),
+            _measures(group.get("mean")),
+            _measures(group.get("gain_over_alone")),
+        )
+        for kind, group in (row or {}).items()
+        if kind in ("complete", "lacking")
+    }
 
 
 def _measures(row: Mapping[str, Json] | None) -> dict[str, Measured]:

@@ -45,11 +45,14 @@ def run_table(document: Mapping[str, Json] | Run) -> RenderableType:
     table.add_column("Sent", justify="right")
     for site in sorted(run.sites.values(), key=lambda s: (-(s.records or 0), s.name)):
         figures = (words.measured(m, site.metrics.get(m)) for m in metrics)
-        table.add_row(Text(site.name), _records(site), *figures, words.size(site.bytes_sent))
+        table.add_row(_named(site), _records(site), *figures, words.size(site.bytes_sent))
     if len(run.sites) > 1:
         table.add_section()
         means = (words.measured(m, run.mean.get(m)) for m in metrics)
         table.add_row("mean over sites", "", *means, "", style="bold")
+    for kind, group in run.by_columns.items():
+        means = (words.measured(m, group.mean.get(m)) for m in metrics)
+        table.add_row(f"mean over {words.of_kind(kind, len(group.sites))}", "", *means, "")
     notes = [
         *_privacy_lines(list(run.sites.values())),
         "One seed, so no spread; «confrere compare» shows it.",
@@ -81,6 +84,9 @@ class _ComparisonTable:
             yield Text("")
         yield _strategies(comparison, wide)
         yield Text("")
+        if comparison.headline and any(s.by_columns for s in comparison.strategies.values()):
+            yield _by_columns(comparison, comparison.headline)
+            yield Text("")
         if comparison.together is not None:
             for line in _privacy_lines(list(comparison.together.sites.values())):
                 yield Text(line)
@@ -151,6 +157,26 @@ def _strategies(comparison: Comparison, wide: bool) -> Table:
     return table
 
 
+def _by_columns(comparison: Comparison, metric: str) -> Table:
+    """The mean over sites with all columns beside that over sites that lack some."""
+    kinds = next(s.by_columns for s in comparison.strategies.values() if s.by_columns)
+    table = _table()
+    table.add_column(f"Mean {words.metric(metric).label} over")
+    for kind, group in kinds.items():
+        table.add_column(words.of_kind(kind, len(group.sites)), justify="right")
+    for strategy in comparison.strategies.values():
+        groups = (strategy.by_columns.get(kind) for kind in kinds)
+        means = (words.measured(metric, g.mean.get(metric) if g else None) for g in groups)
+        table.add_row(words.strategy(strategy.name), *means)
+    return table
+
+
+def _named(site: SiteResult) -> Text:
+    """The site, and beneath its name the columns that it lacks."""
+    lacks = (f"\nlacks {words.lacks(site.lacks)}", "dim") if site.lacks else ""
+    return Text.assemble(site.name, lacks)
+
+
 def _privacy_lines(sites: list[SiteResult]) -> list[str]:
     """«Privacy spent: 1.8 of 3.0 (ε, δ = 1e-5, per record)», once for all sites that spent the same."""
     said: dict[str, list[str]] = {}
@@ -195,7 +221,7 @@ def _table() -> Table:
 def _label(alone: SiteResult, together: SiteResult, index: int, wide: bool) -> Text:
     """The name, and where there is no room for columns the records and the bytes beneath it."""
     if index == 0:
-        return Text(alone.name, style="bold")
+        return Text.assemble((alone.name, "bold"), _named(alone)[len(alone.name) :])
     if wide:
         return Text("")
     facts = [

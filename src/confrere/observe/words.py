@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from confrere.observe.results import Measured, Privacy
@@ -197,6 +197,19 @@ def privacy(spent: Privacy | None, *, accountant: bool = True) -> str:
         terms.append("accountant not recorded")
     text = f"{epsilon(spent.epsilon)}{budget} ({', '.join(terms)})"
     return text if spent.proven else f"{text}: as published, not proven"
+
+
+def lacks(columns: Mapping[str, str]) -> str:
+    """«TSH and T3 (imputed)»; a column that no site uses is «left out»."""
+    handled = {how: [c for c, h in columns.items() if h == how] for how in dict.fromkeys(columns.values())}
+    return "; ".join(f"{listing(names, 8)} ({how})" for how, names in handled.items())
+
+
+def of_kind(kind: str, number: int) -> str:
+    """«3 sites with all columns», «1 site that lacks some»."""
+    if kind == "complete":
+        return f"{count(number, 'site')} with all columns"
+    return f"{count(number, 'site')} that {'lacks' if number == 1 else 'lack'} some"
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:

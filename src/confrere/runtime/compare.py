@@ -15,14 +15,20 @@ from confrere.core.events import Event
 from confrere.core.registry import nearest, strategies
 from confrere.learning.evaluate import HIGHER_IS_BETTER
 from confrere.observe.report import write_report
+from confrere.runtime.bootstrap import intervals
 from confrere.runtime.records import Source, open_sites
+from confrere.runtime.results import by_columns, mean_metrics
 from confrere.runtime.run import Run, check_free, hardware, versions, write_json
+from confrere.runtime.said import PARTS
 from confrere.runtime.simulate import simulate
 from confrere.strategies import discover
 from confrere.study import Study, merged
 
 ALONE = "local"
 """Training alone, without noise: what every comparison is measured against."""
+
+POOLED = "pooled"
+"""One model on all records, without noise: how much there is to gain by learning together."""
 
 
 @dataclass
@@ -66,9 +72,13 @@ def compare(
     device: str = "cpu",
     listeners: tuple[Callable[[Event], None], ...] = (),
     command: str = "",
+    pooled: bool = False,
 ) -> Comparison:
-    """Run each strategy with each seed on the same records and say who gains what over training alone."""
-    chosen = list(dict.fromkeys([ALONE, *(names or [study.strategy_name])]))
+    """Run each strategy with each seed on the same records and say who gains what over training alone.
+
+    With `pooled`, one model of all records without noise is trained as well: how much there is to gain.
+    """
+    chosen = list(dict.fromkeys([ALONE, *(names or [study.strategy_name]), *([POOLED] if pooled else [])]))
     if not seeds:
         raise StudyError("a comparison needs at least one seed")
     variants = {name: variant(study, name) for name in chosen}
@@ -91,13 +101,17 @@ def compare(
             )
             seconds[name] += time.perf_counter() - began
             runs[name].append(run)
+    together = {n: summary(runs[n], runs[ALONE], seconds[n]) for n in chosen}
+    for part in PARTS:
+        add_intervals(together, runs, part)
     result = {
         "title": study.title or study.name,
         "question": study.question,
         "study": study.hash(),
         "reference": ALONE,
         "seeds": list(seeds),
-        "strategies": {n: summary(runs[n], runs[ALONE], seconds[n]) for n in chosen},
+        "strategies": together,
+        "gap": gap(together),
         "notes": [*_notes(runs[ALONE][0]), *_unpaired(variants)],
         "versions": versions(),
         "hardware": hardware(device),
@@ -125,6 +139,8 @@ def summary(runs: Sequence[Run], alone: Sequence[Run], seconds: float) -> dict[s
     sites = sorted(runs[0].sites)
     metrics = [m for m in HIGHER_IS_BETTER if m in runs[0].mean]
     gains = {m: _gains(runs, alone, sites, m) for m in metrics}
+    kinds = by_columns(runs[0].sites)
+    told = {"by_columns": {k: _group(runs, alone, names, metrics) for k, names in kinds.items()}}
     return {
         "mean": {m: _spread([r.mean[m] for r in runs if m in r.mean]) for m in metrics},
         "gain_over_alone": {
@@ -144,16 +160,109 @@ def summary(runs: Sequence[Run], alone: Sequence[Run], seconds: float) -> dict[s
                 "gain": {m: _spread([g[s] for g in gains[m] if s in g]) for m in metrics},
                 "privacy": _largest([r.sites[s]["privacy"] for r in runs]),
                 "bytes_sent": round(statistics.fmean(r.sites[s]["bytes_sent"] for r in runs)),
+                **{k: runs[0].sites[s][k] for k in ("missing_columns",) if k in runs[0].sites[s]},
             }
             for s in sites
         },
         "privacy": _largest([entry["privacy"] for r in runs for entry in r.sites.values()]),
         "seconds": round(seconds, 2),
+        **(told if kinds else {}),
+        **_common(runs, alone),
     }
 
 
+def _group(
+    runs: Sequence[Run], alone: Sequence[Run], sites: Sequence[str], metrics: Sequence[str]
+) -> dict[str, Any]:
+    """Some of the sites over all seeds: their mean, and their gain over training alone."""
+    means = [mean_metrics(r.sites[s]["metrics"] for s in sites if s in r.sites) for r in runs]
+    return {
+        "sites": list(sites),
+        "mean": {m: _spread([mean[m] for mean in means if m in mean]) for m in metrics},
+        "gain_over_alone": {
+            m: _spread([statistics.fmean(g.values()) for g in _gains(runs, alone, sites, m) if g])
+            for m in metrics
+        },
+    }
+
+
+def _common(runs: Sequence[Run], alone: Sequence[Run]) -> dict[str, Any]:
+    """The same on the common test records, where the study has them; nothing otherwise."""
+    sites = [s for s, entry in sorted(runs[0].sites.items()) if entry.get("common_metrics")]
+    if not sites:
+        return {}
+    metrics = [m for m in HIGHER_IS_BETTER if any(m in runs[0].sites[s]["common_metrics"] for s in sites)]
+    gains = {m: _gains(runs, alone, sites, m, "common_metrics") for m in metrics}
+    means = [mean_metrics(r.sites[s].get("common_metrics", {}) for s in sites) for r in runs]
+    return {
+        "common": {
+            "mean": {m: _spread([mean[m] for mean in means if m in mean]) for m in metrics},
+            "gain_over_alone": {
+                m: {
+                    **_spread([statistics.fmean(g.values()) for g in gains[m] if g]),
+                    **_worst(gains[m], sites),
+                }
+                for m in metrics
+            },
+            "sites": {
+                s: {
+                    "metrics": {m: _spread(_found(runs, s, m, "common_metrics")) for m in metrics},
+                    "gain": {m: _spread([g[s] for g in gains[m] if s in g]) for m in metrics},
+                }
+                for s in sites
+            },
+        }
+    }
+
+
+def _found(runs: Sequence[Run], site: str, metric: str, of: str = "metrics") -> list[float]:
+    return [r.sites[site][of][metric] for r in runs if metric in r.sites[site].get(of, {})]
+
+
+def add_intervals(together: dict[str, Any], runs: Mapping[str, Sequence[Run]], part: str) -> None:
+    """Put the 95 % intervals of the paired bootstrap beside the gains: on the sites' own test records, or the common ones."""
+    said = {
+        n: [{s: k.parts[part] for s, k in r.said.items() if part in k.parts} for r in found]
+        for n, found in runs.items()
+    }
+    for name, found in intervals(said, ALONE).items():
+        entry = together[name] if part == "test" else together[name].get("common")
+        if entry is None:
+            continue
+        for metric, ends in found.mean.items():
+            entry["gain_over_alone"].get(metric, {})["interval"] = list(ends)
+        for site, by_metric in found.sites.items():
+            for metric, ends in by_metric.items():
+                entry["sites"][site]["gain"].get(metric, {})["interval"] = list(ends)
+
+
+def gap(together: Mapping[str, Any]) -> dict[str, Any]:
+    """For each metric: alone, pooled without noise, and the share of the way between them that each strategy made.
+
+    Where pooling gains nothing that is clear, a share of it would mean nothing and is None.
+    """
+    if POOLED not in together:
+        return {}
+    found = {}
+    for metric, way in together[POOLED]["gain_over_alone"].items():
+        low = (way.get("interval") or [None])[0]
+        clear = way["mean"] is not None and way["mean"] > 0 and (low is None or low > 0)
+        gained = {n: s["gain_over_alone"].get(metric, {}).get("mean") for n, s in together.items()}
+        found[metric] = {
+            "alone": together[ALONE]["mean"].get(metric, {}).get("mean"),
+            "pooled": together[POOLED]["mean"].get(metric, {}).get("mean"),
+            "gap": {k: way[k] for k in ("mean", "std", "interval") if k in way},
+            "closed": {
+                n: g / way["mean"] if clear and g is not None else None
+                for n, g in gained.items()
+                if n not in (ALONE, POOLED)
+            },
+        }
+    return found
+
+
 def _gains(
-    runs: Sequence[Run], alone: Sequence[Run], sites: Sequence[str], metric: str
+    runs: Sequence[Run], alone: Sequence[Run], sites: Sequence[str], metric: str, of: str = "metrics"
 ) -> list[dict[str, float]]:
     """For each seed, how much better each site does together than alone; positive is better."""
     sign = 1.0 if HIGHER_IS_BETTER[metric] else -1.0
@@ -161,7 +270,7 @@ def _gains(
     for run, base in zip(runs, alone, strict=True):
         found = {}
         for s in sites:
-            together, apart = (r.sites.get(s, {}).get("metrics", {}).get(metric) for r in (run, base))
+            together, apart = (r.sites.get(s, {}).get(of, {}).get(metric) for r in (run, base))
             if together is not None and apart is not None:
                 found[s] = sign * (together - apart)
         out.append(found)

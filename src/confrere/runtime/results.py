@@ -82,6 +82,13 @@ def privacy_of(charged: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {k: charged[k] for k in ("epsilon", "delta", "proven", "unit", "accountant", "budget")}
 
 
+def by_columns(sites: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The sites that have all columns and those that lack some; empty where only one kind is there."""
+    lacking = [n for n, entry in sites.items() if entry.get("missing_columns")]
+    complete = [n for n in sites if n not in lacking]
+    return {"complete": complete, "lacking": lacking} if lacking and complete else {}
+
+
 def mean_metrics(entries: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The plain mean over sites; a site where a metric is not defined is left out of that metric."""
     values: dict[str, list[float]] = {}

@@ -20,9 +20,10 @@ from confrere.core.custody import Custody
 from confrere.core.errors import CheckpointError, StudyError
 from confrere.core.events import Event, Journal
 from confrere.observe.report import write_report
-from confrere.runtime import checkpoint
+from confrere.runtime import checkpoint, said
 from confrere.runtime.assemble import unprotected_patients
-from confrere.runtime.results import mean_metrics, site_results
+from confrere.runtime.results import by_columns, mean_metrics, site_results
+from confrere.runtime.said import Kept
 from confrere.study import Study, parse
 from confrere.version import __version__
 
@@ -185,6 +186,8 @@ class Run:
     folder: Path | None = None
     models: dict[str, Any] = field(repr=False, default_factory=dict)
     """Per site, the models that it would use: PRIVATE where they were trained without noise."""
+    said: dict[str, Kept] = field(repr=False, default_factory=dict)
+    """Per site, what its model said about each test record: PRIVATE."""
 
     @property
     def mean(self) -> dict[str, float]:
@@ -216,6 +219,9 @@ class Watch:
         )
         for name, entry in sites.items():
             sites[name] = {"records": simulation.federation.sites[name].declared, **entry}
+        if any(data.lacks for data in simulation.federation.sites.values()):
+            for name, entry in sites.items():
+                entry["missing_columns"] = dict(simulation.federation.sites[name].lacks)
         result = {
             "run": str(folder.path) if folder else None,
             "study": study.hash(),
@@ -226,12 +232,19 @@ class Watch:
         }
         if any("common_metrics" in s for s in sites.values()):
             result["common_mean"] = mean_metrics(s.get("common_metrics", {}) for s in sites.values())
+        if kinds := by_columns(sites):
+            result["by_columns"] = {
+                kind: {"sites": names, "mean": mean_metrics(sites[n]["metrics"] for n in names)}
+                for kind, names in kinds.items()
+            }
         data = {"seconds": round(seconds, 3), "result": result}
         self.journal.add(Event("run-finished", custody=Custody.PRIVATE, data=data))  # it holds metrics
+        heard = {name: judge.said for name, judge in simulation.judges.items() if judge.said.parts}
         if folder is not None:
             folder.finish(result, seconds)
+            said.write(heard, folder.path / "said.npz")
         models = {name: simulation.models(name) for name in sites}
-        return Run(study, result, list(self.journal.events), folder.path if folder else None, models)
+        return Run(study, result, list(self.journal.events), folder.path if folder else None, models, heard)
 
 
 def started(simulation: Simulation, journal: Journal, again: bool, first: int) -> Watch:
