@@ -1,0 +1,141 @@
+"""Bringing parcels to peers until they have them, and taking in what peers bring."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from confrere.core.custody import Custody
+from confrere.core.errors import BadParcel, PeerMissing
+from confrere.core.events import Event
+from confrere.core.params import Shapes
+from confrere.core.parcel import Parcel
+from confrere.node.diary import Mailroom
+from confrere.node.store import Store
+from confrere.transport import wire
+from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
+
+LEAVING = 2
+"""The phase of a parcel that says that its sender leaves for good, before the round in its number `leaves`."""
+LEAVING_SEQUENCE = 2**50
+"""Such a parcel has a number that no exchange reaches."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+
+
+class Sends(Protocol):
+    """The part of `transport.grpc.Connections` that couriers use."""
+
+    async def send(self, to: str, parcel_id: str, blob: bytes) -> Receipt: ...
+
+    async def wait_connected(self, peer: str, timeout: float) -> None: ...
+
+
+class Courier:
+    """Delivers to one peer, oldest first, the same bytes until they are acknowledged."""
+
+    def __init__(self, me: str, peer: str, store: Store, tell: Callable[[Event], None]) -> None:
+        self.me, self.peer, self._store, self._tell = me, peer, store, tell
+        self._work = asyncio.Event()
+
+    def wake(self) -> None:
+        self._work.set()
+
+    async def run(self, connections: Sends) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            self._work.clear()
+            batch = await asyncio.to_thread(self._store.undelivered, self.peer)
+            if not batch:
+                await self._work.wait()
+                continue
+            for sequence, body in batch:
+                if await self._hand_over(connections, sequence, body):
+                    pause = FIRST_PAUSE
+                    continue
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                break
+
+    async def _hand_over(self, connections: Sends, sequence: int, body: bytes) -> bool:
+        """Whether the peer has said its last word about this parcel."""
+        try:
+            receipt = await connections.send(self.peer, f"{self.me}/{self.peer}/{sequence}", body)
+        except PeerMissing:
+            with suppress(PeerMissing):
+                await connections.wait_connected(self.peer, 60.0)
+            return False
+        if receipt.outcome == Outcome.DEFERRED:
+            return False
+        if receipt.outcome == Outcome.REFUSED:
+            text = f'"{self.peer}" refused parcel {sequence}: {receipt.reason}'
+            self._tell(Event("notice", self.me, data={"text": text}))
+        await asyncio.to_thread(self._store.delivered, self.peer, sequence, receipt.credited)
+        return True
+
+
+class Reception:
+    """Looks at what a peer brings, takes it in for good, and only then says so. What is bad changes nothing."""
+
+    def __init__(
+        self,
+        me: str,
+        run: str,
+        rounds: int,
+        keys: Mapping[str, Ed25519PublicKey],
+        shapes: Mapping[str, Shapes],
+        store: Store,
+        tell: Callable[[Event], None],
+        *,
+        epoch: Callable[[], int],
+        accept_unproven: bool = False,
+        limits: wire.Limits = wire.STANDARD,
+    ) -> None:
+        self.me, self.run, self.rounds, self.keys, self.shapes = me, run, rounds, dict(keys), dict(shapes)
+        self._store, self._tell = store, tell
+        self._epoch, self._accept_unproven, self.limits = epoch, accept_unproven, limits
+        self.mailroom: Mailroom | None = None
+        """Where parcels go from here, once a node has restored its state."""
+
+    async def deliver(self, sender: str, blob: bytes) -> Receipt:
+        """What `Connections` calls with each whole parcel of an authenticated peer."""
+        try:
+            parcel = await asyncio.to_thread(self._inspect, sender, blob)
+        except BadParcel as error:
+            text = f'a parcel of "{sender}" was refused and changed nothing: {error}'
+            self._tell(Event("notice", self.me, data={"text": text, "sender": sender}))
+            return Receipt(Outcome.REFUSED, str(error))
+        if parcel.phase < LEAVING and parcel.epoch < self._epoch():
+            return Receipt(Outcome.REFUSED, "it was cancelled when the membership changed")
+        if parcel.phase == LEAVING:
+            await asyncio.to_thread(self._store.leaves, sender, int(parcel.scalar("leaves")), blob)
+        new = await asyncio.to_thread(self._store.credit, parcel, blob)
+        if new and parcel.phase < LEAVING and self.mailroom is not None:
+            self.mailroom.deliver(parcel)
+        return ACCEPTED if new else DUPLICATE
+
+    def _inspect(self, sender: str, blob: bytes) -> Parcel:
+        parcel = wire.decode(blob, limits=self.limits)
+        if parcel.sender != sender or parcel.receiver != self.me:
+            raise BadParcel(f'it is from "{parcel.sender[:80]}" to "{parcel.receiver[:80]}"')
+        if parcel.run != self.run:
+            raise BadParcel("it belongs to another run")
+        if sender not in self.keys:
+            raise BadParcel("its sender is not in the roster")
+        wire.verify(parcel, self.keys[sender])
+        if parcel.phase > LEAVING or parcel.round >= self.rounds:
+            raise BadParcel(
+                f"it is for round {parcel.round + 1}, phase {parcel.phase}, which this run has not"
+            )
+        if parcel.phase == LEAVING and ("leaves" not in parcel.scalars or parcel.model is not None):
+            raise BadParcel("it says that its sender leaves, and not when")
+        model = parcel.model
+        if model is not None:
+            if self.shapes.get(model.architecture) != model.params.shapes:
+                raise BadParcel(f'its model is no "{model.architecture[:80]}" of this study')
+            if model.custody > Custody.PROTECTED and not self._accept_unproven:
+                raise BadParcel("its model has no proven guarantee, and this site accepts none of those")
+        return parcel

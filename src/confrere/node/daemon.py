@@ -1,0 +1,431 @@
+"""A site at work in the field: its rounds, its peers, its owner's word. It may be killed at any instant.
+
+How its rounds relate to those of others: every site counts for itself. It does round n with whatever its peers sent
+in round n or before, waits for those that are expected at most for the study's `patience`, and goes on without them;
+who was missing is in the journal. A site that is more rounds behind than there are members was away: it goes on in the
+round where most of its peers are. The rounds in between are neither trained nor paid for, and parcels of those
+rounds count as late ones: push-sum credits them, averages pass over them. A site that hears of nobody begins no
+round. When all rounds are over it stays, to deliver what it owes and to take in what others still send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from confrere.core.custody import Custody
+from confrere.core.errors import CheckpointError, ConfrereError, CustodyError, PrivacyError
+from confrere.core.events import Event
+from confrere.core.protocols import Finishes, Strategy
+from confrere.node import result
+from confrere.node.beginning import Beginning
+from confrere.node.couriers import Courier, Reception
+from confrere.node.diary import CapReached, Desk, Diary, Mailroom, RememberedSite, Worker, aside, durably
+from confrere.node.introductions import Introductions
+from confrere.node.journal import Log, NodeJournal
+from confrere.node.membership import churn_of, exchanges, farewells, front
+from confrere.node.setting import Setting
+from confrere.node.store import DiskFull, Store
+from confrere.node.telling import tell_start
+from confrere.privacy.gate import Gate
+from confrere.privacy.ledger import Ledger
+from confrere.privacy.noise import secure
+from confrere.runtime import checkpoint
+from confrere.runtime.assemble import consents, participant_of
+from confrere.runtime.churn import Churn
+from confrere.runtime.office import Office
+from confrere.runtime.simulate import predictors
+from confrere.transport import wire
+from confrere.transport.grpc import Connections
+from confrere.transport.receipt import Receipt
+
+GLANCE = 0.1
+"""Seconds between looks at whether a round may begin."""
+
+
+class Links(Protocol):
+    """What a node needs of its connections: `transport.grpc.Connections`, or a double of it."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def send(self, to: str, parcel_id: str, blob: bytes) -> Receipt: ...
+    async def wait_connected(self, peer: str, timeout: float) -> None: ...
+    @property
+    def connected(self) -> frozenset[str]: ...
+    @property
+    def last_contact(self) -> Mapping[str, float]: ...
+    @property
+    def bytes_sent(self) -> Mapping[str, int]: ...
+    @property
+    def bytes_received(self) -> Mapping[str, int]: ...
+
+
+class Node:
+    """One site over a whole run, however often its process is ended and started."""
+
+    state: Any
+    """The strategy's, after `done` rounds."""
+    done: int
+    leaving: dict[str, int]
+    mailroom: Mailroom
+    office: Office
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        connect: Callable[..., Links] = Connections,
+        listeners: tuple[Callable[[Event], None], ...] = (),
+    ) -> None:
+        self.setting, self.study, self.me = setting, setting.study, setting.me
+        self.everybody, self.others = sorted(setting.members), sorted(setting.peers)
+        setting.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _only_one(setting)
+        self.strategy: Strategy = self.study.rule()
+        self.log = Log(setting.home / "log.jsonl")
+        self.journal = NodeJournal(setting.home / "journal.jsonl", listeners=(self.log, *listeners))
+        self.store = Store(setting.home / "node.sqlite", run=setting.run, site=self.me)
+        privacy = self.study.privacy
+        self.ledger = Ledger(
+            setting.ledger, dataset=self.me, accountant=privacy.accountant if privacy else "pld"
+        )
+        self.site = participant_of(
+            self.study, self.strategy, setting.data, setting.task,
+            run=setting.run, journal=self.journal, trainer=Worker(), ledger=self.ledger, doubt=setting.doubt,
+        )  # fmt: skip
+        if not setting.rehearsal:
+            self.site.randomness = secure()
+        self.accepts = consents(self.study, self.site)
+        self._refuse_unproven()
+        self.began, self.doing, self.reason = time.time(), "starting", ""
+        self.paused = self.store.facts().get("paused") == "yes"
+        self.interrupted = asyncio.Event()
+        self.quality: dict[str, Any] = {}
+        self.desk = Desk(self.store, setting.identity.key, self._allow, self.room)
+        self.desk.posted = self._wake
+        self.introductions = Introductions(setting, self.store, self.ledger)
+        self.reception = self._reception()
+        self.couriers = {p: Courier(self.me, p, self.store, self.journal.add) for p in self.others}
+        self._restore()
+        self.links = connect(
+            setting.identity, setting.peers, greet=self.introductions.greet, deliver=self.reception.deliver,
+            notice=self.journal.add, met=self.introductions.met, listen=setting.listen,
+            largest=self.reception.limits.total, patience=self.study.patience,
+        )  # fmt: skip
+        self._beginning = Beginning(setting, lambda: self.links.connected)
+
+    def _reception(self) -> Reception:
+        models = [self.site.build(role) for role in ("private", "proxy")]
+        largest = 2 * max(4 * m.params.count for m in models) + 2**18
+        return Reception(
+            self.me, self.setting.run, self.study.rounds,
+            {n: m.key for n, m in self.setting.peers.items()},
+            {m.architecture: m.params.shapes for m in models},
+            self.store, self.journal.add,
+            epoch=lambda: self.churn.epoch(self.done), accept_unproven=self.accepts,
+            limits=replace(wire.STANDARD, total=min(wire.STANDARD.total, largest)),
+        )  # fmt: skip
+
+    # -- the whole life ---------------------------------------------------------------------------
+
+    async def run(self, until_done: bool = False) -> None:
+        """Take part until the owner says otherwise; `until_done` ends when nothing is left to do or owed."""
+        tell_start(self)
+        await self.links.start()
+        helpers = [asyncio.create_task(c.run(self.links)) for c in self.couriers.values()]
+        helpers.append(asyncio.create_task(self._watch_peers()))
+        life = asyncio.create_task(self._life(until_done))
+        try:
+            done, _ = await asyncio.wait({life, *helpers}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (life, *helpers):
+                task.cancel()
+            await asyncio.gather(life, *helpers, return_exceptions=True)
+            await self.links.stop()
+            self.close()
+
+    def close(self) -> None:
+        with suppress(ConfrereError, OSError):
+            self.journal.close()
+        self.log.close()
+        self.store.close()
+        self.ledger.close()
+        self._lock.close()
+
+    async def _life(self, until_done: bool) -> None:
+        cap, said = self.setting.caps.rounds, self.store.leaving().get(self.me)
+        if said is not None:
+            await self.leave(said)  # a farewell that a crash may have cut short
+        elif cap is not None and cap < self.study.rounds:
+            await self.leave(cap, f"its own cap is {cap} rounds")
+        while self._takes_part():
+            step = asyncio.create_task(self._step())
+            word = asyncio.create_task(self.interrupted.wait())
+            await asyncio.wait({step, word}, return_when=asyncio.FIRST_COMPLETED)
+            word.cancel()
+            if not step.done():
+                step.cancel()
+                await asyncio.gather(step, return_exceptions=True)
+                break
+            try:
+                step.result()
+            except CapReached as reached:
+                await self.leave(self.done, str(reached))
+        await self._finish()
+        await self._settle(until_done)
+
+    def _takes_part(self) -> bool:
+        return self.done < self.study.rounds and self.me in self.churn.members(self.done, self.everybody)
+
+    async def _step(self) -> None:
+        """One round, or a jump to where the others are."""
+        await self._may_begin()
+        try:
+            if not await self._skip():
+                await self._round()
+        except (DiskFull, PrivacyError) as error:
+            if not isinstance(error, DiskFull) and "disk is full" not in str(error):
+                raise
+            await self.room()  # nothing was charged and nothing was sent: the round begins anew
+            self._restore()
+
+    async def _round(self) -> None:
+        number, churn = self.done, self.churn
+        members, epoch = churn.members(number, self.everybody), churn.epoch(number)
+        self._now("in a round")
+        if number and churn.epoch(number - 1) != epoch:
+            await durably(self.room, self.store.cancel, epoch)
+        here = [self.me, *(p for p in members if p in self.links.connected)]
+        data = {"members": list(members), "present": sorted(here), "epoch": epoch}
+        self.journal.add(Event("round-started", self.me, number, data=data))
+        state = self.state
+        if not self.setting.rehearsal or churn.present(number, self.me):
+            self.mailroom.diary = diary = Diary(number)
+            self.desk.clear()
+            inside = RememberedSite(self.site, self.store, diary, self.room)
+            state = await self.strategy.round(state, inside, self.office.round(number))
+        else:
+            self.journal.add(Event("absent", self.me, number, data={"text": "could not be reached"}))
+        if (number + 1) % self.study.evaluation.every == 0 or number + 1 == self.study.rounds:
+            await self._evaluate(state, number)
+        await self._close(number + 1, state)
+        privacy = self.study.privacy
+        if self.site.spent and privacy is not None and privacy.when_spent == "leave":
+            await self.leave(self.done, "its budget is spent")
+
+    async def _evaluate(self, state: Any, number: int, fitted: bool = False) -> None:
+        async def look() -> dict[str, Any]:
+            return dict(self.site.scores(predictors(self.strategy, state), fitted))
+
+        self.quality = await aside(look())
+        self.journal.add(Event("evaluated", self.me, number, Custody.PRIVATE, self.quality))
+
+    async def _skip(self) -> bool:
+        """Go on where the others are, if this site was away for long."""
+        members = self.churn.members(self.done, self.everybody)
+        heard = await asyncio.to_thread(self.store.heard)
+        there = front(heard, [p for p in members if p != self.me])
+        if there <= self.done + len(members):
+            return False
+        text = f"was away: goes on in round {there + 1}, rounds {self.done + 1} to {there} are missed"
+        data = {"text": text, "rounds": [self.done, there - 1]}
+        self.journal.add(Event("absent", self.me, there, data=data))
+        self.office.caught_up = there - 1
+        await self._close(there, self.state)
+        return True
+
+    async def _finish(self) -> None:
+        """When all rounds are over, the site's own model is trained to the end and saved with its card."""
+        if self.store.facts().get("finished") == "yes":
+            return
+        self._now("training its own model to the end")
+        if self.study.training.tune and isinstance(self.strategy, Finishes):
+            inside = RememberedSite(self.site, self.store, Diary(self.study.rounds), self.room)
+            self.state = await self.strategy.finish(self.state, inside)
+            await self._evaluate(self.state, self.study.rounds, fitted=True)
+        elif not self.quality:
+            await self._evaluate(self.state, self.done)
+        await durably(self.room, self._save)
+        text = f"finished: the model is in {self.setting.home / 'model'}"
+        self.journal.add(Event("notice", self.me, data={"text": text, "finished": True}))
+
+    def _save(self) -> None:
+        try:
+            result.save(self)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise DiskFull(f"{self.setting.home}: the disk is full") from None
+        self.store.note(finished="yes")
+
+    async def _settle(self, until_done: bool) -> None:
+        """Stay for the peers: what they were promised is delivered, and what they send is taken in."""
+        while True:
+            owed = await asyncio.to_thread(self.store.owed)
+            gone = self.me in await asyncio.to_thread(self.store.leaving)
+            self._now("left" if gone else "finished", f"parcels wait for {', '.join(owed)}" if owed else "")
+            if until_done and not owed:
+                return
+            await asyncio.sleep(GLANCE)
+
+    # -- when a round may begin -------------------------------------------------------------------
+
+    async def _may_begin(self) -> None:
+        peers = [p for p in self.churn.members(self.done, self.everybody) if p != self.me]
+        if not exchanges(self.setting, self.done):
+            peers = []
+        began, told = time.monotonic(), ""
+        while reason := self._beginning.obstacle(peers, self.mailroom, self.paused, time.monotonic() - began):
+            if reason != told:
+                told = reason
+                self._now("waiting", reason)
+                self.journal.add(Event("notice", self.me, self.done, data={"text": f"waits: {reason}"}))
+            await asyncio.sleep(GLANCE)
+
+    async def _watch_peers(self) -> None:
+        """A peer that comes back is waited for again; a ledger that was rolled back ends the node."""
+        before: frozenset[str] = frozenset()
+        while True:
+            if self.introductions.rolled_back is not None:
+                raise self.introductions.rolled_back
+            now = self.links.connected
+            for peer in now - before:
+                self.mailroom.back(peer)
+                self.couriers[peer].wake()
+            before = now
+            await asyncio.sleep(GLANCE)
+
+    async def room(self) -> None:
+        """The disk is full: say so, and wait until something can be written."""
+        doing, self.doing = self.doing, "paused: the disk is full"
+        self.reason = f"free some space at {self.setting.home}; nothing is lost, the node goes on by itself"
+        self.journal.add(Event("notice", self.me, self.done, data={"text": f"{self.doing}; {self.reason}"}))
+        while not (await asyncio.to_thread(self.store.has_room) and self.journal.flush()):
+            await asyncio.sleep(5 * GLANCE)
+        self.doing, self.reason = doing, ""
+        self.journal.add(Event("notice", self.me, self.done, data={"text": "there is room again: goes on"}))
+
+    # -- what is kept -----------------------------------------------------------------------------
+
+    async def _close(self, done: int, state: Any) -> None:
+        leaving = await asyncio.to_thread(self.store.leaving)
+        body = await asyncio.to_thread(checkpoint.dumps, self._content(done, state, leaving))
+        await durably(self.room, self.store.close_round, done, body)
+        self.state, self.done = state, done
+        for site in leaving.keys() - self.leaving.keys() - {self.me}:
+            text = f"leaves for good before round {leaving[site] + 1}"
+            self.journal.add(Event("left", site, done, data={"text": text}))
+        self.leaving = leaving
+        self.office.churn = self.churn
+
+    def _content(self, done: int, state: Any, leaving: Mapping[str, int]) -> dict[str, Any]:
+        """A state is also where a new membership begins to count, so that a replayed round has the old one."""
+        return {
+            "done": done, "state": state, "memory": self.site.memory, "spent": self.site.spent,
+            "sequence": dict(self.office.sequence), "caught_up": self.office.caught_up,
+            "counters": dict(self.office.counters), "leaving": dict(leaving), "quality": self.quality,
+        }  # fmt: skip
+
+    def _restore(self) -> None:
+        """The newest state that is whole; a damaged one is passed over, and its round replayed."""
+        found: dict[str, Any] | None = None
+        for done, body in self.store.latest():
+            with suppress(CheckpointError):
+                found = {**checkpoint.loads(body, str(self.store.path)), "done": done}
+                break
+        if found is None and self.store.newest() is not None:
+            raise CheckpointError(
+                f"{self.store.path}: neither of its two states is whole; restore the folder from a backup"
+                " (but never the ledger)"
+            )
+        self.leaving = dict(found["leaving"]) if found else {}
+        self.mailroom = self.reception.mailroom = Mailroom(self.store, self.desk, self.room)
+        gate = Gate(accept_unproven=self.accepts, site=self.me, on_event=self.journal.add)
+        self.office = Office(
+            self.me, self.setting.run, self.everybody, self.study.graph(), self.churn, gate, self.desk,
+            self.journal, patience=self.study.patience, mailbox=self.mailroom,
+            counter=lambda: self.ledger.counter,
+        )  # fmt: skip
+        if found is None:
+            self.done = self.churn.join.get(self.me, 0)
+            self.state = self.strategy.init(self.site.round(self.done))
+            self.office.caught_up = self.done - 1
+            self.store.close_round(self.done, checkpoint.dumps(self._content(self.done, self.state, {})))
+            return
+        self.state, self.done, self.quality = found["state"], int(found["done"]), found["quality"]
+        self.site.memory, self.site.spent = found["memory"], found["spent"]
+        self.office.sequence.update(found["sequence"])
+        self.office.caught_up = found["caught_up"]
+        self.office.counters.update(found["counters"])
+        if self.done != self.store.newest():
+            text = f"the newest state is damaged; went back to round {self.done + 1} and replays it"
+            self.journal.add(Event("notice", self.me, self.done, data={"text": text}))
+
+    # -- the owner's word -------------------------------------------------------------------------
+
+    @property
+    def churn(self) -> Churn:
+        return churn_of(self.setting, self.leaving)
+
+    def pause(self, paused: bool) -> None:
+        """Begin no round (or begin them again); what is owed is delivered and what comes is taken all the same."""
+        self.store.note(paused="yes" if paused else "no")
+        self.paused = paused
+
+    async def leave(self, first: int | None = None, why: str = "its owner said so") -> None:
+        """Say to everybody, signed and for good, that this site takes no part from round `first` on."""
+        known = await asyncio.to_thread(self.store.leaving)
+        if first is None:
+            heard = await asyncio.to_thread(self.store.heard)
+            first = known.get(self.me, max([self.done, *heard.values()]) + 1)
+            self.interrupted.set()
+        await durably(self.room, self.store.leaves, self.me, first)
+        await durably(self.room, self.store.debit, farewells(self.setting, first))
+        if self.me not in known:
+            text = f"leaves for good before round {first + 1}: {why}"
+            self.journal.add(Event("left", self.me, self.done, data={"text": text}))
+        self.leaving = {**self.leaving, self.me: first}
+        self.office.churn = self.churn
+        self._wake()
+
+    def _wake(self) -> None:
+        for courier in self.couriers.values():
+            courier.wake()
+
+    def _now(self, doing: str, reason: str = "") -> None:
+        self.doing, self.reason = doing, reason
+
+    # -- what is refused --------------------------------------------------------------------------
+
+    def _refuse_unproven(self) -> None:
+        if self.site.unproven is not None and not self.accepts and exchanges(self.setting, 0):
+            raise CustodyError(
+                f'site "{self.me}" takes no part: {self.site.unproven}, so that what leaves it would have no proven'
+                " guarantee. If that is wanted, say accept_unproven_privacy = true in site.toml"
+            )
+
+    def _allow(self, size: int) -> None:
+        cap, left = self.setting.caps.bytes, self.store.bytes_out()
+        if cap is not None and left + size > cap:
+            raise CapReached(f"its own cap is {cap:,} bytes, and {left:,} have left")
+
+
+def _only_one(setting: Setting) -> Any:
+    """Hold the node's folder for this process alone."""
+    lock = open(setting.home / "lock", "a")  # noqa: SIM115
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise CheckpointError(
+            f"{setting.home}: a node is at work here already; see `confrere status`"
+        ) from None
+    return lock

@@ -1,0 +1,49 @@
+"""Named instants at which a node can be made to die, to prove that it survives dying there.
+
+`CONFRERE_FAILPOINT=name` kills the process the first time that it comes by; `name@3` the third time. Without the
+variable `reach` does nothing at all.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+POINTS = (
+    "charged",  # the ledger holds the cost, nothing is computed
+    "trained",  # computed, and only in memory
+    "training-in-transaction",
+    "training-kept",  # the released model is on the disk, nothing of it was sent
+    "debit-in-transaction",
+    "debited",  # parcels are in the outbox, none has left
+    "credit-in-transaction",
+    "credited",  # a parcel is in the inbox, its sender does not know
+    "acknowledged",  # a peer has a parcel, and this is not noted yet
+    "delivery-noted",
+    "take-in-transaction",
+    "taken",  # parcels are assigned to a round that is not over
+    "round-in-transaction",
+    "round-kept",
+    "result-written",  # the model is there under its temporary name
+)
+"""Every step that makes something durable has an instant before it, within it, or after it."""
+
+
+def armed(setting: str) -> Callable[[str], None]:
+    """What `reach` is, for this value of the variable."""
+    name, _, times = setting.partition("@")
+    if not name:
+        return lambda point: None
+    left = [int(times or 1)]
+
+    def reach(point: str) -> None:
+        if point == name:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return reach
+
+
+reach = armed(os.environ.get("CONFRERE_FAILPOINT", ""))

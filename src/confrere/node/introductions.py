@@ -1,0 +1,56 @@
+"""What a node says of itself at every handshake, and what it remembers of its peers' ledgers.
+
+A ledger that was put back from an old copy looks right from inside. So peers keep the highest mark that a site has
+signed and return it; whoever is shown a higher one than its own ledger has stops training.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from confrere.core.errors import PeerRefused, PrivacyError
+from confrere.node.setting import Setting
+from confrere.node.store import Store
+from confrere.privacy.ledger import Ledger
+from confrere.transport.greeting import Greeting, LedgerMark
+from confrere.version import __version__
+
+
+class Introductions:
+    """The two callbacks of `Connections` that concern a handshake."""
+
+    def __init__(self, setting: Setting, store: Store, ledger: Ledger) -> None:
+        self._setting, self._store, self._ledger = setting, store, ledger
+        self.rolled_back: PrivacyError | None = None
+        """Set once a peer has shown that this site's ledger was rolled back: it must not train."""
+
+    def greet(self, peer: str) -> Greeting:
+        setting, known = self._setting, self._known(peer)
+        mark = LedgerMark(setting.run, setting.me, self._ledger.counter, self._ledger.head)
+        return Greeting(
+            setting.run, setting.agreed, setting.roster, 0, setting.me, peer,
+            mark=mark.signed(setting.identity.key), seen=known, version=__version__,
+        )  # fmt: skip
+
+    def met(self, peer: str, greeting: Greeting) -> None:
+        """Learn where one's own ledger stood, and keep where the peer's stands."""
+        seen, setting = greeting.seen, self._setting
+        if seen is not None and (seen.run, seen.site) == (setting.run, setting.me):
+            self._compare(seen)
+        mark, known = greeting.mark, self._known(peer)
+        if mark is not None and (known is None or known.counter < mark.counter):
+            self._store.note(**{f"mark:{peer}": json.dumps(asdict(mark))})
+
+    def _compare(self, seen: LedgerMark) -> None:
+        if not seen.genuine(self._setting.identity.member.key):  # a peer may make one up
+            return
+        try:
+            self._ledger.refuse_rollback(seen.counter, seen.head)
+        except PrivacyError as error:
+            self.rolled_back = error
+            raise PeerRefused(str(error)) from None
+
+    def _known(self, peer: str) -> LedgerMark | None:
+        found = self._store.facts().get(f"mark:{peer}")
+        return LedgerMark(**json.loads(found)) if found else None

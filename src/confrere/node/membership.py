@@ -1,0 +1,54 @@
+"""Who belongs to a run: the study's plan, and who has since said, signed and for good, that it leaves.
+
+A change starts a new epoch at a round that everybody can work out, so that sites need not switch at the same
+time: parcels of an earlier epoch are cancelled, those of a later one wait until their receiver is there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from confrere.core.custody import public
+from confrere.core.parcel import Parcel
+from confrere.node.couriers import LEAVING, LEAVING_SEQUENCE
+from confrere.node.setting import Setting
+from confrere.node.store import Debit
+from confrere.runtime.churn import Churn
+from confrere.transport import wire
+
+
+def churn_of(setting: Setting, leaving: Mapping[str, int]) -> Churn:
+    """When sites join and leave. Whether they are there is up to the network, but for a rehearsal's plan."""
+    planned = setting.study.churn
+    own = planned if setting.rehearsal else Churn(join=planned.join, leave=planned.leave)
+    leave = dict(own.leave)
+    for site, number in leaving.items():
+        leave[site] = min(number, leave.get(site, number))
+    return replace(own, leave=leave)
+
+
+def farewells(setting: Setting, first: int) -> list[Debit]:
+    """To each peer: this site takes no part from round `first` on. Made again, they are the same bytes."""
+    number = min(first, setting.study.rounds - 1)
+    out = []
+    for peer in sorted(setting.peers):
+        said = Parcel(
+            setting.run, 0, number, LEAVING, setting.me, peer, LEAVING_SEQUENCE, None,
+            {"leaves": public(first)},
+        )  # fmt: skip
+        signed = wire.sign(said, setting.identity.key)
+        out.append(Debit(signed, wire.encode(signed)))
+    return out
+
+
+def exchanges(setting: Setting, round: int) -> bool:
+    """Whether this study sends anything at all."""
+    graph, members = setting.study.graph(), sorted(setting.members)
+    return any(set(graph.column(round, members, s)) - {s} for s in members)
+
+
+def front(heard: Mapping[str, int], peers: list[str]) -> int:
+    """The round in which most peers are: the lower median, so that a minority cannot push a site ahead."""
+    rounds = sorted(heard.get(p, -1) for p in peers)
+    return rounds[(len(rounds) - 1) // 2] if rounds else -1

@@ -1,0 +1,148 @@
+"""What a node is started with: the study that all agreed on, the site's own configuration, and its records."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from confrere.core.errors import PrivacyError, StudyError
+from confrere.data.records import SiteData, Task
+from confrere.data.schema import Schema
+from confrere.runtime.records import doubt_about, open_sites
+from confrere.runtime.simulate import check_common_proxy
+from confrere.study import Caps, SiteConfig, Study, load, load_site
+from confrere.transport.identity import Identity
+from confrere.transport.member import Member
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One site in one study."""
+
+    study: Study
+    """With this site's own configuration, and no other's, in `sites`."""
+    identity: Identity
+    members: Mapping[str, Member]
+    """Everybody, this site included."""
+    roster: str
+    """The hash of the signed roster."""
+    data: SiteData
+    task: Task
+    home: Path
+    ledger: Path
+    schema: Schema | None = None
+    doubt: str | None = None
+    agreed: str = ""
+    """The hash of the study as all have it."""
+    listen: str | None = None
+    metrics: int | None = None
+    rehearsal: bool = False
+    """Seeded noise, so not private. Nothing that `confrere node` reads can set it."""
+    caps: Caps = field(default_factory=Caps)
+
+    @property
+    def me(self) -> str:
+        return self.identity.name
+
+    @property
+    def run(self) -> str:
+        return f"{self.study.name}-{self.agreed}-{self.study.seed}"
+
+    @property
+    def peers(self) -> dict[str, Member]:
+        return {n: m for n, m in self.members.items() if n != self.me}
+
+
+def load_node_site(path: Path) -> SiteConfig:
+    """site.toml as a node reads it: unless it says so itself, nothing without a proven guarantee leaves."""
+    found = load_site(path)
+    if "accept_unproven_privacy" not in tomllib.loads(path.read_text(encoding="utf-8")):
+        found = replace(found, accept_unproven_privacy=False)
+    home = path.resolve().parent
+    found = replace(
+        found,
+        keys=str(home / found.keys),
+        roster=str(home / found.roster),
+        home=str(home / found.home),
+        ledger=str(home / found.ledger),
+    )
+    check_caps(found.caps, str(path))
+    return found
+
+
+def check_caps(caps: Caps, where: str) -> None:
+    if caps.rounds is not None and caps.rounds < 1:
+        raise StudyError(f"{where}: caps.rounds is {caps.rounds}; a site takes part in at least one round")
+    if caps.bytes is not None and caps.bytes < 1:
+        raise StudyError(f"{where}: caps.bytes is {caps.bytes}; it is the most that may leave the site")
+    hours = caps.hours
+    if hours is not None and (len(hours) != 2 or not all(0 <= h <= 24 for h in hours)):
+        raise StudyError(f"{where}: caps.hours is written as [22, 6]: from 10 in the evening to 6")
+
+
+def within(hours: list[int] | None, hour: int) -> bool:
+    """Whether a round may begin at this hour of the day.
+
+    >>> within([22, 6], 23), within([22, 6], 12), within([8, 18], 12), within(None, 3)
+    (True, False, True, True)
+    """
+    if hours is None or hours[0] == hours[1]:
+        return True
+    start, end = hours
+    return start <= hour < end if start < end else hour >= start or hour < end
+
+
+def own_part(study: Study, me: str, config: SiteConfig) -> Study:
+    """The study as one site uses it: with its own configuration and nobody else's."""
+    return replace(study, sites={me: config})
+
+
+def open_own(study: Study, me: str, config: SiteConfig) -> tuple[SiteData, Task, Schema | None, str | None]:
+    """The records of this site alone."""
+    if config.data is None:
+        raise StudyError(f'site "{me}": site.toml does not say where its records are: data = "records.csv"')
+    if study.schema is None:
+        raise StudyError(
+            "a node needs a schema that all sites agreed on: without one, ranges and categories would be drawn from"
+            " records; see `confrere schema draft`"
+        )
+    alone = replace(own_part(study, me, config), data=replace(study.data, bundled=None, file=None))
+    federation = open_sites(alone)
+    if set(federation.sites) != {me}:
+        raise StudyError(
+            f'site "{me}": its file holds records of {len(federation.sites)} sites; a node opens its own only'
+        )
+    return federation.sites[me], federation.task, federation.schema, doubt_about(federation)
+
+
+def check_partners(me: str, members: Mapping[str, Member], caps: Caps) -> None:
+    """Refuse a study with sites that this site's own caps do not allow."""
+    if caps.partners is None:
+        return
+    strangers = sorted(set(members) - {me} - set(caps.partners))
+    if strangers:
+        raise PrivacyError(
+            f'site "{me}": caps.partners does not allow «{strangers[0]}», which is in the roster; agree on a roster'
+            " without it, or allow it in site.toml"
+        )
+
+
+def load_study(path: Path, me: str, members: Mapping[str, Member]) -> Study:
+    """The study of a roster; what a rehearsal makes up, a node refuses."""
+    study = load(path)
+    if me not in members:
+        raise StudyError(f'the roster does not have this site, "{me}"; see `confrere roster`')
+    for name in study.sites:
+        if name not in members:
+            raise StudyError(f'{path}: [sites] names "{name}", which is not in the roster')
+    if study.data.bundled or study.data.file:
+        raise StudyError(
+            f"{path}: [data] bundled and file put all records in one place; a node opens its own, as site.toml says"
+        )
+    check_common_proxy(study)
+    if getattr(study.rule(), "pools", False):
+        raise StudyError(f'strategy "{study.strategy_name}" needs all records in one place; run it in memory')
+    study.churn.check(sorted(members), study.rounds)
+    return study

@@ -1,0 +1,36 @@
+"""Three small sites as nodes of a test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from confrere.node.setting import Setting
+from confrere.runtime.records import open_sites
+from confrere.study import Caps, Study
+from confrere.transport.identity import Identity, new_identity
+from tests.conftest import arrays
+from tests.unit.quick import quick
+
+
+def settings(
+    folder: Path, study: Study | None = None, *, sites: int = 3, rehearsal: bool = True, **caps: Any
+) -> dict[str, Setting]:
+    """What each node of a small study is started with; everything is under `folder`."""
+    study = study or quick("avgpush", rounds=4, patience=5.0)
+    federation = open_sites(study, arrays(sites, 60))
+    identities: dict[str, Identity] = {n: new_identity(n) for n in federation.sites}
+    members = {n: i.member for n, i in identities.items()}
+    return {
+        name: Setting(
+            study=study, identity=identities[name], members=members, roster="roster", data=data,
+            task=federation.task, home=folder / name, ledger=folder / name / "ledger.sqlite",
+            agreed=study.hash(), rehearsal=rehearsal, caps=Caps(**caps),
+        )
+        for name, data in federation.sites.items()
+    }  # fmt: skip
+
+
+def changed(setting: Setting, **changes: Any) -> Setting:
+    return replace(setting, **changes)

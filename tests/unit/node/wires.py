@@ -1,0 +1,115 @@
+"""Connections inside one process: the face of `transport.grpc.Connections`, and a network that can be broken."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confrere.core.errors import PeerMissing, PeerRefused
+from confrere.transport.greeting import refuse
+from confrere.transport.identity import Identity
+from confrere.transport.member import Member
+from confrere.transport.receipt import Outcome, Receipt
+
+
+class Network:
+    """All wires of a test. `cut` holds pairs that cannot talk; `left` is everything that was ever sent."""
+
+    def __init__(self, seed: int = 0, lose: float = 0.0, repeat: float = 0.0) -> None:
+        self.wires: dict[str, Wire] = {}
+        self.cut: set[frozenset[str]] = set()
+        self.left: list[tuple[str, str, bytes]] = []
+        self.chance = random.Random(seed)
+        self.lose, self.repeat = lose, repeat
+
+    def connect(self, identity: Identity, members: Mapping[str, Member], **callbacks: Any) -> Wire:
+        return Wire(self, identity, members, **callbacks)
+
+    def apart(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self.cut
+
+
+class Wire:
+    """One site's end of the network."""
+
+    def __init__(
+        self,
+        network: Network,
+        identity: Identity,
+        members: Mapping[str, Member],
+        *,
+        greet: Callable[[str], Any],
+        deliver: Callable[[str, bytes], Any],
+        notice: Callable[[Any], None],
+        met: Callable[[str, Any], None],
+        **_: Any,
+    ) -> None:
+        self.network, self.identity, self.members = network, identity, dict(members)
+        self.me = identity.name
+        self.greet, self.deliver, self.notice, self.met = greet, deliver, notice, met
+        self.up = False
+        self._greeted: dict[str, Wire] = {}
+        self.last_contact: dict[str, float] = {}
+        self.bytes_sent: Counter[str] = Counter()
+        self.bytes_received: Counter[str] = Counter()
+
+    async def start(self) -> None:
+        self.up = True
+        self.network.wires[self.me] = self
+
+    async def stop(self) -> None:
+        self.up = False
+        if self.network.wires.get(self.me) is self:
+            del self.network.wires[self.me]
+
+    @property
+    def connected(self) -> frozenset[str]:
+        return frozenset(p for p in self.members if self._reach(p) is not None)
+
+    def _reach(self, peer: str) -> Wire | None:
+        other = self.network.wires.get(peer)
+        if not self.up or other is None or not other.up or self.network.apart(self.me, peer):
+            return None
+        if self._greeted.get(peer) is not other:
+            ours, theirs = self.greet(peer), other.greet(self.me)
+            try:
+                refuse(ours, theirs, self.members[peer].key)
+                refuse(theirs, ours, other.members[self.me].key)
+                self.met(peer, theirs)
+                other.met(self.me, ours)
+            except PeerRefused:
+                return None
+            self._greeted[peer], other._greeted[self.me] = other, self
+        return other
+
+    async def wait_connected(self, peer: str, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while self._reach(peer) is None:
+            if time.monotonic() > deadline:
+                raise PeerMissing(peer)
+            await asyncio.sleep(0.02)
+
+    async def send(self, to: str, parcel_id: str, blob: bytes) -> Receipt:
+        await asyncio.sleep(0)
+        other = self._reach(to)
+        if other is None:
+            raise PeerMissing(to)
+        self.network.left.append((self.me, to, blob))
+        if self.network.chance.random() < self.network.lose:
+            raise PeerMissing(f"{to}: lost on the way")
+        self.bytes_sent[to] += len(blob)
+        times = 2 if self.network.chance.random() < self.network.repeat else 1
+        receipt = Receipt(Outcome.DEFERRED)
+        for _ in range(times):
+            try:
+                receipt = await other.deliver(self.me, blob)
+            except Exception:
+                return Receipt(Outcome.DEFERRED)
+        other.last_contact[self.me] = self.last_contact[to] = time.time()
+        if self.network.chance.random() < self.network.lose:
+            raise PeerMissing(f"{to}: its answer was lost")
+        return receipt
