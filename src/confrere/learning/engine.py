@@ -54,6 +54,8 @@ class Job:
     """Which run this is: two studies with one seed on the same records must not share their noise."""
     randomness: Randomness | None = None
     """Where noise and sampling come from; None is the reproducible source of a simulation."""
+    weights: Mapping[str, Params] = field(default_factory=dict)
+    """What the networks start from; a role that is not named starts from what its network holds."""
 
 
 @dataclass
@@ -82,9 +84,11 @@ class OneAtATime:
 
 def work(job: Job) -> Trained:
     """Do one job."""
+    for role, params in job.weights.items():
+        job.networks[role].load(params)
     bench = _Bench(job)
     with torch.random.fork_rng(devices=[]):  # dropout draws from the global source
-        torch.manual_seed(_chance_of_dropout(job))
+        _seed_dropout(job)
         protected = {r: loss for r, loss in job.objective.items() if r in job.mechanisms}
         free = {r: loss for r, loss in job.objective.items() if r not in job.mechanisms}
         if protected:
@@ -98,6 +102,13 @@ def work(job: Job) -> Trained:
             for rows in bench.shuffled_batches():
                 bench.step(free, rows)
     return bench.finish()
+
+
+def _seed_dropout(job: Job) -> None:
+    if job.device == "cpu":
+        torch.default_generator.manual_seed(_chance_of_dropout(job))  # torch.manual_seed is 400 times as slow
+    else:
+        torch.manual_seed(_chance_of_dropout(job))
 
 
 def _chance_of_dropout(job: Job) -> int:
@@ -208,10 +219,7 @@ class _Bench:
         """Keep the mean loss for the journal; a plain model whose loss is no number cannot go on."""
         found = values.detach()
         if strict and not bool(torch.isfinite(found).all()):
-            raise TrainingError(
-                f'site "{self.job.site}": the loss of "{role}" is not a finite number;'
-                " lower training.learning_rate, or look for extreme values in the records"
-            )
+            raise not_finite(self.job.site, role)
         total, count = self.sums.get(role, (torch.zeros(()), 0))
         self.sums[role] = (total + found.sum().cpu(), count + len(found))
 
@@ -220,10 +228,20 @@ class _Bench:
             self.out.params[role] = self.job.networks[role].params()
         self.out.losses = {r: float(total) / max(1, count) for r, (total, count) in self.sums.items()}
         if self.out.dropped:
-            self.out.notices.append(
-                f"{self.out.dropped} gradients of single records were not finite and were left out"
-            )
+            self.out.notices.append(dropped_notice(self.out.dropped))
         return self.out
+
+
+def not_finite(site: str, role: str) -> TrainingError:
+    """A loss that is no number any more: the site cannot go on."""
+    return TrainingError(
+        f'site "{site}": the loss of "{role}" is not a finite number;'
+        " lower training.learning_rate, or look for extreme values in the records"
+    )
+
+
+def dropped_notice(count: int) -> str:
+    return f"{count} gradients of single records were not finite and were left out"
 
 
 def recorder_of(network: Network) -> Recorder:

@@ -9,6 +9,7 @@ from confrere.core.errors import StudyError
 from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.learning.nets import fresh
+from confrere.learning.stack import layers_of
 
 
 class Network:
@@ -20,6 +21,8 @@ class Network:
 
     def __init__(self, architecture: Architecture, seed: int = 0, device: str = "cpu") -> None:
         self.module: nn.Module = fresh(architecture, seed).to(device)
+        self.layers = layers_of(self.module) if device == "cpu" else None
+        """What a stack of many sites is made of; None if this network cannot be stacked."""
         trainable = {n: p for n, p in sorted(self.module.named_parameters()) if p.requires_grad}
         if not trainable:
             raise StudyError(f"the network {architecture.name} has no trainable weights")

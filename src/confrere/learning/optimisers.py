@@ -84,15 +84,20 @@ class AdamW(Adam):
 def _adam(
     options: Adam, weights: Tensor, gradient: Tensor, state: OptimiserState, kernel: Callable[..., None]
 ) -> None:
-    """One pass over weights, gradient and moments, by PyTorch's fused kernel."""
+    """One pass over weights, gradient and moments, by PyTorch's fused kernel.
+
+    Weights may be those of several sites, one in each row: each has then made its own number of steps.
+    """
     state["steps"] += 1
+    steps, together = state["steps"], [weights.detach(), gradient, state["mean"], state["square"]]
+    if steps.ndim and bool((steps != steps[0]).any()):
+        rows = [list(t.unbind(0)) for t in [*together, steps]]
+    else:
+        rows = [[t] for t in [*together, steps[0] if steps.ndim else steps]]
     kernel(
-        [weights.detach()],
-        [gradient],
-        [state["mean"]],
-        [state["square"]],
+        *rows[:4],
         [],
-        [state["steps"]],
+        rows[4],
         lr=options.learning_rate,
         beta1=options.beta1,
         beta2=options.beta2,

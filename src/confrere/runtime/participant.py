@@ -262,10 +262,8 @@ class SiteRound:
         if not trained:
             return dict(models)
         started = time.perf_counter()
-        networks = {}
-        for role in {*trained, *(r for loss in trained.values() for r in loss.reads)}:
-            networks[role] = site.network(role, models[role].architecture)
-            networks[role].load(models[role].params)
+        used = {*trained, *(r for loss in trained.values() for r in loss.reads)}
+        networks = {r: site.network(r, models[r].architecture) for r in used}
         custody = {r: self._custody(r, noisy, protect, trained, models) for r in trained}
         # An optimiser's memory shapes the weights as much as the weights themselves do: it is kept apart by custody.
         slots = {r: f"{r} ({held.name.lower()})" for r, held in custody.items()}
@@ -285,6 +283,7 @@ class SiteRound:
             device=site.device,
             run=site.run,
             randomness=site.randomness,
+            weights={r: models[r].params for r in used},
         )
         try:
             result = await site.trainer.run(job)

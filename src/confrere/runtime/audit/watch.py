@@ -82,7 +82,7 @@ class Reseeded:
 
     async def run(self, job: Job) -> Trained:
         job = replace(job, seed=derive(job.seed, "audit", self.run_number))
-        before = {r: job.networks[r].params() for r in job.objective} if job.site == self.watched else {}
+        before = {r: job.weights[r] for r in job.objective} if job.site == self.watched else {}
         out = work(job)
         self.trained += [(role, start, out.params[role]) for role, start in before.items()]
         self.began = before | self.began

@@ -1,0 +1,123 @@
+"""The losses of many sites as one: values and slopes for all records at once, weights of each site's own.
+
+Losses that are written here are those of `learning.objectives`; any other is called site by site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from confrere.core.protocols import Loss
+from confrere.learning.objectives import Distilled, Near, Stacked, Supervised, divergence, supervised_loss
+
+Joined = Callable[[Tensor, Mapping[str, Tensor], Tensor, Sequence[int]], tuple[Tensor, Tensor]]
+"""(outputs [sites, records, outputs], others, targets [sites, records, …], records of each site) →
+losses [sites, records] and their slopes at the outputs. What it says about padding means nothing."""
+
+
+def kind_of(loss: Loss) -> Hashable:
+    """What two losses must share to be computed together: everything but the weights of a site's own."""
+    if type(loss) is Supervised:
+        return Supervised
+    if type(loss) is Near:
+        return (Near, loss.anchor, loss.pull)
+    if type(loss) is Distilled:
+        return (Distilled, loss.teacher, loss.direction)
+    if type(loss) is Stacked:
+        return (Stacked, loss.under)
+    return (type(loss), loss.reads, getattr(loss, "pull", None))
+
+
+def needed(loss: Loss) -> frozenset[str]:
+    """The models whose outputs the loss looks at; an anchor alone is looked at through its weights."""
+    return frozenset() if type(loss) is Near else loss.reads
+
+
+def joined(losses: Sequence[Loss]) -> Joined:
+    """One function for the losses of several sites; all of them are of one kind."""
+    first = losses[0]
+    if type(first) in (Supervised, Near):
+        return _supervised
+    weights = torch.tensor([_weight_of(loss) for loss in losses])
+    if type(first) is Stacked:
+        return _stacked(first.under, weights)
+    if type(first) is Distilled and not bool((weights == 0).any()):
+        return _distilled(first, weights)
+    if type(first) is Distilled and not bool((weights != 0).any()):
+        return _supervised
+    return _site_by_site(losses)
+
+
+def _weight_of(loss: Loss) -> float:
+    return float(loss.weight.value) if isinstance(loss, Distilled | Stacked) else 0.0
+
+
+def _supervised(
+    own: Tensor, others: Mapping[str, Tensor], targets: Tensor, counts: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """The plain loss, its slope written out: prediction minus truth."""
+    if targets.is_floating_point():
+        if targets.ndim == 3 and targets.shape[2] > 1:
+            values = F.binary_cross_entropy_with_logits(own, targets, reduction="none").sum(2)
+            return values, torch.sigmoid(own).sub_(targets)
+        error = own - targets.reshape(own.shape)
+        return error.square().squeeze(2), error.mul(2)
+    if own.shape[2] == 1:
+        truth = targets.unsqueeze(2).to(own.dtype)
+        values = F.binary_cross_entropy_with_logits(own, truth, reduction="none").squeeze(2)
+        return values, torch.sigmoid(own).sub_(truth)
+    logs = F.log_softmax(own, 2)
+    at = targets.unsqueeze(2)
+    values = logs.gather(2, at).squeeze(2).neg_()
+    slopes = logs.exp_()
+    return values, slopes.scatter_add_(2, at, slopes.new_full((1, 1, 1), -1.0).expand(at.shape))
+
+
+def _stacked(under: str, weights: Tensor) -> Joined:
+    def loss(
+        own: Tensor, others: Mapping[str, Tensor], targets: Tensor, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        return _supervised(own + weights[: len(own), None, None] * others[under], {}, targets, counts)
+
+    return loss
+
+
+def _distilled(like: Distilled, weights: Tensor) -> Joined:
+    def loss(
+        own: Tensor, others: Mapping[str, Tensor], targets: Tensor, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        sites, records = own.shape[:2]
+        share = weights[:sites].repeat_interleave(records)
+        flat = targets.flatten(0, 1)
+        with torch.enable_grad():
+            logits = own.detach().flatten(0, 1).requires_grad_()
+            teacher = others[like.teacher].flatten(0, 1)
+            values = (1 - share) * supervised_loss(logits, flat)
+            values = values + share * divergence(logits, teacher, like.direction, flat)
+            (slopes,) = torch.autograd.grad(values, logits, torch.ones_like(values))
+        return values.detach().view(sites, records), slopes.view(own.shape)
+
+    return loss
+
+
+def _site_by_site(losses: Sequence[Loss]) -> Joined:
+    def loss(
+        own: Tensor, others: Mapping[str, Tensor], targets: Tensor, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        values, slopes = own.new_zeros(own.shape[:2]), torch.zeros_like(own)
+        with torch.enable_grad():
+            for site, count in enumerate(counts):
+                if not count:
+                    continue
+                logits = own[site, :count].detach().requires_grad_()
+                seen = {name: said[site, :count] for name, said in others.items()}
+                found = losses[site](logits, seen, targets[site, :count])
+                values[site, :count] = found.detach()
+                (slopes[site, :count],) = torch.autograd.grad(found, logits, torch.ones_like(found))
+        return values, slopes
+
+    return loss

@@ -1,0 +1,248 @@
+"""One round of training at many sites at once: what `engine.work` does for each, as one stacked computation.
+
+Every site keeps its own batches, weights, optimiser state, clipping state and noise; batches of different sizes are
+padded, and what is padded counts nothing. Sites that are done with their steps leave; the others are in front.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+
+import torch
+from torch import Tensor
+
+from confrere.core.errors import TrainingError
+from confrere.core.protocols import Objective, Proximal
+from confrere.core.seeds import derive, generator
+from confrere.learning.engine import Job, Trained, dropped_notice, not_finite
+from confrere.learning.joined import joined, needed
+from confrere.learning.optimisers import OptimiserState
+from confrere.learning.stack import Stack
+from confrere.privacy import stacked
+from confrere.privacy.gradients import Layout
+from confrere.privacy.noise import Randomness, seeded
+
+
+def work_together(jobs: Sequence[Job]) -> list[Trained | TrainingError]:
+    """Do several jobs of one kind (see `cohort.kind_of`); what each would have come to alone."""
+    with torch.no_grad():
+        table = _Table(sorted(jobs, key=_length, reverse=True))
+        table.work()
+        found = {id(job): table.finish(k) for k, job in enumerate(table.jobs)}
+    return [found[id(job)] for job in jobs]
+
+
+def _length(job: Job) -> tuple[int, int]:
+    return (job.steps if job.mechanisms else 0, len(job.records))
+
+
+class _Table:
+    """What is on the table while the jobs are being done; row k of everything belongs to site k."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs, first = jobs, jobs[0]
+        self.sizes = [len(job.records) for job in jobs]
+        self.starts = list(accumulate([0, *self.sizes[:-1]]))
+        self.inputs = torch.cat([job.records.inputs for job in jobs])
+        self.targets = torch.cat([job.records.targets for job in jobs])
+        self.objective: Objective = first.objective
+        self.protected = set(first.mechanisms)
+        self.losses = {r: joined([job.objective[r] for job in jobs]) for r in self.objective}
+        self.looked_at = set(chain.from_iterable(needed(loss) for loss in self.objective.values()))
+        self.stacks = {r: self._stack(r) for r in {*self.objective, *self.looked_at}}
+        self.randomness: list[Randomness] = []
+        self.mechanisms = []
+        if self.protected:
+            self.randomness = [
+                job.randomness or seeded(derive(job.seed, "noise", *([job.run] if job.run else [])))
+                for job in jobs
+            ]
+            self.mechanisms = [next(iter(job.mechanisms.values())) for job in jobs]
+        self.moments = {r: self._moments(r) for r in self.objective}
+        self.clipping = {r: self._clipping(r) for r in self.protected}
+        self.anchors = {
+            r: torch.stack([job.anchors[loss.anchor].flatten() for job in jobs])
+            for r, loss in self.objective.items()
+            if isinstance(loss, Proximal)
+        }
+        self.gradient = {r: torch.empty_like(self.stacks[r].weights) for r in self.objective}
+        self.totals = {r: torch.zeros(len(jobs)) for r in self.objective}
+        self.seen = {r: [0] * len(jobs) for r in self.objective}
+        self.dropped = [0] * len(jobs)
+
+    # -- what each site brings ---------------------------------------------------------------------
+
+    def _stack(self, role: str) -> Stack:
+        start = [job.weights[role] for job in self.jobs]
+        layers = self.jobs[0].networks[role].layers
+        assert layers is not None
+        if all(p is start[0] for p in start):  # everybody starts from the same weights, as in averaging
+            row = start[0].flatten().unsqueeze(0).expand(len(start), -1)
+            return Stack(layers, row.clone() if role in self.objective else row)
+        return Stack(layers, torch.stack([p.flatten() for p in start]))
+
+    def _moments(self, role: str) -> OptimiserState:
+        size = self.stacks[role].weights.shape[1]
+        rule = self.jobs[0].optimisers[role]
+        kept = [job.memory.get(role, {}).get("optimiser") for job in self.jobs]
+        fresh = rule.start(size)
+        rows = [fresh if k is None else k for k in kept]
+        return {name: torch.stack([row[name] for row in rows]) for name in fresh}
+
+    def _clipping(self, role: str) -> list[Mapping[str, Tensor]]:
+        layout = Layout.of(self.jobs[0].networks[role].module)
+        out: list[Mapping[str, Tensor]] = []
+        for job in self.jobs:
+            kept = job.memory.get(role, {}).get("clipping")
+            out.append(dict(job.mechanisms[role].clipping.start(layout)) if kept is None else kept)
+        return out
+
+    # -- the round ---------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        protected = {r: loss for r, loss in self.objective.items() if r in self.protected}
+        free = {r: loss for r, loss in self.objective.items() if r not in self.protected}
+        if protected:
+            shared = self.mechanisms[0].sampling.rate < 1
+            self._private_steps(self.objective if shared else protected)
+            if shared:
+                free = {}
+        if free:
+            self._epochs(free)
+
+    def _private_steps(self, objective: Objective) -> None:
+        steps = [job.steps for job in self.jobs]
+        for step in range(steps[0]):
+            sites = sum(n > step for n in steps)
+            drawn = [
+                self.mechanisms[k].sampling.draw(self.sizes[k], self.randomness[k]) for k in range(sites)
+            ]
+            counts = [len(rows) for rows in drawn]
+            rows = torch.tensor(self.starts[:sites]).unsqueeze(1)
+            if max(counts):  # an empty batch is padding alone
+                rows = torch.nn.utils.rnn.pad_sequence(drawn, batch_first=True) + rows
+            self._step(objective, rows, counts)
+
+    def _epochs(self, objective: Objective) -> None:
+        """Shuffled batches; the fewer records a site has, the earlier it is done."""
+        size, epochs = self.jobs[0].batch_size, self.jobs[0].epochs
+        order = sorted(range(len(self.jobs)), key=lambda k: -self.sizes[k])
+        if order != list(range(len(self.jobs))):
+            self._reorder(order)
+        batches = [math.ceil(n / size) for n in self.sizes]
+        rows = torch.tensor(self.starts).unsqueeze(1).repeat(1, epochs * batches[0] * size)
+        for k, job in enumerate(self.jobs):
+            source, n = generator(job.seed, "order"), self.sizes[k]
+            for epoch in range(epochs):
+                at = epoch * batches[k] * size
+                rows[k, at : at + n] += torch.randperm(n, generator=source)
+        for step in range(epochs * batches[0]):
+            sites = sum(epochs * b > step for b in batches)
+            counts = [min(size, self.sizes[k] - step % batches[k] * size) for k in range(sites)]
+            self._step(objective, rows[:sites, step * size : step * size + max(counts)], counts)
+
+    def _reorder(self, order: Sequence[int]) -> None:
+        """Put the sites into another order, with all that is theirs."""
+        at = torch.tensor(order)
+        self.jobs = [self.jobs[k] for k in order]
+        self.sizes, self.starts = [self.sizes[k] for k in order], [self.starts[k] for k in order]
+        self.losses = {r: joined([job.objective[r] for job in self.jobs]) for r in self.objective}
+        self.stacks = {r: Stack(s.layers, s.weights[at]) for r, s in self.stacks.items()}
+        self.moments = {r: {n: t[at] for n, t in m.items()} for r, m in self.moments.items()}
+        self.clipping = {r: [states[k] for k in order] for r, states in self.clipping.items()}
+        self.anchors = {r: t[at] for r, t in self.anchors.items()}
+        self.totals = {r: t[at] for r, t in self.totals.items()}
+        self.seen = {r: [n[k] for k in order] for r, n in self.seen.items()}
+        self.dropped = [self.dropped[k] for k in order]
+
+    def _step(self, objective: Objective, rows: Tensor, counts: Sequence[int]) -> None:
+        """One step of every model in `objective` at the first sites, all computed before any is moved."""
+        sites, width = rows.shape
+        at = rows.reshape(-1)
+        x = self.inputs.index_select(0, at).view(sites, width, *self.inputs.shape[1:])
+        y = self.targets.index_select(0, at).view(sites, width, *self.targets.shape[1:])
+        real = None
+        if min(counts) < width:
+            real = (torch.arange(width) < torch.tensor(counts).unsqueeze(1)).float()
+        kept: dict[str, list[Tensor]] = {r: [] for r in objective}
+        looked_at = set(chain.from_iterable(needed(loss) for loss in objective.values()))
+        outputs = {r: self.stacks[r].forward(x, kept.get(r)) for r in {*objective, *looked_at}}
+        moves = []
+        for role, loss in objective.items():
+            others = {o: outputs[o] for o in needed(loss)}
+            values, slopes = self.losses[role](outputs[role], others, y, counts)
+            self._note(role, values, real, counts)
+            if role in self.protected:
+                if real is not None:
+                    slopes = slopes * real.unsqueeze(2)
+                traces = self.stacks[role].backward(slopes, kept[role])
+                moves.append((role, self._release(role, traces, real, counts)))
+                continue
+            scale: Tensor | float = 1 / width
+            if real is not None:
+                scale = (real / torch.tensor(counts).clamp(min=1).unsqueeze(1)).unsqueeze(2)
+            traces = self.stacks[role].backward(slopes.mul_(scale), kept[role])
+            gradient = self.gradient[role][:sites]
+            stacked.weighted_sum(traces, None, gradient)
+            moves.append((role, gradient))
+        for role, gradient in moves:
+            self._move(role, objective, gradient, counts)
+
+    def _release(
+        self, role: str, traces: Sequence[stacked.Trace], real: Tensor | None, counts: Sequence[int]
+    ) -> Tensor:
+        sites = len(counts)
+        states = self.clipping[role][:sites]
+        clipping = self.mechanisms[0].clipping
+        sums = stacked.clipped_sums(clipping, traces, states, real, counts, self.gradient[role][:sites])
+        released, following = stacked.release(self.mechanisms[:sites], sums, states, self.randomness[:sites])
+        self.clipping[role][:sites] = following
+        for k, dropped in enumerate(sums.dropped):
+            self.dropped[k] += dropped
+        return released
+
+    def _move(self, role: str, objective: Objective, gradient: Tensor, counts: Sequence[int]) -> None:
+        sites = len(counts)
+        weights, loss = self.stacks[role].weights[:sites], objective[role]
+        if isinstance(loss, Proximal):
+            gradient = gradient + loss.pull * (weights - self.anchors[role][:sites])
+        moments = {name: t[:sites] for name, t in self.moments[role].items()}
+        rule = self.jobs[0].optimisers[role]
+        if role in self.protected or min(counts) > 0:
+            rule.update(weights, gradient, moments)
+            return
+        who = torch.tensor(counts).nonzero()[:, 0]  # without records a plain model stays where it is
+        if len(who):
+            part, own = weights[who], {name: t[who] for name, t in moments.items()}
+            rule.update(part, gradient[who], own)
+            weights[who] = part
+            for name, t in own.items():
+                moments[name][who] = t
+
+    def _note(self, role: str, values: Tensor, real: Tensor | None, counts: Sequence[int]) -> None:
+        found = values.sum(1) if real is None else values.where(real > 0, 0.0).sum(1)
+        self.totals[role][: len(counts)] += found
+        for k, count in enumerate(counts):
+            self.seen[role][k] += count
+
+    # -- what each site takes home -----------------------------------------------------------------
+
+    def finish(self, k: int) -> Trained | TrainingError:
+        job = self.jobs[k]
+        out = Trained(dropped=self.dropped[k])
+        for role in self.objective:
+            total = float(self.totals[role][k])
+            if role not in self.protected and not math.isfinite(total):
+                return not_finite(job.site, role)
+            if self.seen[role][k]:
+                out.losses[role] = total / self.seen[role][k]
+            out.params[role] = job.weights[role].unflatten(self.stacks[role].weights[k].clone())
+            memory = out.memory[role] = dict(job.memory.get(role, {}))
+            memory["optimiser"] = {name: t[k].clone() for name, t in self.moments[role].items()}
+            if role in self.protected:
+                memory["clipping"] = dict(self.clipping[role][k])
+        if out.dropped:
+            out.notices.append(dropped_notice(out.dropped))
+        return out
