@@ -48,19 +48,23 @@ def wire() -> None:
         compare,
         datasets,
         demo,
+        enroll,
         epsilon,
         report,
+        roster,
         schema,
         simulate,
         strategies,
     )
 
-    run, privacy, look = "Run", "Privacy", "Look up"
+    run, field, privacy, look = "Run", "In the field", "Privacy", "Look up"
     app.command("demo", rich_help_panel=run)(demo.demo)
     app.command("simulate", rich_help_panel=run)(simulate.simulate)
     app.command("compare", rich_help_panel=run)(compare.compare)
     app.command("report", rich_help_panel=run)(report.report)
     app.command("check", rich_help_panel=run)(check.check)
+    app.command("enroll", rich_help_panel=field)(enroll.enroll)
+    app.add_typer(roster.app, name="roster", rich_help_panel=field)
     app.command("epsilon", rich_help_panel=privacy)(epsilon.epsilon)
     app.command("calibrate", rich_help_panel=privacy)(calibrate.calibrate)
     app.command("audit", rich_help_panel=privacy)(audit.audit)

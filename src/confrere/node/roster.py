@@ -142,6 +142,8 @@ def after_leaving(roster: Roster, record: Signature) -> Roster:
     member = roster.members.get(record.site)
     if record.kind != "leaves" or member is None or not record.genuine(member.key):
         raise StudyError(f'no valid word of "{record.site[:80]}" that it leaves')
+    if record.roster not in (roster.hash, roster.previous):
+        raise StudyError(f'the word of "{record.site}" that it leaves is about another roster than this one')
     return roster.without_member(record.site, signed=True)
 
 
