@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,12 @@ def simulate(
     ] = None,
     processes: Annotated[bool, typer.Option("--processes", help="One process per site.")] = False,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
+    trainer: Annotated[
+        str,
+        typer.Option(
+            help='Train sites together ("cohort") or one at a time ("one"); the result is the same.'
+        ),
+    ] = "cohort",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Rehearse one collaboration on this machine.
@@ -42,13 +49,13 @@ def simulate(
         raise StudyError("say which study to run (STUDY.toml), or which run to go on with (--resume FOLDER)")
     if resume is not None:
         with progress(None, f"Going on with {resume}") as listener:
-            run = resume_run(resume, device=device, listeners=(listener,))
+            run = resume_run(resume, device=device, listeners=(listener,), trainer=trainer)
     else:
         assert study is not None
         changes = [*(change or []), *([f"seed={seed}"] if seed is not None else [])]
         found = load(study, changes)
         place = run_folder(found.name, out)
-        start = simulate_processes if processes else simulate_study
+        start = simulate_processes if processes else partial(simulate_study, trainer=trainer)
         with progress(found.rounds, found.title or found.name) as listener:
             run = start(found, out=place, device=device, listeners=(listener,), command=command_line())
     if as_json:

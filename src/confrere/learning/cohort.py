@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from confrere.core.errors import ConfrereError
-from confrere.learning.engine import Job, Trained, work
+from confrere.core.errors import ConfrereError, StudyError
+from confrere.learning.engine import Job, OneAtATime, Trained, Trainer, work
 from confrere.learning.joined import kind_of as kind_of_loss
 from confrere.learning.joined import needed
 from confrere.learning.stack import Dense
@@ -76,6 +76,20 @@ class Cohort:
             self._told.add(reason)
             if self.tell is not None:
                 self.tell(f"sites are trained one at a time: {reason}")
+
+
+TRAINERS: dict[str, Callable[[], Trainer]] = {"cohort": Cohort, "one": OneAtATime}
+
+
+def trainer_of(name: Trainer | str | None) -> Trainer:
+    """The trainer of this name; a trainer is itself, and None is the usual one."""
+    if name is None:
+        return Cohort()
+    if isinstance(name, str):
+        if name not in TRAINERS:
+            raise StudyError(f'there is no trainer "{name}"; there are {", ".join(TRAINERS)}')
+        return TRAINERS[name]()
+    return name
 
 
 def _results(jobs: Sequence[Job]) -> Sequence[Trained | BaseException]:

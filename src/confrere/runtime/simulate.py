@@ -22,7 +22,8 @@ from confrere.core.protocols import Finishes, Predictor, Predicts, Strategy
 from confrere.core.registry import nearest
 from confrere.data.partition import fingerprints
 from confrere.data.records import Federation, SiteData, concatenate, declared_count
-from confrere.learning.engine import OneAtATime, Trainer
+from confrere.learning.cohort import Cohort, trainer_of
+from confrere.learning.engine import Trainer
 from confrere.privacy.gate import Gate
 from confrere.runtime.assemble import consents, leaving_when_spent, participant_of
 from confrere.runtime.churn import Churn
@@ -46,13 +47,14 @@ def simulate(
     device: str = "cpu",
     listeners: tuple[Callable[[Event], None], ...] = (),
     faults: tuple[Fault, ...] = (),
-    trainer: Trainer | None = None,
+    trainer: Trainer | str | None = None,
     command: str = "",
 ) -> Run:
     """Run a study in memory and return what came of it.
 
     `sites` are your own records: {"a": (inputs, targets), …}, DataFrames, files, or `SiteData`; without them,
     what the study names. With `out`, the journal, the metrics and a checkpoint per round are kept there.
+    `trainer` is "cohort" (sites are trained together, the default), "one" (one at a time), or one of your own.
     """
     federation = open_sites(study, sites)
     simulation = Simulation(study, federation, device=device, faults=faults, trainer=trainer)
@@ -67,7 +69,7 @@ def resume(
     study: Study | None = None,
     device: str = "cpu",
     listeners: tuple[Callable[[Event], None], ...] = (),
-    trainer: Trainer | None = None,
+    trainer: Trainer | str | None = None,
 ) -> Run:
     """Go on with an interrupted simulation; it ends as it would have without the interruption."""
     folder, found = resume_folder(Path(path), study)
@@ -85,7 +87,7 @@ class Simulation:
         *,
         device: str = "cpu",
         faults: tuple[Fault, ...] = (),
-        trainer: Trainer | None = None,
+        trainer: Trainer | str | None = None,
         names: Sequence[str] | None = None,
         churn: Churn | None = None,
     ) -> None:
@@ -93,7 +95,7 @@ class Simulation:
         some of them."""
         self.study, self.federation, self.device = study, federation, device
         self.strategy: Strategy = study.rule()
-        self.faults, self.trainer = faults, trainer or OneAtATime()
+        self.faults, self.trainer = faults, trainer_of(trainer)
         self.names = sorted(names or federation.sites)
         self._known_churn = churn
         self._marks: dict[str, str] = {}
@@ -136,6 +138,7 @@ class Simulation:
     def prepare(self, journal: Journal | None = None) -> None:
         """Everything that can go wrong with study and records goes wrong here, before a file is written."""
         journal = journal or Journal(None)
+        self._hear_the_trainer(journal)
         run = f"{self.study.name}-{self.study.hash()}-{self.study.seed}"
         workers = {EVERYBODY: _everybody(self.federation)} if self.pools else dict(self.federation.sites)
         self.sites = {
@@ -171,10 +174,15 @@ class Simulation:
 
     def use(self, journal: Journal) -> None:
         """Let the sites tell this journal what they do."""
+        self._hear_the_trainer(journal)
         for site in [*self.sites.values(), *self.judges.values()]:
             site.journal = journal
         for office in self.offices.values():
             office.journal = journal
+
+    def _hear_the_trainer(self, journal: Journal) -> None:
+        if isinstance(self.trainer, Cohort):
+            self.trainer.tell = lambda text: journal.add(Event("notice", data={"text": text}))
 
     def see_through(self, journal: Journal, folder: Folder | None, again: bool) -> Run:
         """All rounds, from the first or from the last checkpoint."""

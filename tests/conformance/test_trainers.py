@@ -1,0 +1,109 @@
+"""Every strategy gives the same result whether its sites are trained together or one at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from confrere.core.events import Event
+from confrere.learning import cohort
+from confrere.learning.engine import Job
+from confrere.learning.together import work_together
+from confrere.runtime.churn import Churn
+from confrere.runtime.faults import Fault
+from confrere.runtime.records import open_sites
+from confrere.runtime.run import Run
+from confrere.runtime.simulate import Simulation, simulate
+from confrere.study import Models, Privacy
+from tests.conformance.table import ROWS, Row
+from tests.conformance.test_strategies import PRIVACY, same_models, study
+from tests.conftest import arrays
+
+EACH = pytest.mark.parametrize("row", ROWS, ids=lambda r: r.id)
+POISSON = Privacy(noise_multiplier=1.0, delta=1e-4, sampling="poisson", batch_size=40)
+CHURN = Churn(absent={"site0": [1]}, leave={"site1": 3}, join={"site2": 1})
+
+
+def sites() -> dict[str, Any]:
+    """Three sites of different sizes."""
+    found = arrays(records=200)
+    return {n: (x[: 120 + 40 * k], y[: 120 + 40 * k]) for k, (n, (x, y)) in enumerate(found.items())}
+
+
+def told(run: Run) -> dict[str | None, list[tuple[Any, ...]]]:
+    """What the journal says about each site, in its order, without what a clock measured."""
+    out: dict[str | None, list[tuple[Any, ...]]] = {}
+    for event in run.events:
+        out.setdefault(event.site, []).append((event.kind, event.round, event.custody, *_numbers(event)))
+    return out
+
+
+def _numbers(event: Event) -> list[Any]:
+    if event.kind == "run-finished":
+        return []
+    return [k if k == "seconds" else (k, _rounded(v)) for k, v in sorted(event.data.items())]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return pytest.approx(value, rel=2e-3, abs=2e-4)
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    return value
+
+
+@pytest.fixture
+def cohorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many sites were trained at once, each time."""
+    sizes: list[int] = []
+
+    def counted(jobs: list[Job]) -> Any:
+        sizes.append(len(jobs))
+        return work_together(jobs)
+
+    monkeypatch.setattr(cohort, "work_together", counted)
+    return sizes
+
+
+@EACH
+@pytest.mark.parametrize("privacy", [PRIVACY, POISSON, None], ids=["full", "poisson", "plain"])
+def test_trained_together_or_one_at_a_time(row: Row, privacy: Privacy | None, cohorts: list[int]) -> None:
+    changes: dict[str, Any] = {"privacy": privacy, "rounds": 4}
+    if row.name != "pooled":
+        changes["churn"] = CHURN
+    together, alone = (simulate(study(row, **changes), sites(), trainer=t) for t in ("cohort", "one"))
+    assert row.name == "pooled" or max(cohorts) >= 2
+    same_models(together, alone, 1e-3)
+    assert told(together) == told(alone)
+    for name in together.sites:
+        assert together.sites[name]["privacy"] == alone.sites[name]["privacy"]
+        assert together.sites[name]["bytes_sent"] == alone.sites[name]["bytes_sent"]
+
+
+@EACH
+def test_the_ledgers_say_the_same(row: Row) -> None:
+    entries = []
+    for trainer in ("cohort", "one"):
+        plan = study(row, rounds=3)
+        simulation = Simulation(plan, open_sites(plan, sites()), trainer=trainer)
+        simulation.run()
+        entries.append({n: s.ledger.entries() for n, s in simulation.sites.items()})
+    assert entries[0] == entries[1]
+
+
+@EACH
+def test_sites_with_networks_of_their_own_are_trained_side_by_side(row: Row, cohorts: list[int]) -> None:
+    own = {"site1": {"private": {"name": "mlp", "hidden": [4]}}}
+    models = Models("linear", "linear", sites=own)
+    runs = [simulate(study(row, models=models, rounds=2), sites(), trainer=t) for t in ("cohort", "one")]
+    same_models(*runs, 1e-3)
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.sends], ids=lambda r: r.id)
+def test_a_site_that_is_lost_holds_up_nobody(row: Row) -> None:
+    fault = Fault("site1", 1, "mid-exchange", False)
+    runs = [simulate(study(row, rounds=4), sites(), trainer=t, faults=(fault,)) for t in ("cohort", "one")]
+    trained = [sorted((e.site, e.round) for e in run.events if e.kind == "trained") for run in runs]
+    assert trained[0] == trained[1]
+    assert len(trained[0]) == 12
