@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +31,15 @@ def simulate(
         Path | None, typer.Option(help="Go on with the interrupted run in this folder.")
     ] = None,
     processes: Annotated[bool, typer.Option("--processes", help="One process per site.")] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Spread the sites over so many processes; the result is the same.", show_default="1"
+        ),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help='Where workers are: "memory" (this machine) or "ray" (a cluster).')
+    ] = "memory",
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
     trainer: Annotated[
         str,
@@ -49,15 +57,28 @@ def simulate(
         raise StudyError("say which study to run (STUDY.toml), or which run to go on with (--resume FOLDER)")
     if resume is not None:
         with progress(None, f"Going on with {resume}") as listener:
-            run = resume_run(resume, device=device, listeners=(listener,), trainer=trainer)
+            run = resume_run(
+                resume, device=device, listeners=(listener,), workers=workers, engine=engine, trainer=trainer
+            )
     else:
         assert study is not None
         changes = [*(change or []), *([f"seed={seed}"] if seed is not None else [])]
         found = load(study, changes)
         place = run_folder(found.name, out)
-        start = simulate_processes if processes else partial(simulate_study, trainer=trainer)
+        if processes and (workers is not None or engine != "memory"):
+            raise StudyError(
+                "--processes is one process per site; it goes with neither --workers nor --engine"
+            )
         with progress(found.rounds, found.title or found.name) as listener:
-            run = start(found, out=place, device=device, listeners=(listener,), command=command_line())
+            if processes:
+                run = simulate_processes(
+                    found, out=place, device=device, listeners=(listener,), command=command_line()
+                )
+            else:
+                run = simulate_study(
+                    found, out=place, device=device, listeners=(listener,), command=command_line(),
+                    workers=workers, engine=engine, trainer=trainer,
+                )  # fmt: skip
     if as_json:
         print_json(run.result)
         return

@@ -13,6 +13,7 @@ ConfrereError
 │   ├── PeerRefused
 │   └── BadParcel
 ├── TrainingError         a loss or a weight stopped being a finite number
+├── WorkerLost            a process or machine that ran a share of a simulation is gone
 └── CheckpointError       a saved state is missing, broken or of another study
 
 A message says what was wrong, where (site, round, file, key) and what to do about it.
@@ -72,6 +73,10 @@ class BadParcel(PeerError):
 
 class TrainingError(ConfrereError):
     """A loss or a weight stopped being a finite number."""
+
+
+class WorkerLost(ConfrereError):
+    """A process or machine that ran a share of a simulation is gone."""
 
 
 class CheckpointError(ConfrereError):

@@ -60,6 +60,11 @@ class Event:
             "time": round(self.time, 6),
         }
 
+    @classmethod
+    def of_json(cls, row: Mapping[str, Json]) -> Event:
+        """The event that another process has told."""
+        return cls(row["kind"], row["site"], row["round"], Custody[row["custody"]], row["data"], row["time"])
+
 
 GENESIS = "0" * 64
 

@@ -114,7 +114,7 @@ async def _supervise(
             last = 0
             try:
                 async for line in process.stdout:
-                    event = _event(json.loads(line))
+                    event = Event.of_json(json.loads(line))
                     last = max(last, event.round or 0)
                     journal.add(event)
                 code = await process.wait()
@@ -140,10 +140,6 @@ async def _supervise(
 def state_file(folder: Path, site: str) -> Path:
     """Where a site leaves its last state; whatever a site is called, it stays in the folder."""
     return folder / "states" / f"{quote(site, safe=' ')}.safetensors"
-
-
-def _event(row: dict[str, Any]) -> Event:
-    return Event(row["kind"], row["site"], row["round"], Custody[row["custody"]], row["data"], row["time"])
 
 
 async def take_part(

@@ -49,15 +49,22 @@ def simulate(
     faults: tuple[Fault, ...] = (),
     trainer: Trainer | str | None = None,
     command: str = "",
+    workers: int | None = None,
+    engine: str = "memory",
 ) -> Run:
     """Run a study in memory and return what came of it.
 
     `sites` are your own records: {"a": (inputs, targets), …}, DataFrames, files, or `SiteData`; without them,
     what the study names. With `out`, the journal, the metrics and a checkpoint per round are kept there.
     `trainer` is "cohort" (sites are trained together, the default), "one" (one at a time), or one of your own.
+    `workers` spreads the sites over so many processes; with the engine "ray", over a cluster.
     """
+    from confrere.runtime.engines import simulation_on
+
     federation = open_sites(study, sites)
-    simulation = Simulation(study, federation, device=device, faults=faults, trainer=trainer)
+    simulation = simulation_on(
+        engine, workers, study, federation, device=device, faults=faults, trainer=trainer
+    )
     folder = Folder(Path(out), study, command) if out is not None else None
     return simulation.run(folder, listeners)
 
@@ -70,10 +77,16 @@ def resume(
     device: str = "cpu",
     listeners: tuple[Callable[[Event], None], ...] = (),
     trainer: Trainer | str | None = None,
+    workers: int | None = None,
+    engine: str = "memory",
 ) -> Run:
     """Go on with an interrupted simulation; it ends as it would have without the interruption."""
+    from confrere.runtime.engines import simulation_on
+
     folder, found = resume_folder(Path(path), study)
-    simulation = Simulation(found, open_sites(found, sites), device=device, trainer=trainer)
+    simulation = simulation_on(
+        engine, workers, found, open_sites(found, sites), device=device, trainer=trainer
+    )
     return simulation.run(folder, listeners, again=True)
 
 

@@ -7,6 +7,7 @@ other end is gone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
@@ -50,9 +51,9 @@ class Line:
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
-        else:
-            self._end.close()
+            with contextlib.suppress(RuntimeError):  # the event loop may be over already
+                self._writer.close()
+        self._end.close()
 
 
 def pair() -> tuple[Line, Line]:

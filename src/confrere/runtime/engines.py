@@ -1,0 +1,40 @@
+"""Which machinery carries out a simulation: this process, several of this machine, or a Ray cluster."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from confrere.core.errors import StudyError
+from confrere.data.records import Federation
+from confrere.runtime.crew import Crew, Sharded, workers_for
+from confrere.runtime.simulate import Simulation
+from confrere.runtime.workers import Processes
+from confrere.study import Study
+
+Engine = Literal["memory", "ray"]
+ENGINES = ("memory", "ray")
+
+
+def simulation_on(
+    engine: str, workers: int | None, study: Study, federation: Federation, **more: Any
+) -> Simulation:
+    """A simulation on this engine; `workers` None is one process in memory, and all processors of a Ray cluster."""
+    if engine not in ENGINES:
+        raise StudyError(f'there is no engine "{engine}"; there are {", ".join(ENGINES)}')
+    plain = Simulation(study, federation, **more)
+    if plain.pools:  # all records are in one place: there is nothing to spread
+        return plain
+    crew: Crew
+    if engine == "ray":
+        from confrere.runtime.ray import Cluster
+
+        crew = cluster = Cluster.joined()
+        shards = workers_for(cluster.processors() if workers is None else workers, len(plain.names))
+    else:
+        shards = workers_for(1 if workers is None else workers, len(plain.names))
+        if shards == 1:
+            return plain
+        crew = Processes()
+    if more.get("faults"):
+        raise StudyError("losses of single sites are rehearsed in one process, or with one process per site")
+    return Sharded(study, federation, crew=crew, shards=shards, **more)
