@@ -220,6 +220,8 @@ class SiteConfig:
     rename: dict[str, str] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     stream: bool = False
+    limit_mb: int = 2048
+    """The largest file or query result, in MB, that is read into memory; more is taken for a mistake."""
     declared: int | None = None
     keys: str = "keys"
     """Of a node: the folder of its identity, made by `confrere enroll`."""

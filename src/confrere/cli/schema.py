@@ -34,7 +34,12 @@ STATES = {
 
 @app.command("draft")
 def draft_command(
-    data: Annotated[str, typer.Argument(help="A CSV, Parquet, Excel or NumPy file, or a database address.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="A CSV, Parquet, Excel or NumPy file, a folder of pictures, or a database address."
+        ),
+    ],
     label: Annotated[str, typer.Option(help="The column that is to be predicted.")] = "",
     patient: Annotated[str, typer.Option(help="The column that tells patients apart.")] = "",
     site: Annotated[str, typer.Option(help="The column that tells sites apart.")] = "",

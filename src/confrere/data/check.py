@@ -93,7 +93,7 @@ def check(source: Source, schema: Schema) -> Report:
 def _whole(report: Report, frame: pd.DataFrame, schema: Schema, source: Source) -> Report:
     """What shows only when the file is encoded as a whole, such as the same record twice."""
     try:
-        encode_table(frame, schema, units=source.units, folder=source.folder, one_class=False)
+        encode_table(frame, schema, units=source.units, folder=source.images, one_class=False)
     except DataError as error:
         return replace(report, findings=(*report.findings, Finding("(the file)", "cannot", str(error))))
     return report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,10 +12,26 @@ from confrere.core.errors import DataError
 from confrere.data.origin import Origin
 
 
-def read_sql(url: str, query: str) -> pd.DataFrame:
-    """All rows of a query."""
+def read_sql(url: str, query: str, limit: int) -> pd.DataFrame:
+    """All rows of a query, unless they come to more than `limit` bytes, written as text."""
     with _connection(url, query) as (connection, text, name):
-        frame = pd.read_sql_query(text, connection)
+        result = connection.execution_options(stream_results=True).execute(text)
+        if not result.returns_rows:
+            raise DataError(f"{name}: the query gives no table; start it with SELECT")
+        rows: list[Any] = []
+        size, batch = 0.0, 100
+        while fetched := result.fetchmany(batch):
+            rows += fetched
+            each = _written(fetched)
+            size += each * len(fetched)
+            if size > limit:
+                raise DataError(
+                    f"{name}: the query gives more than the {limit / 1024**2:,.0f} MB that were expected "
+                    f"(stopped after {len(rows):,} records): {_short(query)}. Ask for fewer columns or records, say "
+                    "stream = true to read it piece by piece, or raise limit_mb."
+                )
+            batch = max(1, min(10_000, int(limit / 8 / each)))  # a record can hold a whole document
+        frame = pd.DataFrame.from_records(rows, columns=list(result.keys()), coerce_float=True)
     if frame.empty:
         raise DataError(f"{name}: the query gives no record")
     return _named(frame, name)
@@ -33,6 +49,17 @@ def stream_sql(url: str, query: str, rows: int) -> Iterator[pd.DataFrame]:
                 yield _named(piece, name)
     if not start:
         raise DataError(f"{name}: the query gives no record")
+
+
+def _written(rows: Sequence[Any]) -> float:
+    """About how many characters a record has, by a few of them."""
+    some = rows[:: max(1, len(rows) // 50)]
+    return max(1.0, sum(len(str(value)) + 1 for row in some for value in row) / len(some))
+
+
+def _short(query: str, most: int = 120) -> str:
+    text = " ".join(query.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _named(frame: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ import pandas as pd
 
 from confrere.core.errors import DataError
 from confrere.data.clinical import lookup
+from confrere.data.folders import PICTURE
 from confrere.data.identifiers import looks_identifying
+from confrere.data.images import DICOM, PICTURES
 from confrere.data.origin import origin_of, some
 from confrere.data.schema import Column, Label, Schema
 from confrere.data.values import NO, YES, as_text, parse_dates
@@ -52,7 +55,10 @@ def draft(frame: pd.DataFrame, *, label: str = "", patient: str = "", site: str 
         if name in (label, patient, site):
             continue
         series = frame[name]
-        reason = looks_identifying(name) or _looks_like_numbers_of_records(series)
+        reason = looks_identifying(name)
+        pictures = not reason and _names_pictures(frame, name)
+        if not reason and not pictures:
+            reason = _looks_like_numbers_of_records(series)
         if reason:
             identifying.append(name)
             if not patient and reason == "looks like a record number" and not warnings:
@@ -61,7 +67,7 @@ def draft(frame: pd.DataFrame, *, label: str = "", patient: str = "", site: str 
         if as_text(series).nunique() < 2:
             unused.append(name)
             continue
-        column, comment = _column(name, series)
+        column, comment = _pictures(name) if pictures else _column(name, series)
         if column is None:
             identifying.append(name)
         else:
@@ -179,6 +185,23 @@ def _is_date(series: pd.Series[Any]) -> bool:
     except DataError:
         return False
     return True
+
+
+def _pictures(name: str) -> tuple[Column, str]:
+    comment = "picture files; all are brought to this size (height, width). For colour: channels = 3"
+    return Column(name, kind="image", size=(64, 64)), comment
+
+
+def _names_pictures(frame: pd.DataFrame, name: str) -> bool:
+    """Whether every field is the name of a picture file."""
+    series = frame[name]
+    folder = origin_of(frame).path
+    if name == PICTURE and folder and Path(folder).is_dir():
+        return True  # a folder of pictures; those of DICOM may have no ending
+    if pd.api.types.is_numeric_dtype(series):
+        return False
+    values = as_text(series).dropna()
+    return len(values) > 0 and bool(values.str.lower().str.endswith((*PICTURES, *DICOM)).all())
 
 
 def _looks_like_numbers_of_records(series: pd.Series[Any]) -> str | None:

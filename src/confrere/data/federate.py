@@ -42,6 +42,14 @@ class Source:
     stream: bool = False
     declared: int = 0
 
+    @property
+    def images(self) -> str:
+        """Where the pictures lie that the records name: the stated folder, or where the records are."""
+        if self.folder or isinstance(self.data, pd.DataFrame) or "://" in str(self.data):
+            return self.folder
+        path = Path(self.data)
+        return str(path if path.is_dir() else path.parent)
+
     def read(self, schema: Schema | None = None) -> pd.DataFrame:
         """The records; codes and categories of the schema stay as they are written."""
         texts = written_names(schema, self.rename) if schema else ()
@@ -84,12 +92,21 @@ def of_files(
             notes=notes,
         )
     streamed = {site: s for site, s in known.items() if s.stream}
-    frames = {site: s.read(schema) for site, s in known.items() if not s.stream}
+    frames = {site: _read(site, s, schema) for site, s in known.items() if not s.stream}
     if streamed and schema.missing_columns == "common":
         raise StudyError(
             'missing_columns = "common" needs all files in memory; it cannot be used with stream'
         )
     return _assembled(frames, known, schema, name, seed, split, one_class, streamed=streamed, notes=notes)
+
+
+def _read(site: str, source: Source, schema: Schema) -> pd.DataFrame:
+    try:
+        return source.read(schema)
+    except DataError as error:
+        if isinstance(source.data, pd.DataFrame) or "://" not in str(source.data):
+            raise
+        raise DataError(f"site {site}: {error}") from None  # a database's name does not tell whose it is
 
 
 REHEARSAL = (
@@ -155,7 +172,7 @@ def _assembled(
     sites = {}
     select: Callable[[Records, list[int]], Records]
     for site, source in sources.items():
-        options: dict[str, Any] = {"rename": source.rename, "units": source.units, "folder": source.folder}
+        options: dict[str, Any] = {"rename": source.rename, "units": source.units, "folder": source.images}
         if streamed and site in streamed:
             encoded, select = encode_stream(source, schema, site, **options), select_mapped
         else:

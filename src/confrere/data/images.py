@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from confrere.core.errors import DataError
 from confrere.data.origin import place
 from confrere.data.schema import Column
 
-DICOM = (".dcm", ".dicom", "")
+DICOM = (".dcm", ".dicom")
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 MAX_PIXELS = 64_000_000
 """The largest picture that is opened; a small file can claim to be enormous."""
@@ -28,9 +27,9 @@ def load_images(frame: pd.DataFrame, column: Column, folder: str = "") -> NDArra
             raise DataError(f"{place(frame, row, column.name)}: no image file is named")
         path = _inside(Path(folder), name, frame, row, column.name)
         try:
-            out[row] = read_image(path, column.size, column.channels)
+            out[row] = _pixels(path, column.size, column.channels)
         except DataError as error:
-            raise DataError(f"{place(frame, row, column.name)}: {error}") from None
+            raise DataError(f"{place(frame, row, column.name)}: {name} {error}") from None
     return out
 
 
@@ -45,8 +44,27 @@ def _inside(folder: Path, name: str, frame: pd.DataFrame, row: int, column: str)
 
 def read_image(path: Path, size: tuple[int, int], channels: int = 1) -> NDArray[np.float32]:
     """One picture, float32 [channels, height, width] from 0 to 1."""
-    if path.suffix.lower() in DICOM:
-        return _shaped(_dicom(path), size, channels, path)
+    try:
+        return _pixels(path, size, channels)
+    except DataError as error:
+        raise DataError(f"{path.name} {error}") from None
+
+
+def is_picture(path: Path) -> bool:
+    """Whether a file is meant to be a picture: by its name, or without an ending by the mark of DICOM."""
+    suffix = path.suffix.lower()
+    return suffix in (*PICTURES, *DICOM) or (not suffix and _has_dicom_mark(path))
+
+
+def _has_dicom_mark(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(132)[128:] == b"DICM"
+
+
+def _pixels(path: Path, size: tuple[int, int], channels: int) -> NDArray[np.float32]:
+    """The same; the sentence of an error goes on after the name of the file."""
+    if path.suffix.lower() in (*DICOM, ""):
+        return _shaped(_dicom(path), size, channels)
     return _picture(path, size, channels)
 
 
@@ -56,17 +74,17 @@ def _picture(path: Path, size: tuple[int, int], channels: int) -> NDArray[np.flo
     try:
         with Image.open(path) as image:
             if image.width * image.height > MAX_PIXELS:
-                raise DataError(f"{path.name} has {image.width} × {image.height} pixels: too large to open")
+                raise DataError(f"has {image.width} × {image.height} pixels: too large to open")
             deep = image.mode.startswith("I") or image.mode == "F"
             if deep:  # sixteen bits a pixel
                 values = np.asarray(image, dtype=np.float32) / 65535.0
-                return _shaped(values, size, channels, path)
+                return _shaped(values, size, channels)
             converted = image.convert("L" if channels == 1 else "RGB")
             if (converted.height, converted.width) != size:
                 converted = converted.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             array = np.asarray(converted, dtype=np.float32) / 255.0
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path.name} cannot be read as a picture, is it truncated? ({error})") from None
+        raise DataError(f"cannot be read as a picture, is it truncated? ({error})") from None
     return array[None] if channels == 1 else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
@@ -76,11 +94,11 @@ def _dicom(path: Path) -> NDArray[np.float32]:
         import pydicom
         from pydicom.errors import InvalidDicomError
     except ImportError:
-        raise DataError('DICOM files need pydicom: pip install "confrere[data]"') from None
+        raise DataError('is DICOM, which needs pydicom: pip install "confrere[data]"') from None
     try:
         file = pydicom.dcmread(path)
         if int(file.Rows) * int(file.Columns) > MAX_PIXELS:
-            raise DataError(f"{path.name} has {file.Rows} × {file.Columns} pixels: too large to open")
+            raise DataError(f"has {file.Rows} × {file.Columns} pixels: too large to open")
         pixels = np.asarray(file.pixel_array, dtype=np.float32)
         bits, signed = int(file.BitsStored), int(file.PixelRepresentation)
         low = -(2.0 ** (bits - 1)) if signed else 0.0
@@ -103,22 +121,20 @@ def _dicom(path: Path) -> NDArray[np.float32]:
         RuntimeError,
         EOFError,
     ) as error:
-        raise DataError(f"{path.name} cannot be read as DICOM, is it truncated? ({error})") from None
+        raise DataError(f"cannot be read as DICOM, is it truncated? ({error})") from None
 
 
 def _first(value: Any) -> float:
     return float(value[0]) if hasattr(value, "__getitem__") and not isinstance(value, str) else float(value)
 
 
-def _shaped(
-    values: NDArray[np.float32], size: tuple[int, int], channels: int, path: Path
-) -> NDArray[np.float32]:
+def _shaped(values: NDArray[np.float32], size: tuple[int, int], channels: int) -> NDArray[np.float32]:
     """Resized to the schema's size; grey becomes colour by repetition, colour grey by its mean."""
     from PIL import Image
 
     planes = values if values.ndim == 3 else values[..., None]
     if planes.ndim != 3 or planes.shape[2] not in (1, 3):
-        raise DataError(f"{path.name} holds {values.shape} numbers: one picture was expected")
+        raise DataError(f"holds {values.shape} numbers: one picture was expected")
     if planes.shape[2] == 3 and channels == 1:
         planes = planes.mean(axis=2, keepdims=True)
     out = []
@@ -130,11 +146,3 @@ def _shaped(
             plane = plane.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         out.append(np.asarray(plane, dtype=np.float32))
     return np.stack(out)
-
-
-def folder_table(folder: Path, labels: Path | None = None) -> Iterator[tuple[str, str]]:
-    """File and label of every picture in a folder whose subfolders are named after the classes."""
-    for path in sorted(
-        p for p in folder.rglob("*") if p.is_file() and p.suffix.lower() in (*PICTURES, ".dcm")
-    ):
-        yield str(path.relative_to(folder)), path.parent.name

@@ -44,7 +44,12 @@ def read(
     if "://" in str(source):
         from confrere.data.databases import read_sql
 
-        return read_sql(str(source), query)
+        return read_sql(str(source), query, limit)
+    if Path(source).is_dir():
+        found = _folder(Path(source), limit)
+        if isinstance(found, pd.DataFrame):
+            return found
+        source = found
     path = existing(source, limit)
     suffix = path.suffix.lower()
     if suffix in (".parquet", ".pq"):
@@ -63,6 +68,14 @@ def read(
     frame = read_delimited(path, how, columns)
     frame.attrs["notes"] = list(how.notes)
     return frame
+
+
+def _folder(folder: Path, limit: int) -> Path | pd.DataFrame:
+    """The file in a folder of pictures that labels them, or a table of its sub-folders."""
+    from confrere.data.folders import classes_table, label_file, size_of
+
+    _require_size(folder.name, size_of(folder), limit)
+    return label_file(folder) or classes_table(folder)
 
 
 def delimited(
@@ -86,14 +99,17 @@ def existing(source: str | Path, limit: int) -> Path:
     size = path.stat().st_size
     if size == 0:
         raise DataError(f"{path.name}: the file is empty")
+    _require_size(path.name, size, limit)
+    return path
+
+
+def _require_size(name: str, size: int, limit: int) -> None:
     if size > limit:
         raise DataError(
-            f"{path.name}: has {size / 1024**2:,.0f} MB "
-            f"where at most {limit / 1024**2:,.0f} MB were expected. "
-            "Is it the right file? To read it piece by piece from the disk, say stream = true; "
-            "to read it whole, raise the limit."
+            f"{name}: has {size / 1024**2:,.0f} MB where at most {limit / 1024**2:,.0f} MB were expected. "
+            "Is it the right one? To read it piece by piece from the disk, say stream = true; "
+            "to read it whole, raise limit_mb."
         )
-    return path
 
 
 def chunks(source: str | Path, rows: int = 100_000, **how: Any) -> Iterator[pd.DataFrame]:
@@ -103,6 +119,12 @@ def chunks(source: str | Path, rows: int = 100_000, **how: Any) -> Iterator[pd.D
 
         yield from stream_sql(str(source), how.get("query", ""), rows)
         return
+    if Path(source).is_dir():
+        found = _folder(Path(source), limit=1 << 62)
+        if isinstance(found, pd.DataFrame):
+            yield from _slices(found, rows)
+            return
+        source = found
     path = existing(source, limit=1 << 62)
     if path.suffix.lower() in (".parquet", ".pq"):
         from confrere.data.binary import stream_parquet
@@ -110,3 +132,10 @@ def chunks(source: str | Path, rows: int = 100_000, **how: Any) -> Iterator[pd.D
         yield from stream_parquet(path, rows)
     else:
         yield from stream_delimited(path, delimited(path, **how), rows)
+
+
+def _slices(frame: pd.DataFrame, rows: int) -> Iterator[pd.DataFrame]:
+    for start in range(0, len(frame), rows):
+        piece = frame.iloc[start : start + rows]
+        piece.attrs = dict(frame.attrs) if start == 0 else {**frame.attrs, "notes": []}
+        yield piece

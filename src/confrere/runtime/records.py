@@ -56,7 +56,11 @@ def _origin(name: str, entry: SiteConfig) -> Origin:
         raise StudyError(f'sites.{name}: say where its records are, as in [sites.{name}] data = "{name}.csv"')
     known = {f.name for f in fields(Origin)} - {"declared"}
     options = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name in known}
-    return Origin(**options, declared=entry.declared or 0)
+    if entry.limit_mb < 1:
+        raise StudyError(
+            f"sites.{name}.limit_mb is {entry.limit_mb}; the largest file that is expected, in MB"
+        )
+    return Origin(**options, declared=entry.declared or 0, limit=entry.limit_mb * 1024**2)
 
 
 def _given(

@@ -161,7 +161,7 @@ def test_a_label_column_that_is_not_there_shows_which_are(tmp_path: Path) -> Non
 def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read(tmp_path / "none.csv")
-    with pytest.raises(DataError, match="is not a file"):
+    with pytest.raises(DataError, match="holds no picture"):
         read(tmp_path)
 
 

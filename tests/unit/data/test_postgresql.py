@@ -111,11 +111,34 @@ def test_a_real_database_streams(server: str, patients: pd.DataFrame) -> None:
 
 
 def test_a_query_cannot_write(server: str, patients: pd.DataFrame) -> None:
-    with pytest.raises(DataError, match="read-only"):
+    with pytest.raises(DataError, match="must not contain data-modifying"):
         read(server, query="WITH gone AS (DELETE FROM patients RETURNING *) SELECT * FROM gone")
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(server)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE SEQUENCE counter"))
+    engine.dispose()
+    with pytest.raises(DataError, match="read-only"):
+        read(server, query="SELECT nextval('counter')")
+    with pytest.raises(DataError):
+        read(server, query="DELETE FROM patients")
     assert len(read(server, query=QUERY)) == 500
 
 
 def test_a_bad_query_is_a_message(server: str) -> None:
     with pytest.raises(DataError, match='relation "nobody" does not exist'):
         read(server, query="SELECT * FROM nobody")
+
+
+def test_a_result_that_is_larger_than_expected_is_stopped_on_the_way(server: str) -> None:
+    query = "SELECT i AS who, repeat('x', 1000) AS text, 0 AS sick FROM generate_series(1, 10000000) AS i"  # 10 GB
+    with pytest.raises(DataError) as refused:
+        of_files({"north": Source(server, query=query, limit=4 * 1024**2)}, SCHEMA)
+    said = str(refused.value)
+    assert said.startswith("site north: postgresql database postgres: the query gives more than the 4 MB")
+    assert "SELECT i AS who" in said
+    assert "stream = true" in said
+    assert "limit_mb" in said
+    stopped = int(said.split("stopped after ")[1].split(" ")[0].replace(",", ""))
+    assert 4000 < stopped < 6000  # of ten million: what was fetched fits into memory

@@ -15,6 +15,8 @@ from confrere.data.federate import Source, of_files
 from confrere.data.schema import Column, Label, Schema
 from confrere.data.streaming import encode_stream, select_mapped
 from confrere.data.tables import chunks, encode, read
+from confrere.runtime.records import open_sites
+from confrere.study import load
 
 SCHEMA = Schema(
     label=Label(column="sick", classes=("no", "yes")),
@@ -203,3 +205,27 @@ def test_own_files_without_a_schema_work_for_a_rehearsal_and_that_is_said(
     assert any("rehearsal in one building only" in note for note in opened.notes)
     with pytest.raises(StudyError, match="which column is to be predicted"):
         of_files(dict(paths))
+
+
+def test_a_query_whose_result_is_larger_than_expected_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "ward.db") as base:
+        base.execute("CREATE TABLE notes (age REAL, text TEXT)")
+        base.executemany(
+            "INSERT INTO notes VALUES (?, ?)", [(float(i % 90), "x" * 5000) for i in range(2000)]
+        )
+    url, query = f"sqlite:///{tmp_path / 'ward.db'}", "SELECT * FROM notes"
+    with pytest.raises(
+        DataError, match=r"sqlite database .*: the query gives more than the 1 MB .*SELECT \* FROM"
+    ):
+        read(url, query=query, limit=1024**2)
+    assert len(read(url, query=query, limit=20 * 1024**2)) == 2000
+
+
+def test_a_site_says_how_large_its_data_may_be(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("age,sick\n" + "50,1\n" * 300_000)
+    (tmp_path / "study.toml").write_text('[sites.a]\ndata = "a.csv"\nlimit_mb = 1\n[data]\nlabel = "sick"\n')
+    with pytest.raises(DataError, match=r"a.csv: has 1 MB where at most 1 MB were expected.*limit_mb"):
+        open_sites(load(tmp_path / "study.toml"))
