@@ -11,12 +11,14 @@ the mark that proves it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from confrere.core.errors import PeerRefused
 from confrere.transport import frames
 from confrere.transport.channel import Stream
 from confrere.transport.greeting import Greeting, pack, unpack
+from confrere.transport.link import Broken
 
 Judge = Callable[[Greeting, Greeting], None]
 """Raises PeerRefused unless (own, theirs) fit and the stream is wanted."""
@@ -30,7 +32,7 @@ async def introduce(stream: Stream, own: Greeting, judge: Judge) -> Greeting:
     try:
         judge(own, theirs)
     except PeerRefused as refusal:
-        await stream.write(frames.refusal(str(refusal)))
+        await _refuse(stream, refusal)
         raise
     _agreed(verdict, own.receiver)
     await stream.write(frames.AGREED)
@@ -44,11 +46,16 @@ async def receive(stream: Stream, own: Greeting, judge: Judge) -> Greeting:
     try:
         judge(own, theirs)
     except PeerRefused as refusal:
-        await stream.write(frames.refusal(str(refusal)))
+        await _refuse(stream, refusal)
         raise
     await stream.write(frames.AGREED)
     _agreed(await stream.read(), own.receiver)
     return theirs
+
+
+async def _refuse(stream: Stream, refusal: PeerRefused) -> None:
+    with contextlib.suppress(Broken):  # it may have hung up already, for a reason of its own
+        await stream.write(frames.refusal(str(refusal)))
 
 
 def _greeting(frame: bytes | None) -> Greeting:
