@@ -29,6 +29,7 @@ from confrere.privacy.accounting import Guarantee, epsilon
 from confrere.privacy.ledger import Budget, Ledger
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
+from confrere.runtime.said import Kept
 from confrere.study import Study
 
 Memory = dict[str, dict[str, dict[str, Tensor]]]
@@ -57,6 +58,8 @@ class Participant:
     """Where noise and sampling come from; None is the reproducible source of a simulation."""
     memory: Memory = field(default_factory=dict)
     spent: bool = False
+    said: Kept = field(init=False, default_factory=Kept)
+    """What its model said about the test records, for comparisons: PRIVATE."""
     _networks: dict[str, Network] = field(default_factory=dict)
     _architectures: dict[str, Architecture] = field(default_factory=dict)
     _rules: dict[bool, Optimiser] = field(default_factory=dict)
@@ -164,20 +167,27 @@ class Participant:
             "test": self.data.test,
             "common_test": self.data.common_test,
         }
-        out: dict[str, dict[str, dict[str, float]] | None] = {}
+        out: dict[str, Any] = {}
+        counts = fitted or self.study.evaluation.select == "last" or not len(self.data.validation)
         for part, records in parts.items():
             if records is None or len(records) == 0:
                 out[part] = None
                 continue
-            found = {}
-            for role, terms in predictors.items():
-                outputs = sum(
-                    (weight * self.outputs(model, records) for weight, model in terms if weight),
-                    torch.zeros(len(records), outputs_of(self.task)),
-                )
-                found[role] = measure(outputs, records.targets)
-            out[part] = found
+            said = {role: self.predicted(terms, records) for role, terms in predictors.items()}
+            out[part] = {role: measure(outputs, records.targets) for role, outputs in said.items()}
+            used = next(iter(predictors))  # the model that the site would use
+            if part == "validation":
+                counts = self.said.counts(out[part][used], counts)
+            elif counts:
+                self.said.keep(self.name, part, said[used], records)
         return out
+
+    def predicted(self, terms: Predictor, records: Records) -> Tensor:
+        """What several models say together about records."""
+        return sum(
+            (weight * self.outputs(model, records) for weight, model in terms if weight),
+            torch.zeros(len(records), outputs_of(self.task)),
+        )
 
     def outputs(self, model: Model, records: Records) -> Tensor:
         """What a model says about records."""

@@ -1,0 +1,80 @@
+"""What a site's model said about its test records, record by record, kept for paired comparisons.
+
+Everything here is PRIVATE to a site. A rehearsal holds all sites on one machine, so it may keep these arrays in
+the folder of the run; they go into no report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from confrere.data.records import Records
+from confrere.runtime.results import CHOOSING
+
+PARTS = ("test", "common_test")
+
+
+@dataclass(frozen=True)
+class Said:
+    """Outputs and truth of the same records. `marks` name whom a record is of: a patient, else the record itself."""
+
+    outputs: NDArray[np.float32]
+    targets: NDArray[Any]
+    marks: NDArray[np.str_]
+
+
+@dataclass
+class Kept:
+    """What the model said that counts: the last one, or the best on validation records (as `results.chosen`)."""
+
+    parts: dict[str, Said] = field(default_factory=dict)
+    _least: float = math.inf
+    _marks: dict[str, NDArray[np.str_]] = field(default_factory=dict)
+
+    def counts(self, validation: Mapping[str, float], last: bool) -> bool:
+        """Whether the evaluation with these figures is the one that counts so far."""
+        value = next((validation[m] for m in CHOOSING if m in validation), math.nan)
+        better = value < self._least
+        if better:
+            self._least = value
+        return last or better or not self.parts or math.isinf(self._least)
+
+    def keep(self, site: str, part: str, outputs: Tensor, records: Records) -> None:
+        if part not in self._marks:
+            self._marks[part] = marks_of(records, "" if part == "common_test" else site)
+        self.parts[part] = Said(outputs.float().cpu().numpy(), records.targets.numpy(), self._marks[part])
+
+
+def write(kept: Mapping[str, Kept], path: Path) -> None:
+    """One file of plain arrays in the folder of a run, as private as the checkpoints beside it."""
+    arrays: dict[str, Any] = {
+        f"{site}/{part}/{what}": getattr(said, what)
+        for site, all_said in kept.items()
+        for part, said in all_said.parts.items()
+        for what in ("outputs", "targets")
+    }
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def marks_of(records: Records, place: str) -> NDArray[np.str_]:
+    """A name for each record that is the same in every seed's test set, so that it can be drawn in all of them."""
+    if records.units is not None:
+        return np.array([f"{place}/{unit}" for unit in records.units.tolist()])
+    inputs = np.ascontiguousarray(records.inputs.numpy().reshape(len(records), -1))
+    targets = np.ascontiguousarray(records.targets.numpy().reshape(len(records), -1))
+    return np.array(
+        [
+            f"{place}/{hashlib.blake2b(x.tobytes() + y.tobytes(), digest_size=12).hexdigest()}"
+            for x, y in zip(inputs, targets, strict=True)
+        ]
+    )
