@@ -55,6 +55,7 @@ def wire() -> None:
         schema,
         simulate,
         strategies,
+        traffic,
     )
 
     run, field, privacy, look = "Run", "In the field", "Privacy", "Look up"
@@ -63,6 +64,7 @@ def wire() -> None:
     app.command("compare", rich_help_panel=run)(compare.compare)
     app.command("report", rich_help_panel=run)(report.report)
     app.command("check", rich_help_panel=run)(check.check)
+    app.command("traffic", rich_help_panel=run)(traffic.traffic)
     app.command("enroll", rich_help_panel=field)(enroll.enroll)
     app.add_typer(roster.app, name="roster", rich_help_panel=field)
     app.command("epsilon", rich_help_panel=privacy)(epsilon.epsilon)
