@@ -76,6 +76,8 @@ class Fitted:
 
     model: Model
     loss: int
+    shares: tuple[float, ...] = ()
+    """How much each loss has in the model, where it is the mean of several; PRIVATE."""
 
 
 Predictor = Sequence[tuple[float, Model]]

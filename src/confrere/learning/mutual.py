@@ -42,18 +42,26 @@ async def stack_weight(site: Site, proxy: Model) -> Scalar:
     return (await site.evaluate({"proxy": proxy}))["proxy"]["scale"]
 
 
-async def fit_on_top(site: Site, proxy: Model) -> tuple[Model, Scalar]:
-    """The site's own model, trained to the end on top of the proxy, or without it where that is better.
+FRACTIONS = (0.25, 0.5, 1.0)
+"""How much of the proxy is tried, in multiples of the scale that fits the site's records."""
 
-    Cross-validation chooses between the two. The proxy has seen the records that are left out, through noise, so with
-    few records it can look better here than it is: on the diabetes set it did harm
-    (docs/decisions/0004-stack-instead-of-distil.md).
+
+async def fit_on_top(site: Site, proxy: Model, ours: float) -> tuple[Model, Scalar]:
+    """The site's own model, trained to the end on top of the proxy, as far as the proxy is worth it, and that far.
+
+    Cross-validation judges the model without the proxy and with fractions of it. `ours` is the share of this site in
+    the records that the proxy has learned from: so much of what it says here is an echo of the records that it is
+    judged on (docs/decisions/0005-do-no-harm.md).
     """
-    weight = await stack_weight(site, proxy)
+    scale = (await stack_weight(site, proxy)).value
     start = site.build("private")
-    losses: list[Loss] = [Supervised(), Stacked("proxy", weight)]
+    losses: list[Loss] = [Supervised()]
+    if scale > 0:
+        losses += [Stacked("proxy", private(scale * part), ours) for part in FRACTIONS]
     fitted = await site.fit(losses, "private", {"private": start, "proxy": proxy})
-    return fitted.model, weight if fitted.loss == 1 else private(0.0)
+    shares = fitted.shares or tuple(float(n == fitted.loss) for n in range(len(losses)))
+    weight = sum(share * scale * part for share, part in zip(shares[1:], FRACTIONS, strict=False))
+    return fitted.model, private(float(weight))
 
 
 async def teach(

@@ -117,6 +117,8 @@ class Stacked:
 
     under: str
     weight: Scalar
+    ours: float = 0.0
+    """Of the records that the other model has learned from, the share that is this site's: public."""
 
     @property
     def reads(self) -> frozenset[str]:

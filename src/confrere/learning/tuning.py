@@ -2,7 +2,11 @@
 
 A comparison is worth nothing if training alone is tuned badly. So the same search serves every strategy: each
 loss on offer is trained with each strength of regularisation on folds of the site's records and judged on the
-records left out; the winner is trained again on all of them. The result is PRIVATE.
+records left out. Logistic regression then becomes the mean of all that are near the best, seen against how sure that is; of
+other networks the winner is trained again on all records. The result is PRIVATE.
+
+Where a loss reads a model that has learned from these very records (a proxy), it is judged by what that model would
+say without its echo of each record (`echo.py`), or on records that it never saw.
 """
 
 from __future__ import annotations
@@ -20,19 +24,29 @@ from confrere.core.params import Params
 from confrere.core.protocols import Loss
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records
+from confrere.learning.echo import Echo, without_echo
 from confrere.learning.engine import Job, work
 from confrere.learning.evaluate import predict
+from confrere.learning.logistic import Head, Vector, head_of, newton
 from confrere.learning.network import Network
+from confrere.learning.objectives import Stacked, Supervised
 
 ENOUGH = 600
-"""With more records than this, one split tells the candidates apart; with fewer, all folds are used."""
+"""With more records than this, one split tells the candidates apart; with fewer, all folds are used, repeatedly."""
 
+FEW = 30
+"""With fewer records that a proxy never saw, it is judged on all of them."""
 
 PLENTY = 2_000
 """So many records settle one number."""
 
 SMALL = 5_000
 """Networks with at most so many weights are fitted to convergence by L-BFGS on all records at once."""
+
+NOTHING = 1e5
+"""A strength of regularisation that leaves nothing but the constant."""
+
+Others = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class Search:
 
     priors: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0, 1000.0)
     lengths: tuple[int, ...] = (10, 100)
-    """Iterations of L-BFGS for small networks; epochs for large ones, in tenths."""
+    """Iterations of L-BFGS for small networks; epochs for large ones, in tenths. Logistic regression needs none."""
     folds: int = 5
     repeats: int = 3
     """How often small sites divide their records into folds anew: one division of 50 records says little."""
@@ -53,61 +67,195 @@ class Search:
 
 @dataclass(frozen=True)
 class Choice:
-    """What won, and its mean loss on the records left out."""
+    """What won, its mean loss on the records left out, and how much each loss on offer has in the result."""
 
     loss: int
     prior: float
     length: int
     held_out_loss: float
+    shares: tuple[float, ...]
 
 
-def fit(job: Job, role: str, losses: Sequence[Loss], start: Params, search: Search) -> tuple[Params, Choice]:
-    """Choose by cross-validation, then train on all records of `job`."""
+@dataclass(frozen=True)
+class Heard:
+    """What a loss reads, about all records: as it is, and as a fair judge hears it."""
+
+    raw: Others
+    fair: Others
+    clean: bool
+    """Whether the fair outputs hold nothing of the record that they are about."""
+
+
+def fit(
+    job: Job,
+    role: str,
+    losses: Sequence[Loss],
+    start: Params,
+    search: Search,
+    seen: Tensor | None = None,
+    echo: Echo | None = None,
+) -> tuple[Params, Choice]:
+    """Choose by cross-validation, then train on all records of `job`.
+
+    `losses[0]` is training alone, with which the others are compared. `seen` marks the records that the
+    models which losses read have learned from, and `echo` says how.
+    """
+    seen = torch.zeros(len(job.records), dtype=torch.bool) if seen is None else seen
+    heard = [_hear(job, loss, seen, echo) for loss in losses]
+    rows = torch.ones(len(job.records), dtype=torch.bool)
+    if not all(h.clean for h in heard) and int((~seen).sum()) >= FEW:
+        rows = ~seen
+    head = head_of(job.networks[role].module)
+    if head is not None and not job.records.targets.is_floating_point() and all(map(_under_known, losses)):
+        return _averaged(job, role, losses, heard, rows, search, head)
+    return _chosen(job, role, losses, heard, rows, start, search)
+
+
+def _averaged(
+    job: Job,
+    role: str,
+    losses: Sequence[Loss],
+    heard: Sequence[Heard],
+    rows: Tensor,
+    search: Search,
+    head: Head,
+) -> tuple[Params, Choice]:
+    """Logistic regression: the mean of the candidates, weighted by how near they are to the best one."""
+    features, labels = head.features(job.records.inputs.to(job.device)), job.records.targets.double().numpy()
+    priors = (*search.priors, NOTHING)
+    folds = [(a.numpy(), b.numpy()) for a, b in _folds(job.records, search, job.seed, thorough=True)]
+    table, tried = [], []
+    for number, loss in enumerate(losses):
+        under = _under(loss, heard[number].fair, len(labels))
+        sums, counts = np.zeros((len(priors), len(labels))), np.zeros(len(labels))
+        for fitted, left_out in folds:
+            counts[left_out] += 1
+            weights = None
+            for place in reversed(
+                range(len(priors))
+            ):  # the strongest is soonest found, and leads to the next
+                weights = newton(features[fitted], labels[fitted], priors[place], under[fitted], weights)
+                logits = features[left_out] @ weights + under[left_out]
+                sums[place, left_out] += np.logaddexp(0, logits) - labels[left_out] * logits
+        table += list(sums / np.maximum(counts, 1))
+        tried += [(number, prior) for prior in priors]
+    judged = np.array(table)[:, rows.numpy()]
+    shares = near_best(judged, [min(number, 1) for number, _ in tried])
+    mean, own = np.zeros(features.shape[1]), np.zeros(len(losses))
+    for share, (number, prior) in zip(shares, tried, strict=True):
+        if share > 0:
+            under = _under(losses[number], heard[number].raw, len(labels))
+            mean += share * newton(features, labels, prior, under)
+            own[number] += share
+    head.put(mean)
+    most = int(shares.argmax())
+    choice = Choice(tried[most][0], tried[most][1], 1, float(judged[most].mean()), tuple(own.tolist()))
+    return job.networks[role].params(), choice
+
+
+def near_best(judged: NDArray[np.float64], groups: Sequence[int]) -> Vector:
+    """How much each candidate counts, from its losses (candidates × records): 1 for the best, less for those behind it.
+
+    A candidate that is t standard errors of the paired difference behind counts exp(−t²/2): the one-standard-error rule
+    (Breiman et al. 1984), but smooth. With few records the least loss is often luck, and the mean of all that may be
+    best is a safer bet than any of them. Groups count alike, however many candidates they have.
+    """
+    means = judged.mean(1)
+    behind = judged - judged[means.argmin()]
+    doubt = behind.std(1) / max(1, judged.shape[1]) ** 0.5 + 1e-12
+    sizes = np.array([list(groups).count(g) for g in groups])
+    shares = np.exp(-0.5 * np.square(behind.mean(1) / doubt)) / sizes
+    shares[shares < 0.003 * shares.max()] = 0.0
+    return np.asarray(shares / shares.sum())
+
+
+def _chosen(
+    job: Job,
+    role: str,
+    losses: Sequence[Loss],
+    heard: Sequence[Heard],
+    rows: Tensor,
+    start: Params,
+    search: Search,
+) -> tuple[Params, Choice]:
+    """Any other network: one candidate wins. What reads a proxy must be better by more than one standard error."""
     small = job.networks[role].flat.numel() <= SMALL
     lengths = search.lengths if small else tuple(max(1, n // 10) for n in search.lengths)
     train = _converge if small else _descend
     priors = search.priors if small else search.priors[::2]
-    folds = _folds(job.records, search, job.seed)
-    winners = []
+    folds = _folds(job.records, search, job.seed, rows=rows)
+    judged_by = max(1, int(rows[torch.unique(torch.cat([b for _, b in folds]))].sum()))
+    winners: list[tuple[Choice, Tensor]] = []
     for number, loss in enumerate(losses):
-        tried: list[tuple[Choice, float]] = []
+        tried: list[tuple[Choice, Tensor]] = []
         for prior in priors:
             judged: list[list[Tensor]] = [[] for _ in lengths]
-            for rows, held_out in folds:
-                left_out = job.records.select(held_out)
+            for fitted, left_out in folds:
                 job.networks[role].load(start)
-                for n, _ in enumerate(train(job, role, loss, prior, lengths, job.records.select(rows))):
-                    judged[n].append(_judge(job, role, loss, left_out))
+                for n, _ in enumerate(train(job, role, loss, prior, lengths, fitted, heard[number].fair)):
+                    judged[n].append(_judge(job, role, loss, left_out[rows[left_out]], heard[number].fair))
             for length, found in zip(lengths, judged, strict=True):
                 values = torch.cat(found)
-                doubt = float(values.std() / len(job.records) ** 0.5) if len(values) > 1 else 0.0
-                tried.append((Choice(number, prior, length, float(values.mean())), doubt))
-        winners.append(_simplest(tried))
-    best = min(winners, key=lambda c: c.held_out_loss)
+                shares = tuple(float(n == number) for n in range(len(losses)))
+                tried.append((Choice(number, prior, length, float(values.mean()), shares), values))
+        winners.append(_simplest(tried, judged_by))
+    best = winners[0]
+    for rival in winners[1:]:
+        gained = winners[0][1] - rival[1]
+        doubt = float(gained.std() / judged_by**0.5) if len(gained) > 1 else 0.0
+        if float(gained.mean()) > doubt and rival[0].held_out_loss < best[0].held_out_loss:
+            best = rival
+    won = best[0]
     job.networks[role].load(start)
-    for _ in train(job, role, losses[best.loss], best.prior, (best.length,), job.records):
+    everything = torch.arange(len(job.records))
+    for _ in train(job, role, losses[won.loss], won.prior, (won.length,), everything, heard[won.loss].raw):
         pass
-    return job.networks[role].params(), best
+    return job.networks[role].params(), won
 
 
-def _simplest(tried: Sequence[tuple[Choice, float]]) -> Choice:
+def _simplest(tried: Sequence[tuple[Choice, Tensor]], records: int) -> tuple[Choice, Tensor]:
     """The strongest regularisation whose loss is within one standard error of the least (Breiman et al. 1984).
 
     With few records the least loss is often luck, and a weakly regularised winner a costly one.
     """
-    least, doubt = min(tried, key=lambda t: t[0].held_out_loss)
-    near = [c for c, _ in tried if c.held_out_loss <= least.held_out_loss + doubt]
-    return max(near, key=lambda c: (c.prior, -c.length))
+    least, values = min(tried, key=lambda t: t[0].held_out_loss)
+    doubt = float(values.std() / records**0.5) if len(values) > 1 else 0.0
+    near = [t for t in tried if t[0].held_out_loss <= least.held_out_loss + doubt]
+    return max(near, key=lambda t: (t[0].prior, -t[0].length))
+
+
+def _hear(job: Job, loss: Loss, seen: Tensor, echo: Echo | None) -> Heard:
+    """What the models that a loss reads say about all records."""
+    inputs = job.records.inputs
+    raw = {r: predict(job.networks[r].module, inputs.to(job.device)).cpu() for r in loss.reads}
+    fair, clean = dict(raw), not bool(seen.any()) or not raw
+    if not clean and echo is not None:
+        found = {
+            r: without_echo(job.networks[r].module, inputs, job.records.targets, seen, echo) for r in raw
+        }
+        clean = all(logits is not None for logits in found.values())
+        fair |= {r: torch.from_numpy(f)[:, None].to(raw[r]) for r, f in found.items() if f is not None}
+    return Heard(raw, fair, clean)
+
+
+def _under_known(loss: Loss) -> bool:
+    return isinstance(loss, Supervised | Stacked)
+
+
+def _under(loss: Loss, others: Others, records: int) -> Vector:
+    """What a network's own logits are added to."""
+    if isinstance(loss, Stacked):
+        return np.asarray(loss.weight.value * others[loss.under][:, 0].double().numpy())
+    return np.zeros(records)
 
 
 def _converge(
-    job: Job, role: str, loss: Loss, prior: float, lengths: Sequence[int], records: Records
+    job: Job, role: str, loss: Loss, prior: float, lengths: Sequence[int], rows: Tensor, heard: Others
 ) -> Iterator[None]:
     """L-BFGS on all records at once; yields after each of the lengths."""
-    network = job.networks[role]
+    network, records = job.networks[role], job.records.select(rows)
     inputs, targets = records.inputs.to(job.device), records.targets.to(job.device)
-    with torch.no_grad():
-        others = {r: predict(job.networks[r].module, inputs) for r in loss.reads}
+    others = {r: said[rows].to(job.device) for r, said in heard.items()}
     pulled = _pulled(network) * (prior / max(1, len(records)))
     network.module.train()
 
@@ -129,9 +277,10 @@ def _converge(
 
 
 def _descend(
-    job: Job, role: str, loss: Loss, prior: float, lengths: Sequence[int], records: Records
+    job: Job, role: str, loss: Loss, prior: float, lengths: Sequence[int], rows: Tensor, heard: Others
 ) -> Iterator[None]:
     """The study's own optimiser on shuffled batches; yields after each of the lengths."""
+    records = job.records.select(rows)
     optimiser = replace(job.optimisers[role], weight_decay=prior / max(1, len(records)))  # type: ignore[type-var]
     memory: dict[str, dict[str, dict[str, Tensor]]] = {}
     done = 0
@@ -150,32 +299,42 @@ def _pulled(network: Network) -> Tensor:
     return torch.cat([torch.full((p.numel(),), float(p.ndim > 1)) for p in shapes.values()]).to(network.flat)
 
 
-def _folds(records: Records, search: Search, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Rows to train on and rows to judge by; the records of a patient stay together."""
+def _folds(
+    records: Records, search: Search, seed: int, thorough: bool = False, rows: Tensor | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """Rows to train on and rows to judge by; the records of a patient stay together.
+
+    Where one split is enough and only some `rows` can be judged, these are the ones that are left out.
+    """
     units = records.units if records.units is not None else torch.arange(len(records))
     numbers = torch.unique(units, return_inverse=True)[1]
     count = int(numbers.max()) + 1 if len(numbers) else 0
     folds = max(2, min(search.folds, count))
     many = len(records) > ENOUGH
+    if many and not thorough and rows is not None and not bool(rows.all()):
+        return [((~rows).nonzero()[:, 0], rows.nonzero()[:, 0])]
     pairs = []
     for repeat in range(1 if many else search.repeats):
         fold = (torch.randperm(count, generator=generator(seed, "folds", repeat)) % folds)[numbers]
-        for k in range(1 if many else folds):
+        for k in range(1 if many and not thorough else folds):
             pairs.append(((fold != k).nonzero()[:, 0], (fold == k).nonzero()[:, 0]))
     return [(a, b) for a, b in pairs if len(a) and len(b)]
 
 
 @torch.no_grad()
-def _judge(job: Job, role: str, loss: Loss, records: Records) -> Tensor:
+def _judge(job: Job, role: str, loss: Loss, rows: Tensor, heard: Others) -> Tensor:
     """The loss of each record that was left out."""
-    inputs, targets = records.inputs.to(job.device), records.targets.to(job.device)
-    outputs = {r: predict(job.networks[r].module, inputs) for r in {role, *loss.reads}}
-    others: Mapping[str, Tensor] = {r: outputs[r] for r in loss.reads}
-    return loss(outputs[role], others, targets).double().cpu()
+    records = job.records.select(rows)
+    own = predict(job.networks[role].module, records.inputs.to(job.device)).cpu()
+    return loss(own, {r: said[rows] for r, said in heard.items()}, records.targets).double()
+
+
+LARGEST = 3.0
+"""A proxy that says too little, since its training was short, is believed up to so many times over."""
 
 
 def best_scale(outputs: Tensor, targets: Tensor) -> float:
-    """The factor, from 0 to 1.5, by which a model's outputs fit these records best, beside a free constant.
+    """The factor, from 0 to 3, by which a model's outputs fit these records best, beside a free constant.
 
     For logits this is one number of Platt's scaling (1999) for each class constant: how much of what the
     model says holds here. A useless model gets 0.
@@ -187,7 +346,7 @@ def best_scale(outputs: Tensor, targets: Tensor) -> float:
     if targets.is_floating_point():
         y = targets.double().reshape(n, -1)
         zc, yc = z - z.mean(0), y - y.mean(0)
-        return min(max(float((zc * yc).sum() / zc.square().sum().clamp_min(1e-12)), 0.0), 1.5)
+        return min(max(float((zc * yc).sum() / zc.square().sum().clamp_min(1e-12)), 0.0), LARGEST)
     if z.shape[1] == 1:
         z = torch.cat([torch.zeros_like(z), z], 1)
     logits, classes = z.numpy(), z.shape[1]
@@ -204,4 +363,4 @@ def best_scale(outputs: Tensor, targets: Tensor) -> float:
         return float(-(truth * logs).sum() / n + (away @ away) / n), gradient
 
     found = minimize(value, np.array([1.0, *[0.0] * classes]), jac=True, method="L-BFGS-B")
-    return min(max(float(found.x[0]), 0.0), 1.5)
+    return min(max(float(found.x[0]), 0.0), LARGEST)

@@ -18,19 +18,28 @@ from confrere.core.model import Architecture, Model
 from confrere.core.protocols import Fitted, Loss, Metrics, Objective, Predictor, loss_custody, read_by
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records, SiteData, Task
+from confrere.learning.balance import Shares, balance, counted, log_shares, released
+from confrere.learning.echo import Echo
 from confrere.learning.engine import Job, Trainer
 from confrere.learning.evaluate import loss_metrics, measure, predict
-from confrere.learning.nets import architecture
+from confrere.learning.nets import architecture, describe
 from confrere.learning.network import Network
-from confrere.learning.optimisers import Optimiser
+from confrere.learning.objectives import Stacked
+from confrere.learning.optimisers import SGD, Optimiser
 from confrere.learning.tuning import best_scale, fit
 from confrere.privacy import lint
 from confrere.privacy.accounting import Guarantee, epsilon
+from confrere.privacy.clipping import Flat
 from confrere.privacy.ledger import Budget, Ledger
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
 from confrere.runtime.said import Kept
 from confrere.study import Study
+
+PROFILE = "profile"
+"""The role of a proxy whose centre is being released; its steps add up plain sums."""
+
+SUMS = SGD(1.0)
 
 Memory = dict[str, dict[str, dict[str, Tensor]]]
 """Role → {"optimiser": …, "clipping": …}: what stays at the site from round to round."""
@@ -64,6 +73,7 @@ class Participant:
     _architectures: dict[str, Architecture] = field(default_factory=dict)
     _rules: dict[bool, Optimiser] = field(default_factory=dict)
     _safe: set[str] = field(default_factory=set)
+    _shares: Shares | None = None
 
     def __post_init__(self) -> None:
         for role in ("private", "proxy"):  # a network that cannot be built, or does not fit, is noticed here
@@ -91,7 +101,12 @@ class Participant:
         return self.data.declared
 
     def architecture(self, role: str) -> Architecture:
-        spec = self.study.models.of(self.name, role)
+        spec = self.study.models.of(self.name, "proxy" if role == PROFILE else role)
+        if role == PROFILE:
+            name, options = describe(spec) if isinstance(spec, str | dict) else ("", {})
+            if name != "centred-linear":
+                raise StudyError('only the proxy "centred-linear" has a centre to agree on')
+            spec = {"name": name, **options, "profiling": True}
         found = architecture(spec, self.task.inputs, outputs_of(self.task))
         self._architectures.setdefault(found.name, found)
         return found
@@ -127,6 +142,28 @@ class Participant:
             self._rules[protected] = self.study.training.rule(protected)
         return self._rules[protected]
 
+    def counted(self, loss: Loss, model: Model, noisy: bool) -> Loss:
+        """The loss with all classes counting alike, where the study wants that.
+
+        A private step may only know the class shares that its model brings, which were released before.
+        """
+        if not self.study.training.balanced or self.task.kind not in ("binary", "multiclass"):
+            return loss
+        shares = released(model) if noisy else self.shares()
+        return balance(loss, shares) if shares is not None else loss
+
+    def shares(self) -> Shares:
+        """How frequent each class is among the site's own records; PRIVATE."""
+        if self._shares is None:
+            self._shares = counted(self.own_records().targets, max(2, outputs_of(self.task)))
+        return self._shares
+
+    def own_mix(self, outputs: Tensor) -> Tensor:
+        """Outputs that hold for the site's own mix of classes."""
+        if not self.study.training.balanced or self.task.kind not in ("binary", "multiclass"):
+            return outputs
+        return outputs + log_shares(self.shares(), outputs.shape[1]).to(outputs)
+
     def own_records(self) -> Records:
         """Training and validation records together: what a site may use once nothing is held back for choosing."""
         parts = [r for r in (self.data.train, self.data.validation) if len(r)]
@@ -134,6 +171,15 @@ class Participant:
         if self.data.train.units is not None:  # patients keep their numbers over the parts
             units = torch.cat([r.units for r in parts if r.units is not None])
         return Records(torch.cat([r.inputs for r in parts]), torch.cat([r.targets for r in parts]), units)
+
+    def echo(self, ours: float) -> Echo:
+        """How a proxy has learned in which so much is ours: what the judge of it has to know."""
+        rule, clipping = self.rule(True), self.mechanism.clipping if self.mechanism else None
+        time = math.inf
+        if isinstance(rule, SGD):
+            time = rule.learning_rate * max(1, self.steps) * self.study.rounds / (1 - rule.momentum)
+        clip = clipping.norm if isinstance(clipping, Flat) else math.inf
+        return Echo(len(self.data.train) / ours, clip, time)
 
     def guarantee(self) -> Guarantee | None:
         """What was spent so far and whether it is proven; None if nothing was trained with noise."""
@@ -174,6 +220,8 @@ class Participant:
                 out[part] = None
                 continue
             said = {role: self.predicted(terms, records) for role, terms in predictors.items()}
+            if part != "common_test":  # which is as the study wants it; the other parts are as the site is
+                said = {role: self.own_mix(outputs) for role, outputs in said.items()}
             out[part] = {role: measure(outputs, records.targets) for role, outputs in said.items()}
             used = next(iter(predictors))  # the model that the site would use
             if part == "validation":
@@ -242,14 +290,18 @@ class SiteRound:
             batch_size=training.batch_size, epochs=1, steps=0,
             seed=derive(site.study.seed, site.name, "fit"), device=site.device,
         )  # fmt: skip
-        params, choice = fit(job, role, losses, models[role].params, training.search())
+        seen = torch.arange(len(job.records)) < len(site.data.train)
+        shares = [loss.ours for loss in losses if isinstance(loss, Stacked)]
+        echo = site.echo(max(shares)) if shares and max(shares) > 0 else None
+        alike = [site.counted(loss, models[role], noisy=False) for loss in losses]
+        params, choice = fit(job, role, alike, models[role].params, training.search(), seen, echo)
         model = Model(params, models[role].architecture, Custody.PRIVATE)
         data = {
             "role": role, "loss": type(losses[choice.loss]).__name__, "prior": choice.prior,
-            "length": choice.length, "held_out_loss": choice.held_out_loss,
+            "length": choice.length, "held_out_loss": choice.held_out_loss, "shares": list(choice.shares),
         }  # fmt: skip
         site.journal.add(Event("fitted", site.name, self._round, Custody.PRIVATE, data))
-        return Fitted(model, choice.loss)
+        return Fitted(model, choice.loss, choice.shares)
 
     async def train(
         self, objective: Objective, models: Mapping[str, Model], *, protect: Sequence[str] = ()
@@ -271,6 +323,9 @@ class SiteRound:
             noisy = []
         if not trained:
             return dict(models)
+        trained = {r: site.counted(loss, models[r], r in noisy) for r, loss in trained.items() if r != PROFILE} | {
+            r: loss for r, loss in trained.items() if r == PROFILE
+        }
         started = time.perf_counter()
         used = {*trained, *(r for loss in trained.values() for r in loss.reads)}
         networks = {r: site.network(r, models[r].architecture) for r in used}
@@ -284,7 +339,7 @@ class SiteRound:
             networks=networks,
             anchors={r: models[r].params for loss in trained.values() for r in read_by(loss)},
             mechanisms={r: site.mechanism for r in noisy if site.mechanism is not None},
-            optimisers={r: site.rule(r in noisy) for r in trained},
+            optimisers={r: SUMS if r == PROFILE else site.rule(r in noisy) for r in trained},
             memory={r: site.memory[slot] for r, slot in slots.items() if slot in site.memory},
             batch_size=study.training.batch_size,
             epochs=study.training.epochs,

@@ -23,6 +23,7 @@ class State:
     mass: Mass
     weight: Scalar
     """How much of the proxy's output is added to the private model's."""
+    sites: int = 1
 
 
 @strategy("proxyfl")
@@ -70,12 +71,14 @@ class ProxyFL:
         )  # fmt: skip
         mixed, mass, heard = await gossip(peers, state.proxy, models["proxy"], state.mass)
         weight = await stack_weight(site, mixed) if self.private == "stack" else public(0.0)
-        return State(models["private"], mixed, heard or state.received, mass, weight)
+        return State(models["private"], mixed, heard or state.received, mass, weight, len(peers.members))
 
     async def finish(self, state: State, site: Site) -> State:
         if self.private != "stack":
             return state
-        own, weight = await fit_on_top(site, state.proxy)
+        # mixing spreads the mass, so that what a site holds tells what all of them hold
+        ours = min(1.0, state.mass.start / max(state.mass.start, state.mass.held * state.sites))
+        own, weight = await fit_on_top(site, state.proxy, ours)
         return replace(state, private=own, weight=weight)
 
     def predictors(self, state: State) -> Mapping[str, Predictor]:
