@@ -15,12 +15,11 @@ from confrere.core.events import Event
 from confrere.core.params import Shapes
 from confrere.core.parcel import Parcel
 from confrere.node.diary import Mailroom
-from confrere.node.store import Store
+from confrere.node.store import LEAVING, Store
+from confrere.runtime.office import ANSWER, EXCHANGE, NEWS
 from confrere.transport import wire
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
 
-LEAVING = 2
-"""The phase of a parcel that says that its sender leaves for good, before the round in its number `leaves`."""
 LEAVING_SEQUENCE = 2**50
 """Such a parcel has a number that no exchange reaches."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
@@ -108,7 +107,7 @@ class Reception:
             text = f'a parcel of "{sender}" was refused and changed nothing: {error}'
             self._tell(Event("notice", self.me, data={"text": text, "sender": sender}))
             return Receipt(Outcome.REFUSED, str(error))
-        if parcel.phase < LEAVING and parcel.epoch < self._epoch():
+        if parcel.phase <= ANSWER and parcel.epoch < self._epoch():
             return Receipt(Outcome.REFUSED, "it was cancelled when the membership changed")
         if parcel.phase == LEAVING:
             await asyncio.to_thread(self._store.leaves, sender, int(parcel.scalar("leaves")), blob)
@@ -126,7 +125,7 @@ class Reception:
         if sender not in self.keys:
             raise BadParcel("its sender is not in the roster")
         wire.verify(parcel, self.keys[sender])
-        if parcel.phase > LEAVING or parcel.round >= self.rounds:
+        if parcel.phase not in (EXCHANGE, ANSWER, NEWS, LEAVING) or parcel.round >= self.rounds:
             raise BadParcel(
                 f"it is for round {parcel.round + 1}, phase {parcel.phase}, which this run has not"
             )

@@ -23,7 +23,7 @@ from confrere.core.custody import Custody
 from confrere.core.errors import CheckpointError, ConfrereError, CustodyError, PrivacyError
 from confrere.core.events import Event
 from confrere.core.protocols import Finishes, Strategy
-from confrere.node import result
+from confrere.node import result, roster
 from confrere.node.beginning import Beginning
 from confrere.node.couriers import Courier, Reception
 from confrere.node.diary import CapReached, Desk, Diary, Mailroom, RememberedSite, Worker, aside, durably
@@ -212,6 +212,7 @@ class Node:
             self.desk.clear()
             inside = RememberedSite(self.site, self.store, diary, self.room)
             state = await self.strategy.round(state, inside, self.office.round(number))
+            await self.desk.post()
         else:
             self.journal.add(Event("absent", self.me, number, data={"text": "could not be reached"}))
         if (number + 1) % self.study.evaluation.every == 0 or number + 1 == self.study.rounds:
@@ -253,6 +254,8 @@ class Node:
             await self._evaluate(self.state, self.study.rounds, fitted=True)
         elif not self.quality:
             await self._evaluate(self.state, self.done)
+        body = checkpoint.dumps(self._content(self.done, self.state, self.leaving))
+        await durably(self.room, self.store.close_round, self.done, body)
         await durably(self.room, self._save)
         text = f"finished: the model is in {self.setting.home / 'model'}"
         self.journal.add(Event("notice", self.me, data={"text": text, "finished": True}))
@@ -268,10 +271,15 @@ class Node:
 
     async def _settle(self, until_done: bool) -> None:
         """Stay for the peers: what they were promised is delivered, and what they send is taken in."""
+        told = False
         while True:
             owed = await asyncio.to_thread(self.store.owed)
             gone = self.me in await asyncio.to_thread(self.store.leaving)
             self._now("left" if gone else "finished", f"parcels wait for {', '.join(owed)}" if owed else "")
+            if not owed and not told:
+                told = True
+                text = "nothing is owed to any peer"
+                self.journal.add(Event("notice", self.me, data={"text": text, "settled": True}))
             if until_done and not owed:
                 return
             await asyncio.sleep(GLANCE)
@@ -323,8 +331,7 @@ class Node:
         for site in leaving.keys() - self.leaving.keys() - {self.me}:
             text = f"leaves for good before round {leaving[site] + 1}"
             self.journal.add(Event("left", site, done, data={"text": text}))
-        self.leaving = leaving
-        self.office.churn = self.churn
+        self._count_leaving(leaving)
 
     def _content(self, done: int, state: Any, leaving: Mapping[str, int]) -> dict[str, Any]:
         """A state is also where a new membership begins to count, so that a replayed round has the old one."""
@@ -348,12 +355,7 @@ class Node:
             )
         self.leaving = dict(found["leaving"]) if found else {}
         self.mailroom = self.reception.mailroom = Mailroom(self.store, self.desk, self.room)
-        gate = Gate(accept_unproven=self.accepts, site=self.me, on_event=self.journal.add)
-        self.office = Office(
-            self.me, self.setting.run, self.everybody, self.study.graph(), self.churn, gate, self.desk,
-            self.journal, patience=self.study.patience, mailbox=self.mailroom,
-            counter=lambda: self.ledger.counter,
-        )  # fmt: skip
+        self.office = self._office()
         if found is None:
             self.done = self.churn.join.get(self.me, 0)
             self.state = self.strategy.init(self.site.round(self.done))
@@ -368,6 +370,23 @@ class Node:
         if self.done != self.store.newest():
             text = f"the newest state is damaged; went back to round {self.done + 1} and replays it"
             self.journal.add(Event("notice", self.me, self.done, data={"text": text}))
+
+    def _office(self) -> Office:
+        gate = Gate(accept_unproven=self.accepts, site=self.me, on_event=self.journal.add)
+        return Office(
+            self.me, self.setting.run, self.everybody, self.study.graph(), self.churn, gate, self.desk,
+            self.journal, patience=self.study.patience, mailbox=self.mailroom,
+            counter=lambda: self.ledger.counter,
+        )  # fmt: skip
+
+    def _count_leaving(self, leaving: Mapping[str, int]) -> None:
+        """From here on these sites are no members after the rounds that they named."""
+        if dict(leaving) != self.leaving:
+            self.leaving, before = dict(leaving), self.office
+            self.office = self._office()
+            self.office.sequence.update(before.sequence)
+            self.office.counters.update(before.counters)
+            self.office.caught_up = before.caught_up
 
     # -- the owner's word -------------------------------------------------------------------------
 
@@ -389,11 +408,13 @@ class Node:
             self.interrupted.set()
         await durably(self.room, self.store.leaves, self.me, first)
         await durably(self.room, self.store.debit, farewells(self.setting, first))
+        if self.setting.farewell is not None:  # for the roster of those who stay
+            signed = roster.leave(roster.load_roster(self.setting.farewell), self.setting.identity)
+            roster.keep_signature(signed, self.setting.farewell)
         if self.me not in known:
             text = f"leaves for good before round {first + 1}: {why}"
             self.journal.add(Event("left", self.me, self.done, data={"text": text}))
-        self.leaving = {**self.leaving, self.me: first}
-        self.office.churn = self.churn
+        self._count_leaving({**self.leaving, self.me: first})
         self._wake()
 
     def _wake(self) -> None:

@@ -25,7 +25,7 @@ from confrere.learning.engine import Job, Trained, work
 from confrere.node.failpoints import reach
 from confrere.node.store import Debit, DiskFull, Store
 from confrere.runtime import checkpoint
-from confrere.runtime.mailbox import Mailbox, Slip
+from confrere.runtime.mailbox import NOBODY, Mailbox, Slip
 from confrere.runtime.participant import Participant
 from confrere.transport import wire
 
@@ -188,20 +188,26 @@ class Mailroom(Mailbox):
         return set(self._gone)
 
     async def take(
-        self, round: int, phase: int, epoch: int, expected: Iterable[Slip], patience: float | None
+        self,
+        round: int,
+        phase: int,
+        epoch: int,
+        expected: Iterable[Slip],
+        patience: float | None,
+        ended: Mapping[str, int] = NOBODY,
     ) -> Inbox:
         await self._desk.post()
-        call = self.diary.call()
-        before = await asyncio.to_thread(self._store.taken, round, call)
+        number, call = self.diary.round, self.diary.call()
+        before = await asyncio.to_thread(self._store.taken, number, call)
         if before is not None:
             parcels = [p for p in map(wire.decode, before[0]) if p.epoch == epoch]
             parcels.sort(key=lambda p: (p.round, p.phase, p.sender, p.sequence))
             return Inbox(tuple(parcels), tuple(before[1]["missing"]), round, phase)
         earlier = set(self._taken)
-        inbox = await super().take(round, phase, epoch, expected, patience)
+        inbox = await super().take(round, phase, epoch, expected, patience, ended)
         ids = [(sender, sequence) for sender, _, sequence in self._taken - earlier]
         facts = {"missing": list(inbox.missing)}
-        await durably(self._room, self._store.take, round, call, ids, facts)
+        await durably(self._room, self._store.take, number, call, ids, facts)
         for sender in inbox.missing:
             self.gone(sender, round)
         return inbox

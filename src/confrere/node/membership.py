@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from confrere.core.custody import public
 from confrere.core.parcel import Parcel
-from confrere.node.couriers import LEAVING, LEAVING_SEQUENCE
+from confrere.node.couriers import LEAVING_SEQUENCE
 from confrere.node.setting import Setting
-from confrere.node.store import Debit
+from confrere.node.store import LEAVING, Debit
 from confrere.runtime.churn import Churn
 from confrere.transport import wire
 

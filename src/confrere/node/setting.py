@@ -36,6 +36,10 @@ class Setting:
     doubt: str | None = None
     agreed: str = ""
     """The hash of the study as all have it."""
+    epoch: int = 0
+    """The epoch of the roster."""
+    farewell: Path | None = None
+    """The roster beside which a signed word that this site leaves is put."""
     listen: str | None = None
     metrics: int | None = None
     rehearsal: bool = False
@@ -92,6 +96,15 @@ def within(hours: list[int] | None, hour: int) -> bool:
         return True
     start, end = hours
     return start <= hour < end if start < end else hour >= start or hour < end
+
+
+def listening_address(stated: str, dialled: str | None) -> str | None:
+    """What to bind: what site.toml says, or the address that peers dial (a name: its port, on all interfaces)."""
+    if stated or dialled is None:
+        return stated or None
+    host, _, port = dialled.rpartition(":")
+    numeric = host.startswith("[") or all(part.isdigit() for part in host.split("."))
+    return dialled if numeric or host == "localhost" else f"0.0.0.0:{port}"
 
 
 def own_part(study: Study, me: str, config: SiteConfig) -> Study:

@@ -36,6 +36,8 @@ from confrere.node.failpoints import reach
 
 FORMAT = "confrere-node-1"
 WAITING, DELIVERED, CANCELLED = 0, 1, 2
+LEAVING = 255
+"""The phase of a parcel that says that its sender leaves for good; no exchange comes near it."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -155,7 +157,7 @@ class Store:
         reach("delivery-noted")
 
     def cancel(self, epoch: int) -> None:
-        """A new epoch of membership: what was not delivered in an earlier one never will be, but for farewells."""
+        """A new epoch of membership: exchanges that were not delivered in an earlier one never will be."""
         with self._writing() as database:
             database.execute(
                 "UPDATE outbox SET status = 2, body = NULL WHERE status = 0 AND epoch < ? AND phase < 2",
@@ -190,7 +192,7 @@ class Store:
 
     def heard(self) -> dict[str, int]:
         """The latest round that each peer has sent something in."""
-        return dict(self._rows("SELECT sender, max(round) FROM inbox WHERE phase < 2 GROUP BY sender"))
+        return dict(self._rows("SELECT sender, max(round) FROM inbox WHERE phase < 255 GROUP BY sender"))
 
     def take(self, round: int, call: int, ids: Sequence[tuple[str, int]], facts: Mapping[str, Any]) -> None:
         """These parcels were given to this call of this round; `facts` come back when it is replayed."""

@@ -1,0 +1,45 @@
+"""`confrere journal`: whether the record of what happened is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from confrere.cli.output import console, print_json
+from confrere.core.errors import StudyError
+from confrere.core.events import GENESIS, verified
+
+app = typer.Typer(no_args_is_help=True, help="The hash-chained journal of a run or a node.")
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command("verify")
+def verify(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A journal, or the folder of a run or a node.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Whether every line of a journal follows from the one before; an edited or removed one is named.
+
+    Example: `confrere journal verify node`
+    """
+    path = path / "journal.jsonl" if path.is_dir() else path
+    if not path.exists():
+        raise StudyError(f"{path}: no such journal")
+    heads = [head for _, head in verified(path)]
+    count, head = len(heads), heads[-1] if heads else GENESIS
+    if as_json:
+        print_json({"journal": str(path), "events": count, "head": head, "whole": True})
+        return
+    console.print(f"{path}: {count:,} events, all in place; the last has the hash {head}", markup=False)
+    console.print(
+        "Lines cut off at the end leave no trace in the file: compare this hash with one noted before.",
+        markup=False,
+    )

@@ -1,0 +1,36 @@
+"""`confrere predict`: a site's own model on a file of records, without its node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from confrere.cli.output import console, print_json
+from confrere.core.errors import StudyError
+from confrere.node.predict import SavedModel, predictions
+
+
+def predict(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="model.safetensors, or the folder it is in.")
+    ],
+    data: Annotated[Path, typer.Argument(metavar="DATA.csv", help="Records, in the columns of the schema.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="OUT.csv", help="Where the predictions go.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Predict a file of records with a site's model. Model and predictions stay in the building.
+
+    Example: `confrere predict node/model/model.safetensors patients.csv -o predictions.csv`
+    """
+    if out.exists() and out.resolve() == data.resolve():
+        raise StudyError(f"{out} is the file of records itself; choose another -o")
+    found = predictions(SavedModel(model), data)
+    found.to_csv(out, index=False, float_format="%.6g")
+    if as_json:
+        print_json({"out": str(out), "records": len(found), "columns": list(found.columns)})
+        return
+    console.print(
+        f"{len(found):,} predictions in {out}; they are about patients, keep them like records", markup=False
+    )

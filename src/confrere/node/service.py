@@ -1,0 +1,96 @@
+"""A node as a process: its files read, its owner listened to, its signals heeded."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from confrere.core.errors import StudyError
+from confrere.core.events import Event
+from confrere.node import metrics, roster
+from confrere.node.control import Control
+from confrere.node.daemon import Node
+from confrere.node.setting import (
+    Setting,
+    check_partners,
+    listening_address,
+    load_node_site,
+    load_study,
+    open_own,
+    own_part,
+)
+from confrere.node.status import status_of
+from confrere.study import load
+from confrere.transport.identity import load_identity
+
+
+def read_setting(study_path: Path, site_path: Path) -> Setting:
+    """What a node is started with. Everything that can be wrong with files goes wrong here."""
+    config = load_node_site(site_path)
+    identity = load_identity(Path(config.keys))
+    identity.check()
+    agreed = load(study_path).hash()
+    signed = roster.load_signed(Path(config.roster), agreed)
+    study = load_study(study_path, identity.name, signed.members)
+    check_partners(identity.name, signed.members, config.caps)
+    data, task, schema, doubt = open_own(study, identity.name, config)
+    return Setting(
+        study=own_part(study, identity.name, config), identity=identity, members=signed.members,
+        roster=signed.hash, epoch=signed.epoch, data=data, task=task, schema=schema, doubt=doubt,
+        home=Path(config.home), ledger=Path(config.ledger), agreed=agreed,
+        listen=listening_address(config.listen, identity.member.address), metrics=config.metrics,
+        caps=config.caps, farewell=Path(config.roster),
+    )  # fmt: skip
+
+
+async def serve(node: Node, until_done: bool = False) -> None:
+    """Run a node with its control socket and its metrics, until it is over or told to stop."""
+    life = asyncio.create_task(node.run(until_done))
+    loop = asyncio.get_running_loop()
+    for word in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(word, life.cancel)
+
+    async def answer(what: str) -> Mapping[str, Any]:
+        if what == "status":
+            return await asyncio.to_thread(status_of, node)
+        if what in ("pause", "resume"):
+            node.pause(what == "pause")
+            text = "paused: no new round begins; what is owed is delivered" if node.paused else "goes on"
+        elif what == "leave":
+            await node.leave()
+            text = "leaves for good; its peers are told, then the node can be stopped"
+        elif what == "stop":
+            loop.call_later(0.1, life.cancel)
+            text = "stops when what is being computed is done; started again, it goes on"
+        else:
+            raise StudyError(f"a node is told stop, pause, resume, leave or status, not «{what}»")
+        node.journal.add(Event("notice", node.me, node.done, data={"text": f"its owner said {what}"}))
+        return {"text": text}
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(Control(node.setting.home, answer))
+        if node.setting.metrics is not None:
+            server = await metrics.serve(node.setting.metrics, lambda: metrics.exposition(node))
+            stack.callback(server.close)
+        with suppress(asyncio.CancelledError):
+            await life
+
+
+def run_node(
+    study_path: Path,
+    site_path: Path,
+    *,
+    until_done: bool = False,
+    listeners: tuple[Callable[[Event], None], ...] = (),
+) -> None:
+    """`confrere node`: the noise is secure, whatever the files say."""
+    setting = read_setting(study_path, site_path)
+
+    async def begin() -> None:
+        await serve(Node(setting, listeners=listeners), until_done)
+
+    asyncio.run(begin())

@@ -1,0 +1,136 @@
+"""How a node stands: for its owner, in full; the numbers on its records never leave the site."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confrere.core.errors import CheckpointError, StudyError
+from confrere.core.events import Event, verified
+from confrere.runtime.results import privacy_of
+
+if TYPE_CHECKING:
+    from confrere.node.daemon import Node
+
+LATEST = 20
+"""Of how many rounds it is said who was missing."""
+
+
+def status_of(node: Node) -> dict[str, Any]:
+    """Everything that `confrere status` shows."""
+    links, store, events = node.links, node.store, node.journal.events
+    owed, heard, missed = store.owed(), store.heard(), missing(events)
+    reasons: Mapping[str, str] = getattr(links, "reasons", {})
+    peers = {
+        peer: {
+            "connected": peer in links.connected,
+            "last_contact": links.last_contact.get(peer),
+            "heard_in_round": heard[peer] + 1 if peer in heard else None,
+            "parcels_waiting": owed.get(peer, 0),
+            "missing_in_rounds": missed.get(peer, []),
+            "reason": "" if peer in links.connected else reasons.get(peer, ""),
+        }
+        for peer in node.others
+    }
+    return {
+        "site": node.me,
+        "study": {"name": node.study.name, "hash": node.setting.agreed},
+        "doing": node.doing,
+        "reason": node.reason,
+        "rehearsal": node.setting.rehearsal,
+        "round": node.done,
+        "rounds": node.study.rounds,
+        "peers": peers,
+        "left": {site: number + 1 for site, number in store.leaving().items()},
+        "privacy": _privacy(node),
+        "bytes": {
+            "in_parcels": store.bytes_out(),
+            "sent": sum(links.bytes_sent.values()),
+            "received": sum(links.bytes_received.values()),
+        },
+        "quality_private": (node.quality.get("test") or {}).get(node.strategy.deploys[0], {}),
+        "since": node.began,
+    }
+
+
+def _privacy(node: Node) -> dict[str, Any] | None:
+    spent = last_charge(node.journal.events)
+    if spent is None:
+        return None
+    site, rounds = node.site, None
+    if site.budget is not None and site.mechanism is not None:
+        rounds = node.ledger.remaining(site.budget, site.mechanism.charge(1)) // max(1, site.steps)
+    note = "seeded noise: not private" if node.setting.rehearsal else ""
+    return {**spent, "rounds_left": rounds, "training_ended": site.spent, "note": note}
+
+
+def last_charge(events: Sequence[Event]) -> dict[str, Any] | None:
+    return privacy_of(next((e.data for e in reversed(events) if e.kind == "charged"), None))
+
+
+def missing(events: Sequence[Event]) -> dict[str, list[int]]:
+    """For each peer, the latest rounds (counted from 1) in which it was expected and did not send in time."""
+    found: dict[str, list[int]] = {}
+    for event in events:
+        if event.kind == "missing" and event.round is not None:
+            for sender in event.data["senders"]:
+                rounds = found.setdefault(str(sender), [])
+                if not rounds or rounds[-1] != event.round + 1:
+                    rounds.append(event.round + 1)
+    return {peer: rounds[-LATEST:] for peer, rounds in found.items()}
+
+
+def resting_status(home: Path) -> dict[str, Any]:
+    """What the files of a node say that is not at work."""
+    if not (home / "node.sqlite").exists():
+        raise StudyError(f"{home}: no node has worked here; its folder is `home` in site.toml")
+    try:
+        with closing(sqlite3.connect(f"file:{home / 'node.sqlite'}?mode=ro", uri=True)) as database:
+            facts = dict(database.execute("SELECT key, value FROM facts"))
+            done = database.execute("SELECT coalesce(max(done), 0) FROM states").fetchone()[0]
+            owed = dict(
+                database.execute("SELECT receiver, count(*) FROM outbox WHERE status = 0 GROUP BY receiver")
+            )
+        events = [event for event, _ in verified(home / "journal.jsonl")]
+    except (sqlite3.Error, OSError) as error:
+        raise CheckpointError(f"{home}: the node's files cannot be read ({error})") from None
+    start = next((e.data for e in events if e.kind == "run-started"), {})
+    missed = missing(events)
+    others = [m for m in start.get("members", []) if m != facts.get("site")]
+    return {
+        "site": facts.get("site"),
+        "study": {"name": start.get("name"), "hash": start.get("study")},
+        "doing": "not running",
+        "reason": "finished" if facts.get("finished") == "yes" else "",
+        "rehearsal": bool(start.get("rehearsal")),
+        "round": done,
+        "rounds": start.get("rounds"),
+        "peers": {
+            p: {
+                "connected": False, "last_contact": None, "parcels_waiting": owed.get(p, 0),
+                "missing_in_rounds": missed.get(p, []), "reason": "",
+            }
+            for p in others
+        },
+        "left": {},
+        "privacy": last_charge(events),
+        "bytes": {},
+        "quality_private": {},
+        "since": None,
+    }  # fmt: skip
+
+
+def ago(moment: float | None) -> str:
+    """How long ago, in words."""
+    if moment is None:
+        return "never"
+    seconds = max(0, int(time.time() - moment))
+    for size, word in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            count = seconds // size
+            return f"{count} {word}{'s' if count > 1 else ''} ago"
+    return f"{seconds} seconds ago" if seconds > 1 else "now"
