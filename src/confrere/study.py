@@ -96,6 +96,8 @@ class Training:
     batch_size: int = 64
     epochs: int = 1
     protected: dict[str, Any] = field(default_factory=dict)
+    balanced: bool = False
+    """Whether all classes count alike, however many records each has: see learning/balance.py."""
     tune: bool = True
     """Whether a site's own model is in the end trained anew, regularised by cross-validation."""
     tune_priors: tuple[float, ...] = Search.priors
@@ -175,6 +177,10 @@ class Data:
     file: str | None = None
     label: str = ""
     """Without a schema: the column to predict. The schema is then drawn from the records: rehearsals only."""
+    classes: tuple[str, ...] = ()
+    """For arrays: what the classes 0, 1, 2 … are called. Without it they are counted in the records of all sites."""
+    features: str = ""
+    """For pictures: "gradients" puts fixed features in their place, in which no record had a say."""
     split: Split = field(default_factory=Split)
     one_class: Literal["refuse", "allow"] = "refuse"
 

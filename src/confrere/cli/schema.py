@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from confrere.core.errors import StudyError
@@ -74,10 +75,10 @@ def draft_command(
         out.write_text(text, encoding="utf-8")
     screen = Console(stderr=True, highlight=False)
     for warning in proposal.warnings:
-        screen.print(f"[yellow]To decide:[/] {warning}")
+        screen.print(f"[yellow]To decide:[/] {escape(warning)}")
     if proposal.schema.unconfirmed:
-        count = len(proposal.schema.unconfirmed)
-        screen.print(f"[yellow]PRIVATE:[/] {count} entries were drawn from your records; look at them first.")
+        drawn = ", ".join(proposal.schema.unconfirmed)
+        screen.print(f"[yellow]PRIVATE:[/] drawn from your records, look at it first: {escape(drawn)}")
 
 
 @app.command("check")
@@ -130,22 +131,22 @@ def read_schema(path: Path) -> Schema:
 
 
 def _show(report: Report) -> None:
-    table = Table(title=report.name, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=escape(report.name), title_justify="left", box=None, pad_edge=False)
     for heading in ("column", "", "what was found"):
         table.add_column(heading, overflow="fold")
     for finding in report.findings:
-        table.add_row(finding.column, STATES[finding.state], finding.sentence)
+        table.add_row(escape(finding.column), STATES[finding.state], escape(finding.sentence))
     screen = Console(highlight=False)
     screen.print(table)
-    screen.print(f"[bold]{report.summary}[/]\n")
+    screen.print(f"[bold]{escape(report.summary)}[/]\n")
 
 
 def _show_together(schema: Schema, reports: list[Report]) -> None:
     table = Table(title="All files", title_justify="left", box=None, pad_edge=False)
     table.add_column("column")
     for report in reports:
-        table.add_column(report.name)
+        table.add_column(escape(report.name))
     for column in schema.columns:
         states = [next((f.state for f in r.findings if f.column == column.name), "missing") for r in reports]
-        table.add_row(column.name, *(STATES[s] for s in states))
+        table.add_row(escape(column.name), *(STATES[s] for s in states))
     Console(highlight=False).print(table)

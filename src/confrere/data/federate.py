@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from confrere.core.errors import DataError, StudyError
 from confrere.data.derive import missing_sources
@@ -17,8 +16,7 @@ from confrere.data.encode import encode_table, translate, written_names
 from confrere.data.labels import task_of
 from confrere.data.origin import origin_of, some
 from confrere.data.partition import FRACTIONS, Fractions, split_indices
-from confrere.data.partition import split as cut
-from confrere.data.records import Card, Federation, Handling, Records, SiteData, Task
+from confrere.data.records import Card, Federation, Handling, Records, SiteData
 from confrere.data.schema import Schema
 from confrere.data.streaming import encode_stream, select_mapped
 from confrere.data.tables import LIMIT, read
@@ -208,38 +206,3 @@ def common(
         raise DataError("no column of the schema is at all sites; there is nothing to train on together")
     ordered = [c.name for c in schema.columns if c.name in dropped]
     return replace(schema.without(dropped), missing_columns="impute"), ordered, absent
-
-
-def of_arrays(
-    arrays: Mapping[str, tuple[Any, Any]],
-    task: Task | None = None,
-    *,
-    name: str = "own arrays",
-    seed: int = 0,
-    split: Fractions = FRACTIONS,
-    classes: tuple[str, ...] = (),
-) -> Federation:
-    """Inputs and targets that are already numbers: NumPy arrays or tensors, by site."""
-    sites: dict[str, SiteData] = {}
-    highest = 1
-    for site, (inputs, targets) in arrays.items():
-        x = torch.as_tensor(inputs, dtype=torch.float32)
-        y = torch.as_tensor(targets)
-        y = y.to(torch.float32) if y.is_floating_point() else y.to(torch.int64)
-        if not bool(torch.isfinite(x).all()):
-            raise DataError(f"site {site}: the inputs hold NaN or infinity; impute them, or use a schema")
-        records = Records(x, y)
-        highest = max(highest, int(y.max())) if y.dtype == torch.int64 and len(y) else highest
-        parts = cut(records, seed, split)
-        sites[site] = SiteData(site, parts.train, parts.validation, parts.test)
-    if not sites:
-        raise StudyError("there are no sites")
-    if task is None:
-        first = next(iter(sites.values())).train
-        shape = tuple(first.inputs.shape[1:])
-        if first.targets.is_floating_point():
-            task = Task("regression", (), shape)
-        else:
-            names = classes or tuple(str(i) for i in range(highest + 1))
-            task = Task("binary" if len(names) == 2 else "multiclass", names, shape)
-    return Federation(name, task, sites)

@@ -7,17 +7,16 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 
-from confrere.core.errors import DataError, StudyError
+from confrere.core.errors import StudyError
 from confrere.core.seeds import derive
+from confrere.data.arrays import of_arrays, task_of_arrays
 from confrere.data.bundled import federation
+from confrere.data.features import with_features
 from confrere.data.federate import REHEARSAL, of_files
 from confrere.data.federate import Source as Origin
-from confrere.data.partition import split
-from confrere.data.records import Federation, Records, SiteData, Task
+from confrere.data.records import Federation, SiteData
 from confrere.study import SiteConfig, Study, schema_of
 
 Source = SiteData | pd.DataFrame | tuple[Any, Any] | tuple[Any, Any, Any] | str | Path | Origin
@@ -48,7 +47,8 @@ def open_sites(study: Study, sites: Mapping[str, Source] | Federation | None = N
         )
     declared = {n: e.declared for n, e in study.sites.items() if e.declared}
     updated = {n: replace(s, declared=declared.get(n, s.declared)) for n, s in found.sites.items()}
-    return replace(found, sites=dict(sorted(updated.items())))
+    found = replace(found, sites=dict(sorted(updated.items())))
+    return with_features(found, study.data.features) if study.data.features else found
 
 
 def _origin(name: str, entry: SiteConfig) -> Origin:
@@ -77,61 +77,26 @@ def _given(
             raise StudyError(f"a site is called {name!r}; a name has 1 to 128 characters that can be printed")
     if all(isinstance(s, SiteData) for s in sites.values()):
         ready = {str(n): replace(s, name=str(n)) for n, s in sites.items() if isinstance(s, SiteData)}
-        return Federation(study.name, _task_of_arrays(ready), ready)
+        return Federation(study.name, task_of_arrays(ready, study.data.classes), ready)
     if all(isinstance(s, tuple) for s in sites.values()):
-        cut = {str(n): _arrays(str(n), s, seed, fractions) for n, s in sites.items() if isinstance(s, tuple)}
-        return Federation(study.name, _task_of_arrays(cut), cut)
+        arrays = {str(n): s for n, s in sites.items() if isinstance(s, tuple)}
+        return of_arrays(arrays, name=study.name, seed=seed, split=fractions, classes=study.data.classes)
     for name, source in sites.items():
         if not isinstance(source, str | Path | pd.DataFrame | Origin):
             raise StudyError(
                 f'site "{name}": its records are a {type(source).__name__}; give all sites as (inputs, targets)'
                 " arrays, as DataFrames, as files, or as SiteData"
             )
+    if study.data.classes:
+        raise StudyError(
+            "data.classes is for arrays; with tables the classes are in the schema: schema.label.classes"
+        )
     schema = schema_of(study)
     tables = {str(n): s for n, s in sites.items() if isinstance(s, str | Path | pd.DataFrame | Origin)}
     allowed = study.data.one_class == "allow"
     return of_files(
         tables, schema, name=study.name, seed=seed, split=fractions, one_class=allowed, label=study.data.label
     )
-
-
-def _arrays(name: str, source: tuple[Any, ...], seed: int, fractions: tuple[float, float, float]) -> SiteData:
-    inputs = torch.as_tensor(np.asarray(source[0]), dtype=torch.float32)
-    raw = np.asarray(source[1])
-    if raw.dtype.kind in "biu":
-        targets = torch.as_tensor(raw.astype(np.int64))
-        if len(targets) and int(targets.min()) < 0:
-            raise DataError(f'site "{name}": classes are numbered 0, 1, 2 …; there is a negative one')
-    elif raw.dtype.kind == "f":
-        targets = torch.as_tensor(raw.astype(np.float32))
-        if not bool(targets.isfinite().all()):
-            raise DataError(f'site "{name}": there are NaN or infinite targets')
-    else:
-        raise DataError(f'site "{name}": targets are class numbers or floating-point values, not {raw.dtype}')
-    units = None
-    if len(source) > 2 and source[2] is not None:
-        patients = pd.Series(np.asarray(source[2]))
-        if patients.isna().any():
-            raise DataError(f'site "{name}": {int(patients.isna().sum())} records have no patient id')
-        units = torch.as_tensor(pd.factorize(patients)[0])
-    if len(inputs) == 0:
-        raise DataError(f'site "{name}" has no records; leave it out or give it some')
-    parts = split(Records(inputs, targets, units), derive(seed, name), fractions)
-    return SiteData(name, parts.train, parts.validation, parts.test)
-
-
-def _task_of_arrays(sites: Mapping[str, SiteData]) -> Task:
-    first = next(iter(sites.values())).train
-    shape = tuple(first.inputs.shape[1:])
-    if first.targets.is_floating_point():
-        many = first.targets.ndim == 2 and first.targets.shape[1] > 1
-        labels = tuple(str(i) for i in range(first.targets.shape[1])) if many else ("value",)
-        return Task("multilabel" if many else "regression", labels, shape)
-    most = max(
-        int(r.targets.max()) for s in sites.values() for r in (s.train, s.validation, s.test) if len(r)
-    )
-    classes = tuple(str(i) for i in range(max(2, most + 1)))
-    return Task("binary" if len(classes) == 2 else "multiclass", classes, shape)
 
 
 def doubt_about(federation: Federation) -> str | None:
