@@ -54,7 +54,7 @@ def _site(name: str, source: Sequence[Any], seed: int, fractions: Fractions) -> 
         raise DataError(f'site "{name}" has no records; leave it out or give it some')
     if not bool(inputs.isfinite().all()):
         raise DataError(
-            f'site "{name}": the inputs hold NaN or infinity; impute them, or use a table with a schema'
+            f'site "{name}": the inputs hold NaN or infinite values; encode missing values first'
         )
     parts = split(Records(inputs, targets, units), derive(seed, name), fractions)
     return SiteData(name, parts.train, parts.validation, parts.test)

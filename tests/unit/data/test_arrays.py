@@ -58,7 +58,7 @@ def test_arrays_that_cannot_be_learned_from_are_refused() -> None:
         ((inputs, targets - 1), "negative"),
         ((inputs, np.full(40, np.nan)), "NaN"),
         ((inputs, np.array(["x"] * 40)), "class numbers"),
-        ((inputs * np.inf, targets), "infinity"),
+        ((inputs * np.inf, targets), "infinite"),
         ((inputs[:0], targets[:0]), "no records"),
         ((inputs, targets, np.array([None] * 40, dtype=object)), "no patient id"),
     ):
