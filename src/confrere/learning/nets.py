@@ -112,6 +112,51 @@ def cnn2(shape: Sequence[int], outputs: int) -> nn.Module:
     )  # fmt: skip
 
 
+class Centred(nn.Module):
+    """Linear regression on records that are moved to a common centre and scaled to norm 1.
+
+    Most of a record's norm is what all records share, and a private step has to clip and drown the rest with it.
+    So the sites first agree, under the same privacy, on a `mean` and on the class `shares`: with `profiling` these
+    two are trained and the `head` rests; otherwise the head is trained and they rest. Both forms have the same
+    weights under the same names, so one parcel carries either. The mean counts in multiples of the shares' sum,
+    so that whatever scales both (clipping, mixing, a learning rate) cancels.
+    """
+
+    STEADY = 0.3
+    """The constant input for each class's constant: small, so that it takes little of a record's norm."""
+
+    def __init__(self, inputs: int, outputs: int, unit: bool, profiling: bool) -> None:
+        super().__init__()
+        self.unit, self.profiling, self.outputs = unit, profiling, outputs
+        self.mean = nn.Linear(inputs, 1, bias=False)
+        self.shares = nn.Linear(1, max(2, outputs), bias=False)
+        self.head = nn.Linear(inputs + 1, outputs, bias=False)
+        with torch.no_grad():
+            for weight in self.parameters():
+                weight.zero_()
+        for part in (self.mean, self.shares):
+            part.requires_grad_(profiling)
+        self.head.requires_grad_(not profiling)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        if self.profiling:
+            return torch.cat([self.mean(x), self.shares(x.new_ones(len(x), 1))], 1)
+        total = self.shares.weight.sum()
+        x = x - torch.where(total > 0, self.mean.weight / total.clamp_min(1e-9), 0.0)
+        if self.unit:
+            x = x / x.norm(dim=1, keepdim=True).clamp_min(1e-6)
+        return self.head(torch.cat([x, x.new_full((len(x), 1), self.STEADY)], 1))  # type: ignore[no-any-return]
+
+
+@network("centred-linear")
+def centred_linear(
+    shape: Sequence[int], outputs: int, unit: bool = True, profiling: bool = False
+) -> nn.Module:
+    """Linear regression around a centre on which the sites agree privately: the proxy for features of pictures."""
+    return Centred(_flat(shape), outputs, unit, profiling)
+
+
 class Recurrent(nn.Module):
     """An LSTM over tokens or over a time series; the last hidden state is classified."""
 
