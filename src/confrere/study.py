@@ -43,6 +43,10 @@ Named = str | dict[str, Any]
 
 MOST_ROUNDS = 1_000_000
 
+PROXY_TIME, PROXY_MOMENTUM = 200.0, 0.5
+"""How far private training goes where a study does not say: the sum of its steps. Noise in the weights grows with it
+and does not depend on how many steps it is made of."""
+
 NetworkSpec = Any
 """A network: a name, a table with `name` and options, or (in Python) a function that returns a module."""
 
@@ -87,7 +91,11 @@ class Models:
 @with_config(STRICT)
 @dataclass(frozen=True)
 class Training:
-    """Local training. `protected` overrides the optimiser for models trained under privacy."""
+    """Local training. `protected` overrides the optimiser for models trained under privacy.
+
+    Where a study states neither, these are trained by gradient descent whose steps add up to `PROXY_TIME` over
+    all rounds: long enough to learn, short enough for the noise (docs/decisions/0005-do-no-harm.md).
+    """
 
     optimiser: str = "adam"
     learning_rate: float = 0.01
@@ -106,7 +114,18 @@ class Training:
     def search(self) -> Search:
         return Search(self.tune_priors, self.tune_lengths)
 
-    def rule(self, protected: bool) -> Optimiser:
+    @property
+    def states_steps(self) -> bool:
+        """Whether the study says how models are to be trained."""
+        plain = Training()
+        keys = ("optimiser", "learning_rate", "momentum", "weight_decay", "protected")
+        return any(getattr(self, k) != getattr(plain, k) for k in keys)
+
+    def rule(self, protected: bool, steps: int = 1) -> Optimiser:
+        """The optimiser; `steps` are those of all rounds together."""
+        if protected and not self.states_steps:
+            pace = PROXY_TIME * (1 - PROXY_MOMENTUM) / max(1, steps)
+            return optimiser("sgd", learning_rate=pace, momentum=PROXY_MOMENTUM)
         options: dict[str, Any] = {
             "optimiser": self.optimiser,
             "learning_rate": self.learning_rate,

@@ -10,14 +10,17 @@ import typer
 from confrere.cli.output import command_line, console, print_json, run_folder
 from confrere.core.errors import StudyError
 from confrere.observe.progress import progress
+from confrere.observe.studies import studies_table
 from confrere.observe.tables import comparison_table
-from confrere.runtime.compare import ALONE
+from confrere.runtime.compare import ALONE, POOLED
 from confrere.runtime.compare import compare as compare_study
 from confrere.study import load
 
 
 def compare(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study to compare on.")],
+    study: Annotated[
+        list[Path], typer.Argument(metavar="STUDY.toml…", help="The study, or studies, to compare on.")
+    ],
     strategies: Annotated[
         str | None, typer.Option(help="Comma-separated strategies or [variants]; «local» always takes part.")
     ] = None,
@@ -29,26 +32,44 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the runs.", show_default="runs/<name>-<time>")
     ] = None,
+    pooled: Annotated[
+        bool, typer.Option(help="Also train on all records pooled, without noise: how much there is to gain.")
+    ] = True,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Compare ways to collaborate over several seeds, beside training alone without noise.
+    """Compare ways to collaborate over several seeds, beside training alone without noise and all records pooled.
 
-    Example: `confrere compare studies/quickstart.toml --strategies proxyfl,fedavg,pooled --seeds 5`
+    Several studies give one table with a line for each.
+
+    Example: `confrere compare studies/quickstart.toml --strategies proxyfl,fedavg --seeds 5`
     """
     if seeds < 1:
         raise StudyError(f"--seeds is {seeds}; a comparison needs at least one")
-    found = load(study, change or [])
-    names = [n.strip() for n in strategies.split(",") if n.strip()] if strategies else [found.strategy_name]
-    total = found.rounds * seeds * len({ALONE, *names})
-    with progress(total, f"Comparing {', '.join(names)}") as listener:
-        result = compare_study(
-            found, names, range(found.seed, found.seed + seeds),
-            out=run_folder(found.name, out), device=device, listeners=(listener,), command=command_line(),
-        )  # fmt: skip
-    path = result.report()
+    found = [
+        load(path, change or []) for path in study
+    ]  # a mistake in the last is told before the first is run
+    results = []
+    for number, one in enumerate(found):
+        names = [n.strip() for n in strategies.split(",") if n.strip()] if strategies else [one.strategy_name]
+        total = one.rounds * seeds * len({ALONE, *names, *([POOLED] if pooled else [])})
+        label = f"{one.name}: comparing {', '.join(names)}"
+        place = run_folder(
+            one.name, out if out is None or len(found) == 1 else out / f"{number:02d}-{one.name}"
+        )
+        with progress(total, label) as listener:
+            result = compare_study(
+                one, names, range(one.seed, one.seed + seeds), out=place,
+                device=device, listeners=(listener,), command=command_line(), pooled=pooled,
+            )  # fmt: skip
+        results.append((one.name, result.result, result.report()))
     if as_json:
-        print_json(result.result)
+        several = {"studies": [{"name": name, **result} for name, result, _ in results]}
+        print_json(several if len(results) > 1 else results[0][1])
         return
-    console.print(comparison_table(result.result))
-    console.print(f"Report: {path}")
+    if len(results) > 1:
+        console.print(studies_table({name: result for name, result, _ in results}))
+    else:
+        console.print(comparison_table(results[0][1]))
+    for _, _, path in results:
+        console.print(f"Report: {path}", soft_wrap=True)

@@ -33,6 +33,8 @@ class Measured:
     mean: float
     std: float | None = None
     values: tuple[float | None, ...] = ()
+    interval: tuple[float, float] | None = None
+    """95 %, by the paired bootstrap over test records and seeds, where it was made."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class StrategyResult:
     gains: Mapping[str, Measured] = field(default_factory=dict)
     by_columns: Mapping[str, Group] = field(default_factory=dict)
     """«complete» and «lacking», where there are sites of both kinds."""
+    common: Group | None = None
+    """On the common test records, where the study has them."""
 
     @property
     def bytes_sent(self) -> int | None:
@@ -250,6 +254,15 @@ def _strategy(name: str, row: Mapping[str, Json]) -> StrategyResult:
         row.get("seconds"),
         _measures(row.get("gain_over_alone")),
         _groups(row.get("by_columns")),
+        _common(row.get("common")),
+    )
+
+
+def _common(row: Mapping[str, Json] | None) -> Group | None:
+    if not row:
+        return None
+    return Group(
+        tuple(row.get("sites") or ()), _measures(row.get("mean")), _measures(row.get("gain_over_alone"))
     )
 
 
@@ -286,7 +299,9 @@ def _measures(row: Mapping[str, Json] | None) -> dict[str, Measured]:
 def _measured(value: Json) -> Measured | None:
     if isinstance(value, Mapping):
         mean, values = _finite(value.get("mean")), tuple(_finite(v) for v in value.get("values") or ())
-        return None if mean is None else Measured(mean, _finite(value.get("std")), values)
+        ends = tuple(e for v in value.get("interval") or () if (e := _finite(v)) is not None)
+        interval = (ends[0], ends[1]) if len(ends) == 2 else None
+        return None if mean is None else Measured(mean, _finite(value.get("std")), values, interval)
     number = _finite(value)
     return None if number is None else Measured(number, None, (number,))
 

@@ -22,7 +22,7 @@ from confrere.observe.results import (
     in_order,
     run_of,
 )
-from confrere.observe.verdict import Gain, gap_closed, mean_gain, site_gain
+from confrere.observe.verdict import Gain, gain, gap_closed, mean_gain, not_worth_it, site_gain
 
 WIDE = 120
 STYLES = {"better": "green", "worse": "red", "no clear difference": "dim", "one seed only": "dim"}
@@ -90,7 +90,14 @@ class _ComparisonTable:
         if comparison.together is not None:
             for line in _privacy_lines(list(comparison.together.sites.values())):
                 yield Text(line)
-        for line in (*_gap_lines(comparison), _footnote(comparison), *comparison.notes):
+        if not_worth_it(comparison):
+            yield Text(words.NOT_WORTH_IT, style="bold")
+        for line in (
+            *_common_lines(comparison),
+            *_gap_lines(comparison),
+            _footnote(comparison),
+            *comparison.notes,
+        ):
             yield Text(line)
 
 
@@ -191,6 +198,24 @@ def _privacy_lines(sites: list[SiteResult]) -> list[str]:
     return [f"Privacy spent at {words.listing(names, 4)}: {text}" for text, names in said.items()]
 
 
+def _common_lines(comparison: Comparison) -> list[str]:
+    """The same on the common test records, by accuracy where there is one: they are balanced."""
+    together, alone = comparison.together, comparison.alone
+    if together is None or alone is None or together.common is None or alone.common is None:
+        return []
+    lines = []
+    for name in [m for m in ("accuracy", "auc", "rmse") if m in together.common.gains][:2]:
+        stated = together.common.gains[name]
+        gained = gain((v for v in stated.values if v is not None), stated.interval)
+        if gained is not None:
+            lines.append(
+                f"On the common test records, mean {words.metric(name).label} over sites: alone "
+                f"{words.measured(name, alone.common.mean.get(name))}, together "
+                f"{words.measured(name, together.common.mean.get(name))}: {words.gained(name, gained)}."
+            )
+    return lines
+
+
 def _gap_lines(comparison: Comparison) -> list[str]:
     name = comparison.headline
     closed = gap_closed(comparison, name) if name else None
@@ -210,7 +235,7 @@ def _footnote(comparison: Comparison) -> str:
         return "One seed, so no spread and no verdict: run more seeds."
     return (
         f"± is one standard deviation over {len(comparison.seeds)} seeds; the word is judged in pairs, "
-        "seed by seed (95 % interval)."
+        "record by record and seed by seed (95 % interval)."
     )
 
 

@@ -1,4 +1,4 @@
-"""Is together better than alone? Judged in pairs, seed by seed, against how much the pairs differ."""
+"""Is together better than alone? Judged in pairs: record by record where that was measured, else seed by seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ LOWER_IS_BETTER = frozenset({"log_loss", "rmse"})
 class Gain:
     """How much better together is than alone: positive is better, whatever the measure.
 
-    `low` to `high` is the 95 % interval of the mean (Student's t over the pairs); one pair has none.
+    `low` to `high` is its 95 % interval: of the paired bootstrap over test records and seeds where the comparison
+    states it, else Student's t over the seeds. One seed has none: it cannot tell a gain from luck.
     """
 
     mean: float
@@ -49,8 +50,8 @@ class GapClosed:
     share_std: float | None
 
 
-def gain(differences: Iterable[float]) -> Gain | None:
-    """The mean of paired differences with its 95 % interval; None without a pair."""
+def gain(differences: Iterable[float], interval: tuple[float, float] | None = None) -> Gain | None:
+    """The mean of paired differences with its 95 % interval, the stated one if there is one; None without a pair."""
     pairs = list(differences)
     if not pairs:
         return None
@@ -58,6 +59,8 @@ def gain(differences: Iterable[float]) -> Gain | None:
     if len(pairs) == 1:
         return Gain(mean, None, None, None, 1)
     std = math.sqrt(math.fsum((d - mean) ** 2 for d in pairs) / (len(pairs) - 1))
+    if interval is not None:
+        return Gain(mean, std, interval[0], interval[1], len(pairs))
     half = float(stdtrit(len(pairs) - 1, 0.975)) * std / math.sqrt(len(pairs))
     if half < 1e-12 and abs(mean) < 1e-12:
         half = mean = 0.0
@@ -71,14 +74,15 @@ def site_gain(
     chosen = strategy or comparison.together
     stated = chosen.sites[site].gains.get(metric) if chosen and site in chosen.sites else None
     pairs = stated.values if stated else _differences(comparison, site, metric, strategy)
-    return gain(d for d in pairs if d is not None)
+    return gain((d for d in pairs if d is not None), stated.interval if stated else None)
 
 
 def mean_gain(comparison: Comparison, metric: str, strategy: StrategyResult | None = None) -> Gain | None:
     """The gain averaged over sites (each counts the same), then judged over seeds."""
     chosen = strategy or comparison.together
     if chosen and metric in chosen.gains and chosen.gains[metric].values:
-        return gain(d for d in chosen.gains[metric].values if d is not None)
+        stated = chosen.gains[metric]
+        return gain((d for d in stated.values if d is not None), stated.interval)
     rows = [_differences(comparison, site, metric, strategy) for site in comparison.sites]
     return gain(_by_seed([row for row in rows if row]))
 
@@ -95,12 +99,28 @@ def gap_closed(comparison: Comparison, metric: str, site: str | None = None) -> 
     both = [(p, t) for p, t in both if p and t and len(p) == len(t)]
     gaps, gains = _by_seed([p for p, _ in both]), _by_seed([t for _, t in both])
     gap, gained = gain(gaps), gain(gains)
+    if site is None:  # as the comparison states them, with their intervals
+        gap, gained = mean_gain(comparison, metric, comparison.pooled), mean_gain(comparison, metric)
     if gap is None or gained is None:
         return None
     if gap.word in ("worse", "no clear difference") or min(gaps) <= 0 or len(gaps) != len(gains):
         return GapClosed(gap, gained, None, None)
     shares = gain(t / g for t, g in zip(gains, gaps, strict=True))
     return GapClosed(gap, gained, gained.mean / gap.mean, shares.std if shares else None)
+
+
+def not_worth_it(comparison: Comparison) -> bool:
+    """Whether collaboration cost privacy and brought nothing that is clear: by no deciding measure, on no site's mean.
+
+    The deciding measures are the headline and the log loss. One seed says nothing either way.
+    """
+    together = comparison.together
+    if together is None or comparison.alone is None or together.privacy is None:
+        return False
+    names = [n for n in dict.fromkeys((comparison.headline, "log_loss", "rmse")) if n in comparison.metrics]
+    gains = [g for n in names if n and (g := mean_gain(comparison, n))]
+    words = {g.word for g in gains}
+    return bool(words) and not words & {"better", "one seed only"}
 
 
 def _differences(

@@ -61,6 +61,10 @@ STRATEGIES = {
     "weight_erosion": "Weight Erosion",
 }
 
+NOT_WORTH_IT = (
+    "Collaboration is not worth its privacy here: no gain over alone is clear, and privacy was spent."
+)
+
 NO_NOISE = "no privacy guarantee: trained without noise"
 
 

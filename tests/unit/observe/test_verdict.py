@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from confrere.observe.results import Comparison, comparison_of
-from confrere.observe.verdict import gain, gap_closed, mean_gain, site_gain
+from confrere.observe.verdict import gain, gap_closed, mean_gain, not_worth_it, site_gain
 
 
 def comparison(metric: str = "auc", **strategies: dict[str, list[float | None]]) -> Comparison:
@@ -120,3 +120,40 @@ def test_without_a_clear_gap_no_share_is_claimed() -> None:
 
 def test_without_pooled_there_is_no_gap() -> None:
     assert gap_closed(comparison(local={"A": [0.5]}, proxyfl={"A": [0.6]}), "auc") is None
+
+
+def stated(low: float, high: float, privacy: bool = True, metric: str = "auc") -> Comparison:
+    """A gain of 0.01 in three seeds, with the interval that the bootstrap found."""
+    gained = {metric: {"mean": 0.01, "std": 0.001, "values": [0.009, 0.01, 0.011], "interval": [low, high]}}
+    alone = {metric: {"mean": 0.7, "values": [0.7, 0.7, 0.7]}}
+    spent = {"epsilon": 3.0, "delta": 1e-5, "proven": True, "unit": "record"} if privacy else None
+    return comparison_of(
+        {
+            "strategies": {
+                "local": {"sites": {"A": {"metrics": alone}}, "mean": alone},
+                "proxyfl": {
+                    "sites": {"A": {"metrics": alone, "gain": gained}},
+                    "mean": alone,
+                    "gain_over_alone": gained,
+                    "privacy": spent,
+                },
+            },
+            "seeds": [0, 1, 2],
+        }
+    )
+
+
+def test_what_the_records_say_is_believed_before_what_the_seeds_say() -> None:
+    """Three seeds agree closely, but the test records are few: the word follows the records."""
+    judged = site_gain(stated(-0.02, 0.04), "A", "auc")
+    assert judged is not None
+    assert (judged.low, judged.high, judged.word) == (-0.02, 0.04, "no clear difference")
+    overall = mean_gain(stated(0.002, 0.02), "auc")
+    assert overall is not None
+    assert overall.word == "better"
+
+
+def test_privacy_that_bought_nothing_is_called_not_worth_it() -> None:
+    assert not_worth_it(stated(-0.02, 0.04))
+    assert not not_worth_it(stated(0.002, 0.02))
+    assert not not_worth_it(stated(-0.02, 0.04, privacy=False)), "nothing was spent"

@@ -10,7 +10,7 @@ from confrere.observe.report import charts
 from confrere.observe.report.markup import Child, Markup, tag
 from confrere.observe.report.scale import Scale, around
 from confrere.observe.results import Comparison, Privacy, SiteResult, StrategyResult
-from confrere.observe.verdict import Gain, Word, gap_closed, mean_gain, site_gain
+from confrere.observe.verdict import Gain, Word, gap_closed, mean_gain, not_worth_it, site_gain
 
 CLASSES: dict[Word, str] = {
     "better": "better",
@@ -78,6 +78,7 @@ def answer(comparison: Comparison, history: History | None) -> Markup:
         "header",
         *head,
         tag("p", *told, class_="answer"),
+        tag("p", tag("strong", words.NOT_WORTH_IT, class_="worse")) if not_worth_it(comparison) else None,
         tag("p", *_overall(comparison, name, together, alone, judged)),
         tag("p", _others(comparison, name), class_="under"),
         cards(comparison, together, history, name),

@@ -74,7 +74,8 @@ def how_to_read(metrics: Sequence[str], seeds: int) -> Markup:
         ),
         (
             "better, worse",
-            "the 95 % interval of the paired differences over seeds (Student's t) lies wholly on one side of "
+            "the 95 % interval of the paired differences (a bootstrap over test records and seeds; where records were not kept, "
+            "Student's t over seeds) lies wholly on one side of "
             "zero; otherwise «no clear difference». It tells a gain from luck in training and splitting, and "
             "does not promise the same for other patients",
         ),

@@ -27,7 +27,7 @@ def site_by_site(comparison: Comparison) -> Markup | None:
     several = len(comparison.seeds) > 1
     lead = (
         f"Dots are means over {len(comparison.seeds)} seeds, bars one standard deviation to each side. "
-        "The word is judged in pairs, seed by seed, so it can be clear although bars overlap."
+        "The word is judged in pairs, record by record, so it can be clear although bars overlap."
         if several
         else "One seed, so there is no spread to show."
     )
@@ -123,7 +123,7 @@ def fairness(comparison: Comparison) -> Markup | None:
     )
     caption = (
         f"Upwards: gain in {words.metric(name).label}{' in points' if unit else ''} over alone"
-        f"{', with its 95 % interval over seeds' if len(comparison.seeds) > 1 else ', one seed'}. "
+        f"{', with its 95 % interval' if len(comparison.seeds) > 1 else ', one seed'}. "
         "To the right: records of the site, on a logarithmic scale."
     )
     return section("Who gains", tag("figure", chart, tag("figcaption", caption)), lead=lead)
