@@ -362,6 +362,34 @@ def test_certificates_are_renewed_under_traffic_without_losing_anything(tmp_path
     run(story())
 
 
+def test_certificates_are_renewed_while_many_sites_connect() -> None:
+    """gRPC aborts the process if a certificate is exchanged in the middle of another handshake."""
+
+    async def story() -> None:
+        found = fresh("hub", *(f"site{i}" for i in range(30)))
+        hub = Site(found.pop("hub"))
+        async with hub.connect({n: i.member for n, i in found.items()}, listen="127.0.0.1:0") as listening:
+            members = {"hub": at(hub.identity.member, listening.port)}
+            others = [Site(identity).connect(members) for identity in found.values()]
+            renewing = asyncio.ensure_future(_renew_often(hub))
+            await asyncio.gather(*(other.start() for other in others))
+            for other in others:
+                await other.wait_connected("hub", 15)
+            renewing.cancel()
+            await asyncio.gather(*(other.stop() for other in others))
+
+    run(story(), 30)
+
+
+async def _renew_often(site: Site) -> None:
+    identity = site.identity
+    while True:
+        site.connections.renew(
+            identities._endorse(identity.member, identity.key, None, dt.datetime.now(dt.UTC), DAY)
+        )
+        await asyncio.sleep(0.1)
+
+
 def test_a_connection_ends_when_a_certificate_of_it_expires() -> None:
     async def story() -> None:
         a = Site(new_identity("a", valid=dt.timedelta(seconds=2)))

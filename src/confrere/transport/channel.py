@@ -3,12 +3,14 @@
 Whom to trust is settled by TLS itself. A dialler gives gRPC one root, the identity certificate of the peer that it
 means: whoever answers with a certificate of anybody else does not complete the handshake. A listener gives the
 identities of all other members, and afterwards asks whose identity endorsed the certificate that was shown.
-Certificates and roots are asked for anew at each handshake. There is no other kind of credentials in here.
+A renewed certificate counts from the next handshake on. There is no other kind of credentials in here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -29,7 +31,6 @@ from confrere.transport.link import Broken
 from confrere.transport.member import Member, endorser
 
 SERVICE, METHOD = "confrere.Node", "Exchange"
-HANDSHAKE_SECONDS = 20
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_FRAME),
@@ -39,8 +40,13 @@ _SERVER_OPTIONS = [
     *_OPTIONS,
     ("grpc.so_reuseport", 0),  # otherwise a second node could listen at the same place without being noticed
     ("grpc.max_concurrent_streams", 4),
-    ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
+    ("grpc.server_handshake_timeout_ms", 20_000),
 ]
+
+PAUSE_BEFORE_CHANGE = 0.05
+
+BROKEN = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+"""What gRPC raises, now this and now that, when a stream is over."""
 
 Handler = Callable[[Any, Any], Awaitable[None]]
 
@@ -50,17 +56,29 @@ def open_server(
 ) -> tuple[Any, int]:
     """A server, not yet started, and the port that it will listen on."""
 
-    def configuration() -> Any:
-        own = identity()
-        return grpc.ssl_server_certificate_configuration(
-            [(own.tls_key, own.chain)], b"".join(member.root for member in members())
-        )
+    def configuration(own: Identity) -> Any:
+        roots = b"".join(member.root for member in members())
+        return grpc.ssl_server_certificate_configuration([(own.tls_key, own.chain)], roots)
+
+    in_use = identity()
+
+    def change() -> Any:
+        """Asked by gRPC before each handshake, under a lock. It frees what it used so far as soon as there is
+        an answer, also under the hands of a handshake that has just passed here (grpcio 1.85 then aborts); so
+        the others, which need microseconds, are given time to get out of the way."""
+        nonlocal in_use
+        current = identity()
+        if current is in_use:
+            return None
+        in_use = current
+        time.sleep(PAUSE_BEFORE_CHANGE)
+        return configuration(current)
 
     server = grpc.aio.server(options=_SERVER_OPTIONS)
     method = grpc.stream_stream_rpc_method_handler(handler)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
     credentials = grpc.dynamic_ssl_server_credentials(
-        configuration(), configuration, require_client_authentication=True
+        configuration(in_use), change, require_client_authentication=True
     )
     try:
         port = server.add_secure_port(listen, credentials)
@@ -110,18 +128,18 @@ class Stream:
     async def read(self) -> bytes | None:
         try:
             message = await self._call.read()
-        except (grpc.aio.AioRpcError, grpc.aio.BaseError, grpc.aio.UsageError) as error:
+        except BROKEN as error:
             raise Broken(self._plain(error)) from None
         return None if message is grpc.aio.EOF else bytes(message)
 
     async def write(self, message: bytes) -> None:
         try:
             await self._call.write(message)
-        except (grpc.aio.AioRpcError, grpc.aio.BaseError, grpc.aio.UsageError) as error:
+        except BROKEN as error:
             raise Broken(self._plain(error)) from None
 
     def _plain(self, error: Exception) -> str:
-        details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+        details = error.details() if isinstance(error, grpc.aio.AioRpcError) else ""
         return plain_reason(details or "", self._member)
 
 

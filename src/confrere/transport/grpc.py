@@ -43,6 +43,7 @@ from confrere.transport.spool import Spool, Terms
 from confrere.version import __version__
 
 LONGEST_SILENCE = 60.0
+LONGEST_HANDSHAKE = 20.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds before another attempt; doubled each time, and drawn at random up to that."""
 HEAD_START = 1.0
@@ -101,6 +102,7 @@ class Connections:
         self.port: int | None = None
         """Where this site listens, once started."""
         self._greet, self._deliver, self._notice, self._met = greet, deliver, notice, met
+        self._handshake = min(patience, LONGEST_HANDSHAKE)
         self._listen, self._process = listen, secrets.token_hex(8)
         self._terms = Terms(largest, min(patience, LONGEST_SILENCE), patience, folder)
         self._peers = {name: _Peer(member) for name, member in members.items() if name != self.name}
@@ -205,7 +207,7 @@ class Connections:
             while peer.connected and not peer.redial:
                 await peer.changed.wait()
             try:
-                async with asyncio.timeout(channel.HANDSHAKE_SECONDS):
+                async with asyncio.timeout(self._handshake):
                     await self._dial(peer)
                 peer.redial, pause = False, FIRST_PAUSE
                 continue
@@ -257,7 +259,7 @@ class Connections:
         peer = self._peers[member.name]
         stream = channel.Stream(context, member)
         try:
-            async with asyncio.timeout(channel.HANDSHAKE_SECONDS):
+            async with asyncio.timeout(self._handshake):
                 theirs = await handshake.receive(stream, self._own(peer), self._judge(peer, dialled=False))
         except (_AlreadyConnected, TimeoutError):
             return

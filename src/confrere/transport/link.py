@@ -88,6 +88,8 @@ class Link:
         try:
             done, _ = await asyncio.wait({*tasks, self._ended}, return_when=asyncio.FIRST_COMPLETED)
             for first in done:
+                if first.cancelled():  # by gRPC: the stream was ended on this side
+                    continue
                 error = first.exception()
                 if error is not None and not isinstance(error, PeerError):
                     raise error
