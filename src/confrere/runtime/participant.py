@@ -139,7 +139,7 @@ class Participant:
     def rule(self, protected: bool) -> Optimiser:
         """The optimiser of private, or of plain, training; read from the study once."""
         if protected not in self._rules:
-            self._rules[protected] = self.study.training.rule(protected)
+            self._rules[protected] = self.study.training.rule(protected, self.steps * self.study.rounds)
         return self._rules[protected]
 
     def counted(self, loss: Loss, model: Model, noisy: bool) -> Loss:
