@@ -144,6 +144,17 @@ class Peers(Protocol):
         """Send back along the edges to named senders; receive the answers of those one had sent to."""
         ...
 
+    async def tell_newcomers(self, model: Model) -> None:
+        """Where a study draws the sites of each round: let those of the next one know the common model.
+
+        Everybody may call it; one of those who are there sends.
+        """
+        ...
+
+    async def news(self) -> Model | None:
+        """The common model, at a site that was not there in the round before; None if there is no news."""
+        ...
+
 
 class Strategy(Protocol):
     """A way to collaborate: a frozen dataclass whose fields are its options in a study."""

@@ -12,8 +12,15 @@ async def agree(peers: Peers, own: Model, weight: float, combiner: Combiner) -> 
 
     Where the topology has a centre, that site combines and answers everybody (it is a site like any
     other, and may be another one in each round). Without a centre each site combines what it received.
-    A site that gets no answer goes on with its own model; the journal says who was missing.
+    A site that gets no answer goes on with its own model; the journal says who was missing. Where a study draws the
+    sites of each round, those of the next one are told.
     """
+    agreed = await _agreed(peers, own, weight, combiner)
+    await peers.tell_newcomers(agreed)
+    return agreed
+
+
+async def _agreed(peers: Peers, own: Model, weight: float, combiner: Combiner) -> Model:
     inbox = await peers.exchange(own, weight=public(weight))
     arrived = [p for p in inbox.current if p.model is not None]
     if peers.centre is None:

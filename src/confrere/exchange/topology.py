@@ -283,18 +283,23 @@ def _by(rows: Rows) -> str:
 def senders(graph: Topology, round: int, members: Sequence[str], receiver: str) -> tuple[str, ...]:
     """From whom a member receives in this round; itself not counted."""
     if not isinstance(graph, Hashable):
-        return _heard.__wrapped__(graph, round, tuple(sorted(members))).get(receiver, ())
+        return tuple(heard(graph, round, sorted(members)).get(receiver, ()))
     return _heard(graph, round, tuple(sorted(members))).get(receiver, ())
+
+
+def heard(graph: Topology, round: int, members: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """For each receiver from whom it receives in this round, itself not counted."""
+    found: dict[str, list[str]] = {}
+    for sender in members:
+        for receiver, share in graph.column(round, members, sender).items():
+            if receiver != sender and share > 0:
+                found.setdefault(receiver, []).append(sender)
+    return found
 
 
 @lru_cache(maxsize=64)
 def _heard(graph: Topology, round: int, members: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
-    heard: dict[str, list[str]] = {}
-    for sender in members:
-        for receiver, share in graph.column(round, members, sender).items():
-            if receiver != sender and share > 0:
-                heard.setdefault(receiver, []).append(sender)
-    return {receiver: tuple(froms) for receiver, froms in heard.items()}
+    return {receiver: tuple(froms) for receiver, froms in heard(graph, round, members).items()}
 
 
 def matrix_of(graph: Topology, round: int, members: Sequence[str]) -> Tensor:

@@ -160,12 +160,12 @@ def _in_rooms(jobs: Sequence[Job], together: Sequence[int]) -> Iterator[list[int
         most = most or batch
         needs = most * width + jobs[at].records.inputs.numel() + 4 * weights
         if cohort and (used + needs > ROOM or (full and batch < ALIKE * most)):
-            yield cohort
+            yield sorted(cohort)
             cohort, used, most = [], 0, batch
             needs = most * width + jobs[at].records.inputs.numel() + 4 * weights
         cohort.append(at)
         used += needs
-    yield cohort
+    yield sorted(cohort)
 
 
 def _expected(job: Job) -> int:

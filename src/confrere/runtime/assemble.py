@@ -170,6 +170,11 @@ def leaving_when_spent(study: Study, sites: Mapping[str, Participant]) -> Churn:
     privacy, churn = study.privacy, study.churn
     if privacy is None or privacy.when_spent != "leave" or privacy.epsilon is None:
         return churn
+    if churn.participation:
+        raise StudyError(
+            'privacy.when_spent = "leave" does not go with churn.participation: who is drawn would depend on who has'
+            ' left; use "relay"'
+        )
     leave = dict(churn.leave)
     for name, site in sites.items():
         if site.mechanism is None or site.budget is None:

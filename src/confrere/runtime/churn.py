@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from confrere.core.errors import StudyError
 from confrere.core.registry import nearest
@@ -26,6 +27,7 @@ class Churn:
     probability = 0.2                  # and at random: absent with this probability …
     period = 8                         # … or, with a period, away for a part of every «day» of so many rounds,
     zones = { SVI = 0, other = 4 }     # shifted by the site's time zone
+    participation = 50                 # so many members take part in a round, drawn anew each time; 0: all of them
     """
 
     absent: dict[str, list[int]] = field(default_factory=dict)
@@ -34,6 +36,7 @@ class Churn:
     probability: float = 0.0
     period: int = 0
     zones: dict[str, int] = field(default_factory=dict)
+    participation: int = 0
     seed: int = 0
 
     def check(self, sites: Sequence[str], rounds: int) -> None:
@@ -56,7 +59,12 @@ class Churn:
                 raise StudyError(f'churn: "{name}" would leave in round {leaves}, before it has joined')
         if self.period < 0:
             raise StudyError(f"churn.period is {self.period}; it is a number of rounds")
-        for name in sites:
+        if self.participation and not 2 <= self.participation <= len(sites):
+            raise StudyError(
+                f"churn.participation is {self.participation}; between 2 and all {len(sites)} sites take part in a"
+                " round (0: all of them)"
+            )
+        for name in self.absent:
             mine = {r for r in range(rounds) if name in self.members(r, [name])}
             if mine <= set(self.absent.get(name, ())):
                 raise StudyError(f'churn.absent: "{name}" would miss every round; leave it out of the study')
@@ -66,6 +74,20 @@ class Churn:
     def members(self, round: int, sites: Sequence[str]) -> tuple[str, ...]:
         """The sites that belong to the collaboration in a round, in sorted order."""
         return tuple(s for s in sorted(sites) if self.join.get(s, 0) <= round < self.leave.get(s, round + 1))
+
+    def drawn(self, round: int, members: Sequence[str]) -> tuple[str, ...]:
+        """The members that take part in a round, in sorted order: drawn by lot, the same for whoever asks.
+
+        The work is that of those who are drawn, however many there are (Floyd's method).
+        """
+        if not 0 < self.participation < len(members):
+            return tuple(members)
+        lot = Random(derive(self.seed, "participation", round))
+        chosen: set[int] = set()
+        for last in range(len(members) - self.participation, len(members)):
+            at = int(lot.random() * (last + 1))
+            chosen.add(last if at in chosen else at)
+        return tuple(members[i] for i in sorted(chosen))
 
     def changes(self, rounds: int) -> list[int]:
         """The rounds that begin with other members than the one before; the first is always among them."""

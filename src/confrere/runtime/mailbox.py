@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from confrere.core.parcel import Inbox, Parcel
 
 Slip = tuple[int, int, str]
 """Round, phase and sender of a parcel that is expected."""
+
+NOBODY: Mapping[str, int] = {}
 
 
 class Mailbox:
@@ -44,26 +46,37 @@ class Mailbox:
         self._finished[sender] = max(round, self._finished.get(sender, round))
         self._changed.set()
 
-    def _waiting(self, expected: Iterable[Slip]) -> list[Slip]:
-        return [
-            (round, phase, sender)
-            for round, phase, sender in expected
-            if (round, phase, sender) not in self._here
-            and self._finished.get(sender, -1) < round < self._gone.get(sender, round + 1)
-        ]
+    def look_again(self) -> None:
+        """Something has changed that whoever waits should know of."""
+        self._changed.set()
+
+    def _waiting(self, expected: Iterable[Slip], ended: Mapping[str, int]) -> bool:
+        return any(
+            slip not in self._here
+            and self._finished.get(slip[2], -1) < slip[0] < self._gone.get(slip[2], slip[0] + 1)
+            and ended.get(slip[2], -1) < slip[0]
+            for slip in expected
+        )
 
     async def take(
-        self, round: int, phase: int, epoch: int, expected: Iterable[Slip], patience: float | None
+        self,
+        round: int,
+        phase: int,
+        epoch: int,
+        expected: Iterable[Slip],
+        patience: float | None,
+        ended: Mapping[str, int] = NOBODY,
     ) -> Inbox:
         """Everything up to this round and phase, once all that is expected is here or given up on.
 
         Parcels of an earlier epoch were cancelled by the change of membership and are thrown away; those of a
         later one, whose sender learned of the change before this site did, wait for it.
-        `patience` bounds the wait in seconds; None waits until somebody says that a sender is gone.
+        `patience` bounds the wait in seconds; None waits until somebody says that a sender is gone. `ended` says which
+        round each sender has finished: what it did not send in it will never come.
         """
         expected = set(expected)
         deadline = None if patience is None else asyncio.get_running_loop().time() + patience
-        while self._waiting(expected):
+        while self._waiting(expected, ended):
             self._changed.clear()
             left = None if deadline is None else deadline - asyncio.get_running_loop().time()
             if left is not None and left <= 0:

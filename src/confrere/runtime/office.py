@@ -12,11 +12,12 @@ from confrere.core.model import Model
 from confrere.core.parcel import Inbox, Parcel
 from confrere.core.protocols import Topology, Transport
 from confrere.privacy.gate import Gate
+from confrere.runtime.calendar import Calendar
 from confrere.runtime.churn import Churn
 from confrere.runtime.faults import Faults
 from confrere.runtime.mailbox import Mailbox, Slip
 
-EXCHANGE, ANSWER = 0, 1
+EXCHANGE, ANSWER, NEWS = 0, 1, 2
 
 
 @dataclass
@@ -41,6 +42,13 @@ class Office:
     """The highest ledger counter seen of each peer: a peer that comes back with a lower one was rolled back."""
     caught_up: int = -1
     """The last round whose exchange this site has taken from its mailbox."""
+    shared: Calendar | None = None
+    """The calendar that the sites of one process share; a site by itself keeps its own."""
+    ended: dict[str, int] = field(default_factory=dict)
+    """The last round that each peer has finished, where somebody can know that; sites of one process share it."""
+
+    def __post_init__(self) -> None:
+        self.calendar = self.shared or Calendar(self.churn, self.sites, self.topology)
 
     def round(self, number: int) -> Round:
         return Round(self, number)
@@ -48,7 +56,8 @@ class Office:
     async def pump(self) -> None:
         """Move parcels from the transport into the mailbox until cancelled."""
         while True:
-            self.mailbox.deliver(await self.transport.receive())
+            parcel = await self.transport.receive()  # by the time it comes, there may be another mailbox
+            self.mailbox.deliver(parcel)
 
     def remember(self, inbox: Inbox) -> None:
         """Keep the highest ledger counter that each peer has told of."""
@@ -59,14 +68,7 @@ class Office:
 
     def senders(self, round: int) -> list[str]:
         """Who is there in a round and sends to this site."""
-        members = self.churn.members(round, self.sites)
-        return [
-            s
-            for s in members
-            if s != self.me
-            and self.churn.present(round, s)
-            and self.topology.column(round, members, s).get(self.me, 0.0) > 0
-        ]
+        return self.calendar.senders(round, self.me)
 
 
 class Round:
@@ -75,9 +77,9 @@ class Round:
     def __init__(self, office: Office, number: int) -> None:
         self._office = office
         self.me, self.round = office.me, number
-        self.epoch = office.churn.epoch(number)
-        self.members = office.churn.members(number, office.sites)
-        self.centre = office.topology.centre(number, self.members)
+        self.epoch = office.calendar.epoch(number)
+        self.members = office.calendar.at_work(number)
+        self.centre = office.calendar.centre(number)
         self._column = dict(office.topology.column(number, self.members, self.me))
         self.kept = self._column.pop(self.me, 0.0)
         self._asked: list[str] = []
@@ -99,9 +101,11 @@ class Round:
             await office.faults.reach(self.me, self.round, "mid-exchange")
         expected: list[Slip] = []
         for number in range(office.caught_up + 1, self.round + 1):
-            if office.churn.epoch(number) == self.epoch:
+            if office.calendar.epoch(number) == self.epoch:
                 expected += [(number, EXCHANGE, s) for s in office.senders(number)]
-        inbox = await office.mailbox.take(self.round, EXCHANGE, self.epoch, expected, office.patience)
+        inbox = await office.mailbox.take(
+            self.round, EXCHANGE, self.epoch, expected, office.patience, office.ended
+        )
         office.caught_up = self.round
         self._asked = [p.sender for p in inbox.current]
         self._tell_missing(inbox)
@@ -110,17 +114,44 @@ class Round:
     async def answer(self, models: Mapping[str, Model], **scalars: Scalar) -> Inbox:
         office = self._office
         await office.faults.reach(self.me, self.round, "before-answer")
+        known: dict[int, tuple[Model | None, Mapping[str, Scalar]]] = {}
         for sender in self._asked:
-            model, admitted = self._admit(models.get(sender), scalars if sender in models else {})
-            await self._send(sender, ANSWER, model, admitted)
+            model = models.get(sender)
+            if id(model) not in known:  # one model for many is looked at once
+                known[id(model)] = self._admit(model, scalars if sender in models else {})
+            await self._send(sender, ANSWER, *known[id(model)])
+        present = office.calendar.present(self.round)
         expected = [
-            (self.round, ANSWER, r)
-            for r, share in self._column.items()
-            if share > 0 and office.churn.present(self.round, r)
+            (self.round, ANSWER, r) for r, share in self._column.items() if share > 0 and r in present
         ]
-        inbox = await office.mailbox.take(self.round, ANSWER, self.epoch, expected, office.patience)
+        inbox = await office.mailbox.take(
+            self.round, ANSWER, self.epoch, expected, office.patience, office.ended
+        )
         self._tell_missing(inbox)
         return inbox
+
+    async def tell_newcomers(self, model: Model) -> None:
+        office = self._office
+        if self.me != office.calendar.teller(self.round) or not (
+            new := office.calendar.newcomers(self.round)
+        ):
+            return
+        admitted, scalars = self._admit(model, {})
+        for receiver in new:
+            await self._send(receiver, NEWS, admitted, scalars)
+
+    async def news(self) -> Model | None:
+        office, before = self._office, self.round - 1
+        calendar = office.calendar
+        if before < 0 or self.me not in calendar.newcomers(before):
+            return None
+        teller = calendar.teller(before)
+        expected = [] if teller is None else [(before, NEWS, teller)]
+        inbox = await office.mailbox.take(
+            before, NEWS, calendar.epoch(before), expected, office.patience, office.ended
+        )
+        self._tell_missing(inbox)
+        return next((p.model for p in inbox.current if p.sender == teller), None)
 
     def _admit(
         self, model: Model | None, scalars: Mapping[str, Scalar]

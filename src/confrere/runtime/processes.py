@@ -193,9 +193,9 @@ async def take_part(
         pump = asyncio.create_task(office.pump())
         state: Any = None
         for number in range(study.rounds):
-            if name not in churn.members(number, names) or not churn.present(number, name):
-                kind = "absent" if name in churn.members(number, names) else "notice"
-                journal.add(Event(kind, name, number, data={"text": "could not be reached"}))
+            if name not in office.calendar.present(number):
+                if name in office.calendar.at_work(number):
+                    journal.add(Event("absent", name, number, data={"text": "could not be reached"}))
             else:
                 if state is None:
                     state = strategy.init(site.round(number))

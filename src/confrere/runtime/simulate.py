@@ -26,6 +26,7 @@ from confrere.learning.cohort import Cohort, trainer_of
 from confrere.learning.engine import Trainer
 from confrere.privacy.gate import Gate
 from confrere.runtime.assemble import consents, leaving_when_spent, participant_of
+from confrere.runtime.calendar import Calendar
 from confrere.runtime.churn import Churn
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.office import Office
@@ -37,6 +38,9 @@ from confrere.transport.memory import Post
 
 EVERYBODY = "everybody"
 """The one site of a pooled training, which holds all records."""
+
+MANY = 64
+"""A graph that does not fit its members shows at one of the first so many."""
 
 
 def simulate(
@@ -168,17 +172,20 @@ class Simulation:
         self.churn = self._known_churn or leaving_when_spent(self.study, self.sites)
         everybody = self._everybody()
         self.post, graph = Post(), self.study.graph()
+        self.calendar = Calendar(self.churn, everybody, graph)
+        self.ended: dict[str, int] = {}
         self.offices: dict[str, Office] = {}
         for name, site in self.sites.items():
             gate = Gate(accept_unproven=consents(self.study, site), site=name)
             self.offices[name] = Office(
                 name, run, everybody, graph, self.churn, gate, self.post.open(name), journal,
                 faults=Faults(self.faults, self._lose), counter=partial(_counter, site),
+                shared=self.calendar, ended=self.ended,
             )  # fmt: skip
         for number in self.churn.changes(self.study.rounds):  # a graph that does not fit is noticed here
-            members = self.churn.members(number, everybody)
-            for name in members:
-                graph.column(number, members, name)
+            there = self.calendar.at_work(number)
+            for name in there[:MANY]:
+                graph.column(number, there, name)
         self.states: dict[str, Any] = {}
         self.late: dict[str, asyncio.Task[None]] = {}
         self.lost: set[str] = set()
@@ -227,17 +234,23 @@ class Simulation:
             await asyncio.gather(*pumps, *self.late.values(), return_exceptions=True)
 
     def announce(self, number: int, journal: Journal) -> None:
-        """Put down who is there in a round."""
-        members = self.churn.members(number, list(self.sites))
-        present = [n for n in members if self.churn.present(number, n)]
-        data = {"members": list(members), "present": present, "epoch": self.churn.epoch(number)}
+        """Put down who is there in a round; where sites are drawn for it, who was drawn."""
+        there, present = self.calendar.at_work(number), self.calendar.present(number)
+        members = [n for n in there if n in self.sites]
+        data = {
+            "members": members,
+            "present": [n for n in members if n in present],
+            "epoch": self.calendar.epoch(number),
+        }
         journal.add(Event("round-started", None, number, data=data))
         self._tell_changes(number, journal)
 
     async def round(self, number: int) -> None:
         """Let every site that is there take part."""
-        members = self.churn.members(number, list(self.sites))
-        present = [n for n in members if self.churn.present(number, n)]
+        if self.ended and number <= max(self.ended.values()):  # a round that is done again
+            self.ended.clear()
+        there = self.calendar.present(number)
+        present = [n for n in self.calendar.at_work(number) if n in there and n in self.sites]
         tasks = {n: asyncio.create_task(self._take_part(n, number)) for n in present if n not in self.lost}
         for name in [n for n in present if n in self.lost and n in self.back]:
             self._revive(name)
@@ -256,22 +269,30 @@ class Simulation:
 
     def settle(self, number: int) -> None:
         """A round is over: what was not sent in it will never come."""
-        there = [n for n in self.churn.members(number, self._everybody()) if self.churn.present(number, n)]
-        for office in self.offices.values():
-            for name in set(there) - self.lost:
-                office.mailbox.finished(name, number)
+        for name in self.calendar.present(number) - self.lost:
+            self.ended[name] = number
+        for name in self.late:
+            self.offices[name].mailbox.look_again()
 
     async def _until_done_or_lost(self, tasks: Mapping[str, asyncio.Task[None]]) -> None:
         """Wait for all sites but those that are lost on the way; the first error ends the run."""
-        waiting = set(tasks.values())
+        self.struck = struck = asyncio.Event()
+        waiting, failed = set(tasks.values()), []
+
+        def over(task: asyncio.Task[None]) -> None:
+            waiting.discard(task)
+            if task.cancelled() or task.exception() is not None:
+                failed.append(task)
+            if failed or len(waiting) <= len(self.lost):
+                struck.set()
+
+        for task in tasks.values():
+            task.add_done_callback(over)
         while waiting - {tasks[n] for n in self.lost if n in tasks}:
-            self.struck = asyncio.Event()
-            strike = asyncio.create_task(self.struck.wait())
-            done, _ = await asyncio.wait({*waiting, strike}, return_when=asyncio.FIRST_COMPLETED)
-            strike.cancel()
-            for task in [t for t in tasks.values() if t in done]:
+            await struck.wait()
+            struck.clear()
+            for task in [t for t in tasks.values() if t in failed]:
                 task.result()
-            waiting -= done
 
     def _everybody(self) -> list[str]:
         return [EVERYBODY] if self.pools else self.names
@@ -320,15 +341,19 @@ class Simulation:
         self.back.pop(name).set()
 
     def _tell_changes(self, number: int, journal: Journal) -> None:
-        churn, names = self.churn, list(self.sites)
-        now, before = churn.members(number, names), churn.members(number - 1, names)
-        for name in names:
-            if name in now and number > 0 and name not in before:
-                journal.add(Event("joined", name, number, data={"text": "joined"}))
-            elif name not in now and name in before and number > 0:
-                journal.add(Event("left", name, number, data={"text": "left for good"}))
-            elif name in now and not churn.present(number, name):
-                journal.add(Event("absent", name, number, data={"text": "could not be reached"}))
+        churn = self.churn
+        if churn.join or churn.leave:
+            now, before = set(self.calendar.members(number)), set(self.calendar.members(number - 1))
+            for name in self.sites if number else ():
+                if name in now - before:
+                    journal.add(Event("joined", name, number, data={"text": "joined"}))
+                elif name in before - now:
+                    journal.add(Event("left", name, number, data={"text": "left for good"}))
+        if churn.absent or churn.probability:
+            present, before = self.calendar.present(number), set(self.calendar.members(number - 1))
+            for name in self.calendar.at_work(number):
+                if name in self.sites and name not in present and (number == 0 or name in before):
+                    journal.add(Event("absent", name, number, data={"text": "could not be reached"}))
 
     def models(self, name: str) -> dict[str, Model]:
         """The models that a site would use now."""

@@ -31,5 +31,6 @@ class FedAvg:
         return State(site.build(self.architecture))
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
-        models = await site.train({"model": Supervised()}, {"model": state.model}, protect=["model"])
+        model = await peers.news() or state.model
+        models = await site.train({"model": Supervised()}, {"model": model}, protect=["model"])
         return State(await agree(peers, models["model"], site.size, Mean()))

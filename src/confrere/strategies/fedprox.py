@@ -41,9 +41,10 @@ class FedProx:
         return State(site.build(self.architecture))
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
+        model = await peers.news() or state.model
         models = await site.train(
             {"model": Near("start", self.pull)},
-            {"model": state.model, "start": state.model},
+            {"model": model, "start": model},
             protect=["model"],
         )
         return State(await agree(peers, models["model"], site.size, Mean()))

@@ -47,8 +47,9 @@ class FederatedMutualLearning:
         return State(site.build("private"), site.build("proxy"), None)
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
+        news = await peers.news()
         models = await teach(
-            site, state.private, state.proxy, state.received,
+            site, state.private, news or state.proxy, news or state.received,
             alpha=self.alpha, beta=self.beta, teacher=self.teacher, kl=self.kl,
         )  # fmt: skip
         agreed = await agree(peers, models["proxy"], site.size, Mean())
