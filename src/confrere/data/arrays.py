@@ -53,9 +53,7 @@ def _site(name: str, source: Sequence[Any], seed: int, fractions: Fractions) -> 
     if len(inputs) == 0:
         raise DataError(f'site "{name}" has no records; leave it out or give it some')
     if not bool(inputs.isfinite().all()):
-        raise DataError(
-            f'site "{name}": the inputs hold NaN or infinite values; encode missing values first'
-        )
+        raise DataError(f'site "{name}": the inputs hold NaN or infinite values; encode missing values first')
     parts = split(Records(inputs, targets, units), derive(seed, name), fractions)
     return SiteData(name, parts.train, parts.validation, parts.test)
 

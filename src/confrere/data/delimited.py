@@ -155,10 +155,24 @@ class _parsing:
             if "Length of header" in str(error):
                 raise DataError(f"{name}, line 2: more fields than column names") from None
             if "EOF inside string" in str(error):
-                raise DataError(f"{name}: a quotation mark is opened and never closed") from None
+                line = _unclosed(self.path, self.how)
+                raise DataError(f"{name}, line {line}: a quotation mark is opened and never closed") from None
             raise DataError(f"{name}: cannot be read as a table: {str(error).strip()}") from None
         if isinstance(error, ValueError | OverflowError):
             raise DataError(f"{name}: cannot be read as a table: {str(error).strip()}") from None
+
+
+def _unclosed(path: Path, how: Dialect) -> int:
+    """The line on which the last record begins: it is the one that an open quotation mark makes too long."""
+    with path.open(encoding=how.encoding, errors="replace", newline="") as text:
+        reader = csv.reader((x.replace("\0", "") for x in text), delimiter=how.delimiter)
+        starts, begins = 1, 1
+        try:
+            for _ in reader:
+                starts, begins = begins, reader.line_num + 1
+        except csv.Error:  # the field is longer than the reader takes
+            return begins
+    return starts
 
 
 def _encoding(path: Path, stated: str) -> Dialect:

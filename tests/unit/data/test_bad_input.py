@@ -143,7 +143,7 @@ def test_a_column_name_twice_or_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_open_quotation_mark_is_noticed(tmp_path: Path) -> None:
-    assert "never closed" in refused(tmp_path, GOOD + '5,"40,F,yes\n')
+    assert "line 6: a quotation mark is opened and never closed" in refused(tmp_path, GOOD + '5,"40,F,yes\n')
 
 
 def test_a_missing_label_is_refused_or_left_out_as_the_schema_says(tmp_path: Path) -> None:
