@@ -43,9 +43,6 @@ Named = str | dict[str, Any]
 
 MOST_ROUNDS = 1_000_000
 
-PROXY_TIME, PROXY_MOMENTUM = 200.0, 0.5
-"""How far private training goes where a study does not say: the sum of its steps. Noise in the weights grows with it
-and does not depend on how many steps it is made of."""
 
 NetworkSpec = Any
 """A network: a name, a table with `name` and options, or (in Python) a function that returns a module."""
@@ -93,8 +90,8 @@ class Models:
 class Training:
     """Local training. `protected` overrides the optimiser for models trained under privacy.
 
-    Where a study states neither, these are trained by gradient descent whose steps add up to `PROXY_TIME` over
-    all rounds: long enough to learn, short enough for the noise (docs/decisions/0005-do-no-harm.md).
+    Where a study states neither, these are trained by gradient descent that goes as far as the noise lets it:
+    see learning/pace.py.
     """
 
     optimiser: str = "adam"
@@ -121,11 +118,8 @@ class Training:
         keys = ("optimiser", "learning_rate", "momentum", "weight_decay", "protected")
         return any(getattr(self, k) != getattr(plain, k) for k in keys)
 
-    def rule(self, protected: bool, steps: int = 1) -> Optimiser:
-        """The optimiser; `steps` are those of all rounds together."""
-        if protected and not self.states_steps:
-            pace = PROXY_TIME * (1 - PROXY_MOMENTUM) / max(1, steps)
-            return optimiser("sgd", learning_rate=pace, momentum=PROXY_MOMENTUM)
+    def rule(self, protected: bool) -> Optimiser:
+        """The optimiser that the study states."""
         options: dict[str, Any] = {
             "optimiser": self.optimiser,
             "learning_rate": self.learning_rate,

@@ -99,6 +99,7 @@ class Node:
             self.study, self.strategy, setting.data, setting.task,
             run=setting.run, journal=self.journal, trainer=Worker(), ledger=self.ledger, doubt=setting.doubt,
         )  # fmt: skip
+        self.site.among = len(self.everybody)
         if not setting.rehearsal:
             self.site.randomness = secure()
         self.accepts = consents(self.study, self.site)

@@ -26,6 +26,7 @@ from confrere.learning.nets import architecture, describe
 from confrere.learning.network import Network
 from confrere.learning.objectives import Stacked
 from confrere.learning.optimisers import SGD, Optimiser
+from confrere.learning.pace import paced, time_for
 from confrere.learning.tuning import best_scale, fit
 from confrere.privacy import lint
 from confrere.privacy.accounting import Guarantee, epsilon
@@ -67,6 +68,8 @@ class Participant:
     """Where noise and sampling come from; None is the reproducible source of a simulation."""
     memory: Memory = field(default_factory=dict)
     spent: bool = False
+    among: int = 1
+    """How many sites learn together."""
     said: Kept = field(init=False, default_factory=Kept)
     """What its model said about the test records, for comparisons: PRIVATE."""
     _networks: dict[str, Network] = field(default_factory=dict)
@@ -139,7 +142,9 @@ class Participant:
     def rule(self, protected: bool) -> Optimiser:
         """The optimiser of private, or of plain, training; read from the study once."""
         if protected not in self._rules:
-            self._rules[protected] = self.study.training.rule(protected, self.steps * self.study.rounds)
+            training = self.study.training
+            by_noise = protected and self.mechanism is not None and not training.states_steps
+            self._rules[protected] = self._paced() if by_noise else training.rule(protected)
         return self._rules[protected]
 
     def counted(self, loss: Loss, model: Model, noisy: bool) -> Loss:
@@ -163,6 +168,17 @@ class Participant:
         if not self.study.training.balanced or self.task.kind not in ("binary", "multiclass"):
             return outputs
         return outputs + log_shares(self.shares(), outputs.shape[1]).to(outputs)
+
+    def _paced(self) -> Optimiser:
+        """As far as the noise lets private training go; from public numbers only."""
+        assert self.mechanism is not None
+        steps, clipping = self.steps * self.study.rounds, self.mechanism.clipping
+        time = time_for(
+            noise_multiplier=self.mechanism.noise_multiplier, steps=steps, batch=self.mechanism.expected_batch,
+            clip=clipping.norm if isinstance(clipping, Flat) else 1.0,
+            parameters=self.build("proxy").params.count, sites=self.among,
+        )  # fmt: skip
+        return paced(time, steps)
 
     def own_records(self) -> Records:
         """Training and validation records together: what a site may use once nothing is held back for choosing."""

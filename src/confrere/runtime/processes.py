@@ -174,6 +174,7 @@ async def take_part(
         if n == name or (study.privacy is not None and study.privacy.when_spent == "leave")
     }
     churn, site, names = leaving_when_spent(study, sites), sites[name], sorted(federation.sites)
+    site.among = len(names)
     mailbox = Mailbox()
     dead: set[str] = set()
 

@@ -166,6 +166,8 @@ class Simulation:
             )
             for name, data in workers.items()
         }  # fmt: skip
+        for site in self.sites.values():
+            site.among = len(self._everybody())
         self.judges = self.sites if not self.pools else {
             n: replace(self.sites[EVERYBODY], name=n, data=d) for n, d in self.federation.sites.items()
         }  # fmt: skip

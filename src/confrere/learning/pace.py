@@ -1,0 +1,34 @@
+"""How far private training should go, where a study does not say.
+
+Noise adds up over the steps of private training, and the weights with it: what counts is the sum of the steps (the
+learning rates, each over 1 − momentum), not how many there are. A long training drowns in its noise, a short one
+learns little. The rule stops where the noise that has come into the mean of all sites' weights has about the length
+1, if all sites are as large as this one. All that goes into it is public, and a site with few records, whose noise is
+loud beside what it knows, walks more slowly than the others (docs/decisions/0005-do-no-harm.md).
+"""
+
+from __future__ import annotations
+
+import math
+
+from confrere.learning.optimisers import SGD
+
+MOMENTUM = 0.5
+LONGEST = 500.0
+"""With so many records that noise does not matter, this is far enough."""
+
+
+def time_for(
+    *, noise_multiplier: float, steps: int, batch: float, clip: float, parameters: int, sites: int
+) -> float:
+    """The sum of the steps with which noise of the length 1 comes into the mean of the sites' weights.
+
+    A step of the length t/steps adds noise with the standard deviation t/steps·noise·clip/batch to each weight.
+    """
+    loud = noise_multiplier * clip * math.sqrt(parameters / (steps * sites)) / batch
+    return min(LONGEST, 1 / loud) if loud > 0 else LONGEST
+
+
+def paced(time: float, steps: int) -> SGD:
+    """Gradient descent whose steps add up to `time`."""
+    return SGD(time * (1 - MOMENTUM) / max(1, steps), MOMENTUM)
