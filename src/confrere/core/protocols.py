@@ -54,7 +54,8 @@ def loss_custody(loss: Loss, models: Mapping[str, Model]) -> Custody:
 
 def read_by(loss: Loss) -> frozenset[str]:
     """Every model that shapes what is trained with this loss: its `reads`, and what its weights are pulled to."""
-    return loss.reads | ({loss.anchor} if isinstance(loss, Proximal) else frozenset())
+    anchor = getattr(loss, "anchor", None)  # a Proximal has one
+    return loss.reads if anchor is None else loss.reads | {anchor}
 
 
 def _tags(value: Any) -> list[Custody]:

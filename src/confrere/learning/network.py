@@ -1,6 +1,12 @@
-"""A module whose trainable weights are one flat vector, so that a step is a few operations on vectors."""
+"""A module whose trainable weights are one flat vector, so that a step is a few operations on vectors.
+
+Networks are tools, not state: whoever uses one loads weights first. So the sites of one process share them.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +14,7 @@ from torch import Tensor, nn
 from confrere.core.errors import StudyError
 from confrere.core.model import Architecture
 from confrere.core.params import Params
-from confrere.learning.nets import fresh
+from confrere.learning.nets import architecture, fresh
 from confrere.learning.stack import layers_of
 
 
@@ -64,3 +70,35 @@ class Network:
             at += parameter.numel()
         torch.autograd.backward(loss, inputs=list(self._trainable.values()))
         return self.gradient
+
+
+class Workshop:
+    """The networks of one process: each is built once, and lent to whoever loads weights into it."""
+
+    def __init__(self) -> None:
+        self._architectures: dict[Hashable, Architecture] = {}
+        self._networks: dict[Hashable, Network] = {}
+        self._fresh: dict[Hashable, Params] = {}
+        self.safe: set[Hashable] = set()
+        """Architectures that were found not to mix records."""
+
+    def architecture(self, spec: Any, shape: Sequence[int], outputs: int) -> Architecture:
+        """The architecture behind a study's words, or behind somebody's function; the same words, the same one."""
+        key = (spec if callable(spec) else repr(spec), tuple(shape), outputs)
+        if key not in self._architectures:
+            self._architectures[key] = architecture(spec, shape, outputs)
+        return self._architectures[key]
+
+    def network(self, role: str, arch: Architecture, device: str) -> Network:
+        """A network for this role; models that are used side by side have different ones."""
+        key = (role, arch.name, arch.build, device)
+        if key not in self._networks:
+            self._networks[key] = Network(arch, 0, device)
+        return self._networks[key]
+
+    def fresh(self, arch: Architecture, seed: int, device: str) -> Params:
+        """The weights that an architecture starts with."""
+        key = (arch.name, arch.build, seed, device)
+        if key not in self._fresh:
+            self._fresh[key] = Network(arch, seed, device).params()
+        return self._fresh[key]

@@ -126,7 +126,8 @@ class Ledger:
     @property
     def counter(self) -> int:
         """How many entries there are: a number that only grows, handed to peers."""
-        self._catch_up()
+        if self._timed:  # a file may have been written to by another process
+            self._catch_up()
         return self._counter
 
     @property

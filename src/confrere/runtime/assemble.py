@@ -11,6 +11,7 @@ from confrere.core.events import Journal
 from confrere.core.protocols import Strategy
 from confrere.data.records import SiteData, Task
 from confrere.learning.engine import Trainer
+from confrere.learning.network import Workshop
 from confrere.privacy.accounting import calibrate, check_delta
 from confrere.privacy.ledger import Budget, Ledger, strictest
 from confrere.privacy.mechanism import Mechanism
@@ -96,6 +97,13 @@ def unprotected_patients(study: Study, data: SiteData) -> str | None:
     )
 
 
+def has_own_networks(study: Study) -> bool:
+    """Whether networks were given as functions or modules: these cannot be written down for another program."""
+    models = study.models
+    specs = [models.private, models.proxy, *(spec for own in models.sites.values() for spec in own.values())]
+    return not all(isinstance(spec, str | Mapping) for spec in specs)
+
+
 def consents(study: Study, site: Participant) -> bool:
     """Whether a site lets models out that have no proven guarantee, in a study that asks for that."""
     own = study.sites.get(site.name)
@@ -115,10 +123,12 @@ def participant_of(
     ledger: Ledger | None = None,
     caps: Budget | None = None,
     doubt: str | None = None,
+    workshop: Workshop | None = None,
 ) -> Participant:
     """A site that is ready to take part. `caps` are the site's own and win over the study's.
 
-    `doubt` says why the encoded inputs themselves have no guarantee, where that is so.
+    `doubt` says why the encoded inputs themselves have no guarantee, where that is so. The networks of a `workshop` are
+    shared by sites of one process that take turns: weights are put on them for every job.
     """
     check_records(data, task, study.data.one_class == "allow")
     privacy = study.privacy
@@ -159,6 +169,7 @@ def participant_of(
         budget=budget,
         unproven=unproven,
         device=device,
+        workshop=workshop or Workshop(),
     )
 
 

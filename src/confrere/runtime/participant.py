@@ -22,8 +22,8 @@ from confrere.learning.balance import Shares, balance, counted, log_shares, rele
 from confrere.learning.echo import Echo
 from confrere.learning.engine import Job, Trainer
 from confrere.learning.evaluate import loss_metrics, measure, predict
-from confrere.learning.nets import architecture, describe
-from confrere.learning.network import Network
+from confrere.learning.nets import describe
+from confrere.learning.network import Network, Workshop
 from confrere.learning.objectives import Stacked
 from confrere.learning.optimisers import SGD, Optimiser
 from confrere.learning.pace import paced, time_for
@@ -72,10 +72,10 @@ class Participant:
     """How many sites learn together."""
     said: Kept = field(init=False, default_factory=Kept)
     """What its model said about the test records, for comparisons: PRIVATE."""
-    _networks: dict[str, Network] = field(default_factory=dict)
+    workshop: Workshop = field(default_factory=Workshop, repr=False)
+    """The networks that it works with; sites of one process share them."""
     _architectures: dict[str, Architecture] = field(default_factory=dict)
     _rules: dict[bool, Optimiser] = field(default_factory=dict)
-    _safe: set[str] = field(default_factory=set)
     _shares: Shares | None = None
 
     def __post_init__(self) -> None:
@@ -110,31 +110,29 @@ class Participant:
             if name != "centred-linear":
                 raise StudyError('only the proxy "centred-linear" has a centre to agree on')
             spec = {"name": name, **options, "profiling": True}
-        found = architecture(spec, self.task.inputs, outputs_of(self.task))
+        found = self.workshop.architecture(spec, self.task.inputs, outputs_of(self.task))
         self._architectures.setdefault(found.name, found)
         return found
 
     def check_safe(self, role: str, name: str) -> None:
         """Refuse to train a network privately that mixes records; tried once, on records that are made up."""
-        if name not in self._safe:
+        known = (name, self._architectures[name].build)
+        if known not in self.workshop.safe:
             made_up = torch.randint(0, 2, (4, *self.task.inputs), generator=generator(0, "made up"))
             try:
                 lint.check(self.network(role, name).module, made_up.float().to(self.device))
             except UnsafeModule as error:
                 raise UnsafeModule(f"the {role} network {name}: {error}") from None
-            self._safe.add(name)
+            self.workshop.safe.add(known)
 
     def network(self, role: str, name: str) -> Network:
-        """The network that a role works with; built once."""
-        key = f"{role}:{name}"
-        if key not in self._networks:
-            self._networks[key] = Network(self._architectures[name], 0, self.device)
-        return self._networks[key]
+        """The network that a role works with; load weights before you use it."""
+        return self.workshop.network(role, self._architectures[name], self.device)
 
     def build(self, role: str) -> Model:
         arch = self.architecture(role)
         seed = derive(self.study.seed, "initial", role, arch.name)
-        return Model(Network(arch, seed, self.device).params(), arch.name, Custody.PUBLIC)
+        return Model(self.workshop.fresh(arch, seed, self.device), arch.name, Custody.PUBLIC)
 
     def round(self, number: int) -> SiteRound:
         return SiteRound(self, number)

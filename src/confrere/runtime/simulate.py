@@ -22,13 +22,15 @@ from confrere.core.protocols import Finishes, Predictor, Predicts, Strategy
 from confrere.core.registry import nearest
 from confrere.data.partition import fingerprints
 from confrere.data.records import Federation, SiteData, concatenate, declared_count
-from confrere.learning.cohort import Cohort, trainer_of
+from confrere.learning.cohort import TRAINERS, Cohort, trainer_of
 from confrere.learning.engine import Trainer
+from confrere.learning.network import Workshop
 from confrere.privacy.gate import Gate
 from confrere.runtime.assemble import consents, leaving_when_spent, participant_of
 from confrere.runtime.calendar import Calendar
 from confrere.runtime.churn import Churn
 from confrere.runtime.faults import Fault, Faults
+from confrere.runtime.footprint import check_memory
 from confrere.runtime.office import Office
 from confrere.runtime.participant import Participant
 from confrere.runtime.records import Source, doubt_about, open_sites
@@ -157,12 +159,15 @@ class Simulation:
         journal = journal or Journal(None)
         self._hear_the_trainer(journal)
         run = f"{self.study.name}-{self.study.hash()}-{self.study.seed}"
+        check_memory(self.study, self.federation)
+        # sites of one process take turns at the same networks, unless somebody's own trainer is in play
+        workshop = Workshop() if type(self.trainer) in TRAINERS.values() else None
         workers = {EVERYBODY: _everybody(self.federation)} if self.pools else dict(self.federation.sites)
         self.sites = {
             name: participant_of(
                 self.study, self.strategy, data, self.federation.task,
                 run=run, journal=journal, trainer=self.trainer, device=self.device,
-                doubt=doubt_about(self.federation),
+                doubt=doubt_about(self.federation), workshop=workshop,
             )
             for name, data in workers.items()
         }  # fmt: skip

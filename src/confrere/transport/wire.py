@@ -16,6 +16,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import torch
@@ -100,8 +101,7 @@ def encode(parcel: Parcel) -> bytes:
 
 def size(parcel: Parcel) -> int:
     """The length of `encode(parcel)`, without encoding it."""
-    head, body = _tensor_layout(parcel.model)
-    return PREFIX.size + len(_header(parcel, "0" * 64)) + len(head) + body
+    return PREFIX.size + len(_canonical(_fields(parcel, "0" * 64))) + _tensor_bytes(parcel.model)
 
 
 def decode(data: bytes, *, expect: Shapes | None = None, limits: Limits = STANDARD) -> Parcel:
@@ -235,7 +235,16 @@ def _tensors(
 
 
 def _header(parcel: Parcel, payload: str) -> bytes:
-    header = {
+    header = _fields(parcel, payload)
+    try:
+        return _canonical(Header.model_validate(header).model_dump())
+    except (ValidationError, UnicodeEncodeError) as error:
+        where = error.errors()[0]["loc"] if isinstance(error, ValidationError) else ["its text"]
+        raise BadParcel(f"this parcel cannot be written: {'.'.join(map(str, where))}") from None
+
+
+def _fields(parcel: Parcel, payload: str) -> dict[str, Any]:
+    return {
         "run": parcel.run,
         "epoch": parcel.epoch,
         "round": parcel.round,
@@ -247,11 +256,6 @@ def _header(parcel: Parcel, payload: str) -> bytes:
         "signature": parcel.signature.hex(),
         **_contents(parcel),
     }
-    try:
-        return _canonical(Header.model_validate(header).model_dump())
-    except (ValidationError, UnicodeEncodeError) as error:
-        where = error.errors()[0]["loc"] if isinstance(error, ValidationError) else ["its text"]
-        raise BadParcel(f"this parcel cannot be written: {'.'.join(map(str, where))}") from None
 
 
 def _contents(parcel: Parcel) -> dict[str, Any]:
@@ -295,6 +299,23 @@ def _tensor_layout(model: Model | None) -> tuple[bytes, int]:
         raise BadParcel(
             "this model cannot be written: a type of number or a name that has no spelling"
         ) from None
+
+
+def _tensor_bytes(model: Model | None) -> int:
+    """How many bytes the tensors of a model take, their header included."""
+    return 0 if model is None else _bytes_of(model.params.shapes)
+
+
+@lru_cache(maxsize=256)
+def _bytes_of(shapes: Shapes) -> int:
+    codes = {str(dtype).removeprefix("torch."): code for dtype, code in CODES.items()}
+    try:
+        head, body = _layout([(name, codes[dtype], list(shape)) for name, shape, dtype in shapes])
+    except (KeyError, UnicodeEncodeError):
+        raise BadParcel(
+            "this model cannot be written: a type of number or a name that has no spelling"
+        ) from None
+    return len(head) + body
 
 
 def _layout(tensors: list[tuple[str, str, list[int]]]) -> tuple[bytes, int]:
