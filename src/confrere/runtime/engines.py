@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from confrere.core.errors import StudyError
 from confrere.data.records import Federation
@@ -11,7 +11,6 @@ from confrere.runtime.simulate import Simulation
 from confrere.runtime.workers import Processes
 from confrere.study import Study
 
-Engine = Literal["memory", "ray"]
 ENGINES = ("memory", "ray")
 
 

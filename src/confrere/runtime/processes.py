@@ -27,7 +27,7 @@ from confrere.core.protocols import Finishes
 from confrere.learning.engine import OneAtATime
 from confrere.privacy.gate import Gate
 from confrere.runtime import checkpoint
-from confrere.runtime.assemble import consents, leaving_when_spent, participant_of
+from confrere.runtime.assemble import consents, has_own_networks, leaving_when_spent, participant_of
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.mailbox import Mailbox
 from confrere.runtime.office import Office
@@ -54,7 +54,7 @@ def simulate_processes(
 
     The records must be files or a bundled set, since every process opens its own.
     """
-    if sites is not None or "[" in str(study.as_dict()["models"]["private"]):
+    if sites is not None or has_own_networks(study):
         raise StudyError(
             "one process per site needs records in files and networks by name; run your own arrays and modules in memory"
         )

@@ -20,6 +20,7 @@ from confrere.core.errors import ConfrereError, StudyError, WorkerLost
 from confrere.data.records import Federation, Records
 from confrere.learning.cohort import TRAINERS
 from confrere.runtime import checkpoint
+from confrere.runtime.assemble import has_own_networks
 from confrere.runtime.shards import Answer, Plan, Shard, described, understood
 from confrere.runtime.simulate import Simulation
 from confrere.study import parse
@@ -122,7 +123,17 @@ class Actor:
         self.ray, self.number, self.actor, self.sites = ray, number, actor, sites
 
     async def ready(self) -> None:
-        understood(await self.call("open"))
+        """Wait until the actor has its sites; that it cannot even be made is no loss but a mistake."""
+        try:
+            understood(await self.actor.open.remote())
+        except self.ray.exceptions.RayTaskError:
+            raise
+        except self.ray.exceptions.RayError as error:
+            reason = ([line.strip() for line in str(error).splitlines() if line.strip()] or [""])[-1]
+            raise WorkerLost(
+                f"{described(self.number, self.sites)} could not be started: {reason[:200]};"
+                " every node needs the same version of Confrère"
+            ) from None
 
     async def ask(self, task: str, details: Mapping[str, Any], block: bytes = b"") -> Answer:
         return understood(await self.call("do", task, dict(details), block))
@@ -176,6 +187,10 @@ def freight(simulation: Simulation, plan: Plan, number: int) -> bytes:
     Nothing is pickled, so networks and strategies go by name.
     """
     federation = simulation.federation
+    if has_own_networks(simulation.study):
+        raise StudyError(
+            "--engine ray needs networks by name; run your own modules in memory, with --workers"
+        )
     if type(simulation.trainer) not in TRAINERS.values():
         raise StudyError('--engine ray knows the trainers "cohort" and "one"; run your own in memory')
     mine = {n: s for n, s in federation.sites.items() if plan[n] == number}

@@ -193,7 +193,7 @@ def understood(answer: Answer) -> Answer:
 
 def described(number: int, sites: Sequence[str]) -> str:
     """A worker in words: its number, and some of its sites."""
-    some = ", ".join(sites[:3]) + (" …" if len(sites) > 3 else "")
+    some = ", ".join(sorted(sites)[:3]) + (" …" if len(sites) > 3 else "")
     return f"worker {number} ({len(sites)} sites: {some})"
 
 

@@ -1,0 +1,117 @@
+"""How much memory a simulation will take, estimated before it starts.
+
+A site costs its records, the weights that its state holds, what its optimisers remember, and a fixed part (ledger,
+mailbox, events). Networks are shared by all sites of a process, so they count once and are left out.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from confrere.core.errors import StudyError
+from confrere.data.records import Federation, Records
+from confrere.learning.nets import architecture
+from confrere.learning.optimisers import Optimiser
+from confrere.runtime.participant import outputs_of
+from confrere.study import Study
+
+FIXED = 150_000
+"""Bytes of a site besides its tensors: its ledger (a small database), mailbox and events; `benchmarks/scale.py` measures it."""
+NUMBER = 4
+"""Bytes of a weight."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What all sites together will take, in bytes; an estimate."""
+
+    sites: int
+    records: int
+    weights: int
+    optimisers: int
+
+    @property
+    def to_come(self) -> int:
+        """What is not in memory yet once the records have been read."""
+        return self.weights + self.optimisers + FIXED * self.sites
+
+    @property
+    def total(self) -> int:
+        return self.records + self.to_come
+
+
+def footprint(study: Study, federation: Federation) -> Footprint:
+    """An estimate from the numbers of weights, the optimisers' states and the records."""
+    counts: dict[str, int] = {}
+    slots = {
+        role: _slots(study.training.rule(role == "proxy" and study.privacy is not None))
+        for role in ("private", "proxy")
+    }
+    deploys = set(getattr(study.rule(), "deploys", ("private", "proxy")))
+    roles = [r for r in ("private", "proxy") if r in deploys] or [
+        getattr(study.rule(), "architecture", "proxy")
+    ]
+    weights = optimisers = 0
+    for name in federation.sites:
+        for role in roles:
+            spec = study.models.of(name, role)
+            if (key := repr(spec)) not in counts:
+                task = federation.task
+                built = architecture(spec, task.inputs, outputs_of(task)).build()
+                counts[key] = sum(p.numel() for p in built.parameters())
+            held = 2 if role != "private" else 1  # what peers sent is kept beside one's own
+            weights += held * counts[key] * NUMBER
+            optimisers += slots[role] * counts[key] * NUMBER
+    records = sum(_bytes(r) for s in federation.sites.values() for r in (s.train, s.validation, s.test))
+    return Footprint(len(federation.sites), records, weights, optimisers)
+
+
+def available() -> int | None:
+    """Bytes that this process could still use: of the machine, or of the container it is in; None if unknown."""
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii").strip()
+        if limit != "max":
+            found.append(int(limit) - int(used))
+    except (OSError, ValueError, IndexError):
+        pass
+    if not found and hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(found, default=None)
+
+
+def check_memory(study: Study, federation: Federation, free: int | None = None) -> None:
+    """Refuse a simulation that would not fit into memory, before anything is built."""
+    free = available() if free is None else free
+    if free is None:
+        return
+    needed = footprint(study, federation)
+    if needed.to_come <= free:
+        return
+    each = needed.to_come / needed.sites
+    fit = max(0, int(free / each))
+    raise StudyError(
+        f"{needed.sites:,} sites need about {_words(needed.to_come)} more memory ({_words(each)} each), and"
+        f" {_words(free)} are free: about {fit:,} sites fit. Use fewer sites, smaller models, or a larger machine"
+    )
+
+
+def _slots(rule: Optimiser) -> int:
+    return sum(t.numel() > 1 for t in rule.start(2).values())
+
+
+def _bytes(records: Records) -> int:
+    parts = (records.inputs, records.targets, records.units)
+    return sum(t.numel() * t.element_size() for t in parts if t is not None)
+
+
+def _words(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,134 @@
+"""A real Ray cluster of several node processes, one of which is killed in the middle of a run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from confrere.core.errors import StudyError
+from confrere.core.events import Event
+from confrere.runtime.churn import Churn
+from confrere.runtime.run import Run
+from confrere.runtime.simulate import resume, simulate
+from confrere.study import Models, Study
+from tests.conformance.table import ROWS
+from tests.conformance.test_strategies import same_models, study
+from tests.conftest import arrays
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'confrere[ray]'")
+pytestmark = pytest.mark.slow
+
+STORE = 80 * 2**20
+QUICK_TO_NOTICE = {
+    "health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
+    "health_check_failure_threshold": 4, "health_check_timeout_ms": 2000,
+}  # fmt: skip
+
+
+class Nodes:
+    """A cluster whose nodes can be lost."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
+        self.cluster = Cluster(True, head_node_args={**head, "_system_config": QUICK_TO_NOTICE})
+        ray.init(address=self.cluster.address, log_to_driver=False)
+        self.nodes: list[Any] = []
+        self.add(2)
+
+    def add(self, count: int) -> None:
+        self.nodes += [self.cluster.add_node(num_cpus=2, object_store_memory=STORE) for _ in range(count)]
+        self.cluster.wait_for_nodes()
+
+    def kill_one(self) -> None:
+        """As if somebody had pulled the plug of a machine."""
+        self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
+
+    def close(self) -> None:
+        ray.shutdown()
+        self.cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    found = Nodes()
+    yield found
+    found.close()
+
+
+def of(row: str, **changes: Any) -> Study:
+    return study(next(r for r in ROWS if r.id == row), **changes)
+
+
+def both(found: Study, **more: Any) -> tuple[Run, Run]:
+    return simulate(found, arrays(5), trainer="one"), simulate(
+        found, arrays(5), trainer="one", engine="ray", workers=3, **more
+    )
+
+
+@pytest.mark.parametrize("row", ["proxyfl", "fedavg-star"])
+def test_a_cluster_gives_what_one_process_gives(row: str, nodes: Nodes) -> None:
+    rounds: list[int | None] = []
+    churn = Churn(absent={"site0": [1]}, leave={"site1": 3})
+
+    def progress(event: Event) -> None:
+        if event.kind == "round-started":
+            rounds.append(event.round)
+
+    memory, cluster = both(of(row, rounds=4, churn=churn), listeners=(progress,))
+    same_models(memory, cluster)
+    assert memory.result == cluster.result
+    assert rounds == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("after", [0.0, 0.7])
+def test_a_node_that_is_killed_costs_nothing_but_time(after: float, nodes: Nodes, tmp_path: Path) -> None:
+    """At the start of a round, and at some instant while rounds go on."""
+    killed: list[threading.Timer] = []
+
+    def kill(event: Event) -> None:
+        if event.kind == "round-started" and event.round == 2 and not killed:
+            killed.append(threading.Timer(after, nodes.kill_one))
+            killed[0].start()
+            if after == 0:
+                killed[0].join()
+
+    memory, cluster = both(of("proxyfl", rounds=40), listeners=(kill,), out=tmp_path / "run")
+    killed[0].join()
+    lost = [e.data["text"] for e in cluster.events if e.kind == "notice" and "was lost" in e.data["text"]]
+    assert lost
+    assert all("go on from the end of round" in text for text in lost)
+    same_models(memory, cluster)
+    assert {n: s["privacy"] for n, s in cluster.sites.items()} == {
+        n: s["privacy"] for n, s in memory.sites.items()
+    }
+    charged = [sum(e.kind == "charged" for e in run.events) for run in (memory, cluster)]
+    assert charged[0] == charged[1] == 5 * 40
+    nodes.add(1)
+
+
+def test_an_interrupted_run_goes_on_on_a_cluster(nodes: Nodes, tmp_path: Path) -> None:
+    found = of("proxyfl")
+    whole = simulate(found, arrays(5), trainer="one")
+
+    def stop(event: Event) -> None:
+        if event.kind == "trained" and event.round == 3:
+            raise RuntimeError("the plug was pulled")
+
+    with pytest.raises(RuntimeError, match="plug"):
+        simulate(found, arrays(5), trainer="one", out=tmp_path / "run", listeners=(stop,))
+    again = resume(tmp_path / "run", arrays(5), trainer="one", engine="ray", workers=2)
+    same_models(whole, again)
+
+
+def test_what_cannot_travel_is_said_before_anything_is_started(nodes: Nodes) -> None:
+    import torch
+
+    own = of("proxyfl", models=Models(lambda: torch.nn.Linear(4, 1), "linear"))
+    with pytest.raises(StudyError, match="by name"):
+        simulate(own, arrays(3), engine="ray", workers=2)
