@@ -68,7 +68,7 @@ def _difference(pictures: Tensor, axis: int) -> Tensor:
 def _unit(part: Tensor) -> Tensor:
     flat = part.reshape(len(part), -1)
     flat = flat - flat.mean(1, keepdim=True)
-    return flat / flat.norm(dim=1, keepdim=True).clamp_min(1e-6)
+    return F.normalize(flat, dim=1, eps=1e-6)
 
 
 def with_features(federation: Federation, kind: str) -> Federation:

@@ -12,9 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from confrere.learning.logistic import Vector, chances, head_of
+from confrere.learning.nets import Centred
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ def without_echo(
     module: nn.Module, inputs: Tensor, targets: Tensor, seen: Tensor, how: Echo
 ) -> Vector | None:
     """The logits for records, each without its own share in them; None where that cannot be computed."""
+    if isinstance(module, Centred) and module.outputs > 1:
+        return _several(module, inputs, targets, seen, how)
     head = head_of(module)
     if head is None or targets.is_floating_point():
         return None
@@ -44,3 +48,22 @@ def without_echo(
     curve[np.diag_indices_from(curve)] += max(1 / how.time, 1e-4)
     reach = np.einsum("ij,ij->i", features, np.linalg.solve(curve, features.T).T) / how.records
     return np.asarray(np.where(seen.numpy(), logits + reach * error * clipped, logits))
+
+
+def _several(module: Centred, inputs: Tensor, targets: Tensor, seen: Tensor, how: Echo) -> Vector:
+    """The same for several classes: one curvature for all of them, that of an average class."""
+    with torch.no_grad():
+        features = module.features(inputs).double().cpu().numpy()
+        logits = features @ module.head.weight.detach().double().cpu().numpy().T
+    odds = np.exp(logits - logits.max(1, keepdims=True))
+    chance = odds / odds.sum(1, keepdims=True)
+    error = chance.copy()
+    error[np.arange(len(error)), targets.cpu().numpy()] -= 1
+    norm = np.linalg.norm(error, axis=1) * np.linalg.norm(features, axis=1)
+    clipped = np.minimum(1.0, how.clip / np.maximum(norm, 1e-12))
+    spread = (chance * (1 - chance)).mean(1) * clipped
+    curve = (features * spread[:, None]).T @ features / len(features)
+    curve[np.diag_indices_from(curve)] += max(1 / how.time, 1e-4)
+    reach = np.einsum("ij,ij->i", features, np.linalg.solve(curve, features.T).T) / how.records
+    echo = (reach * clipped * seen.numpy())[:, None] * error
+    return np.asarray(logits + echo)

@@ -142,11 +142,15 @@ class Centred(nn.Module):
         x = x.flatten(1)
         if self.profiling:
             return torch.cat([self.mean(x), self.shares(x.new_ones(len(x), 1))], 1)
+        return self.head(self.features(x))  # type: ignore[no-any-return]
+
+    def features(self, x: Tensor) -> Tensor:
+        """Records around the centre, with the constant behind them."""
         total = self.shares.weight.sum()
-        x = x - torch.where(total > 0, self.mean.weight / total.clamp_min(1e-9), 0.0)
+        x = x.flatten(1) - torch.where(total > 0, self.mean.weight / total.clamp_min(1e-9), 0.0)
         if self.unit:
             x = x / x.norm(dim=1, keepdim=True).clamp_min(1e-6)
-        return self.head(torch.cat([x, x.new_full((len(x), 1), self.STEADY)], 1))  # type: ignore[no-any-return]
+        return torch.cat([x, x.new_full((len(x), 1), self.STEADY)], 1)
 
 
 @network("centred-linear")

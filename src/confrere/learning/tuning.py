@@ -18,18 +18,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from torch import Tensor
+from torch import Tensor, nn
 
 from confrere.core.params import Params
 from confrere.core.protocols import Loss
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records
+from confrere.learning import softmax
+from confrere.learning.balance import Balanced, log_shares
 from confrere.learning.echo import Echo, without_echo
 from confrere.learning.engine import Job, work
 from confrere.learning.evaluate import predict
 from confrere.learning.logistic import Head, Vector, head_of, newton
 from confrere.learning.network import Network
 from confrere.learning.objectives import Stacked, Supervised
+from confrere.learning.softmax import Candidate, Matrix, judge, layer_of
 
 ENOUGH = 600
 """With more records than this, one split tells the candidates apart; with fewer, all folds are used, repeatedly."""
@@ -40,7 +43,7 @@ FEW = 30
 PLENTY = 2_000
 """So many records settle one number."""
 
-SMALL = 5_000
+SMALL = 20_000
 """Networks with at most so many weights are fitted to convergence by L-BFGS on all records at once."""
 
 NOTHING = 1e5
@@ -106,8 +109,17 @@ def fit(
     if not all(h.clean for h in heard) and int((~seen).sum()) >= FEW:
         rows = ~seen
     head = head_of(job.networks[role].module)
-    if head is not None and not job.records.targets.is_floating_point() and all(map(_under_known, losses)):
+    plain = not any(isinstance(loss, Balanced) for loss in losses)
+    if (
+        head is not None
+        and plain
+        and not job.records.targets.is_floating_point()
+        and all(map(_under_known, losses))
+    ):
         return _averaged(job, role, losses, heard, rows, search, head)
+    layer = layer_of(job.networks[role].module)
+    if layer is not None and not job.records.targets.is_floating_point() and all(map(_under_known, losses)):
+        return _averaged_classes(job, role, losses, heard, rows, search, layer)
     return _chosen(job, role, losses, heard, rows, start, search)
 
 
@@ -151,6 +163,51 @@ def _averaged(
     most = int(shares.argmax())
     choice = Choice(tried[most][0], tried[most][1], 1, float(judged[most].mean()), tuple(own.tolist()))
     return job.networks[role].params(), choice
+
+
+def _averaged_classes(
+    job: Job,
+    role: str,
+    losses: Sequence[Loss],
+    heard: Sequence[Heard],
+    rows: Tensor,
+    search: Search,
+    layer: nn.Linear,
+) -> tuple[Params, Choice]:
+    """The same for several classes."""
+    features = job.records.inputs.reshape(len(job.records), -1).float().cpu().numpy()
+    labels, classes = job.records.targets.cpu().numpy(), layer.out_features
+    shares = losses[0].shares if isinstance(losses[0], Balanced) else None
+    logs = log_shares(shares, classes).numpy() if shares is not None else np.zeros(classes, np.float32)
+    worth = np.exp(-logs)[labels] / classes if shares is not None else np.ones(len(labels))
+    offered = []
+    for number, loss in enumerate(losses):
+        raw, fair = (
+            _under_classes(loss, h, len(labels), classes) for h in (heard[number].raw, heard[number].fair)
+        )
+        offered.append(Candidate(number, raw + logs, fair + logs, fair))
+    folds = [(a.numpy(), b.numpy()) for a, b in _folds(job.records, search, job.seed, thorough=True)]
+    table, tried = judge(features, labels, offered, search.priors, folds, worth)
+    judged = table[:, rows.numpy()]
+    chances = near_best(judged, [min(number, 1) for number, _ in tried])
+    mean, own = np.zeros((features.shape[1] + 1, classes)), np.zeros(len(losses))
+    for chance, (number, prior) in zip(chances, tried, strict=True):
+        if chance > 0:
+            mean += chance * softmax.fitted(features, labels, offered[number].raw, prior)
+            own[number] += chance
+    layer.weight.data.copy_(torch.from_numpy(mean[:-1].T))
+    layer.bias.data.copy_(torch.from_numpy(mean[-1]))
+    most = int(chances.argmax())
+    choice = Choice(tried[most][0], tried[most][1], 1, float(judged[most].mean()), tuple(own.tolist()))
+    return job.networks[role].params(), choice
+
+
+def _under_classes(loss: Loss, others: Others, records: int, classes: int) -> Matrix:
+    """What a network's own outputs are added to."""
+    within = loss.within if isinstance(loss, Balanced) else loss
+    if isinstance(within, Stacked):
+        return np.asarray(within.weight.value * others[within.under].float().numpy(), dtype=np.float32)
+    return np.zeros((records, classes), dtype=np.float32)
 
 
 def near_best(judged: NDArray[np.float64], groups: Sequence[int]) -> Vector:
@@ -234,12 +291,14 @@ def _hear(job: Job, loss: Loss, seen: Tensor, echo: Echo | None) -> Heard:
             r: without_echo(job.networks[r].module, inputs, job.records.targets, seen, echo) for r in raw
         }
         clean = all(logits is not None for logits in found.values())
-        fair |= {r: torch.from_numpy(f)[:, None].to(raw[r]) for r, f in found.items() if f is not None}
+        fair |= {
+            r: torch.from_numpy(f).reshape(raw[r].shape).to(raw[r]) for r, f in found.items() if f is not None
+        }
     return Heard(raw, fair, clean)
 
 
 def _under_known(loss: Loss) -> bool:
-    return isinstance(loss, Supervised | Stacked)
+    return isinstance(loss.within if isinstance(loss, Balanced) else loss, Supervised | Stacked)
 
 
 def _under(loss: Loss, others: Others, records: int) -> Vector:
@@ -333,11 +392,11 @@ LARGEST = 3.0
 """A proxy that says too little, since its training was short, is believed up to so many times over."""
 
 
-def best_scale(outputs: Tensor, targets: Tensor) -> float:
+def best_scale(outputs: Tensor, targets: Tensor, worth: Tensor | None = None) -> float:
     """The factor, from 0 to 3, by which a model's outputs fit these records best, beside a free constant.
 
     For logits this is one number of Platt's scaling (1999) for each class constant: how much of what the
-    model says holds here. A useless model gets 0.
+    model says holds here. A useless model gets 0. `worth` is how much each class's records count.
     """
     outputs, targets = outputs[:PLENTY], targets[:PLENTY]
     z, n = outputs.detach().double(), len(targets)
@@ -351,16 +410,17 @@ def best_scale(outputs: Tensor, targets: Tensor) -> float:
         z = torch.cat([torch.zeros_like(z), z], 1)
     logits, classes = z.numpy(), z.shape[1]
     truth = np.eye(classes)[targets.numpy()]
+    counts = np.ones(n) if worth is None else worth.double().numpy()[targets.numpy()]
 
     def value(at: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         scores = at[0] * logits + at[1:]
         scores -= scores.max(1, keepdims=True)
         logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
-        error = (np.exp(logs) - truth) / n
+        error = (np.exp(logs) - truth) * counts[:, None] / n
         # a faint pull to 1 and 0 keeps the fit finite where the classes fall apart
         away = np.concatenate([[at[0] - 1], at[1:]])
         gradient = np.concatenate([[(error * logits).sum()], error.sum(0)]) + 2 * away / n
-        return float(-(truth * logs).sum() / n + (away @ away) / n), gradient
+        return float(-(truth * logs).sum(1) @ counts / n + (away @ away) / n), gradient
 
     found = minimize(value, np.array([1.0, *[0.0] * classes]), jac=True, method="L-BFGS-B")
     return min(max(float(found.x[0]), 0.0), LARGEST)

@@ -19,6 +19,7 @@ from confrere.core.protocols import Fitted, Loss, Metrics, Objective, Predictor,
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records, SiteData, Task
 from confrere.learning.balance import Shares, balance, counted, log_shares, released
+from confrere.learning.centre import PROFILE
 from confrere.learning.echo import Echo
 from confrere.learning.engine import Job, Trainer
 from confrere.learning.evaluate import loss_metrics, measure, predict
@@ -37,10 +38,8 @@ from confrere.privacy.noise import Randomness
 from confrere.runtime.said import Kept
 from confrere.study import Study
 
-PROFILE = "profile"
-"""The role of a proxy whose centre is being released; its steps add up plain sums."""
-
 SUMS = SGD(1.0)
+"""How a proxy is moved while its centre is released: the steps add up plain sums."""
 
 Memory = dict[str, dict[str, dict[str, Tensor]]]
 """Role → {"optimiser": …, "clipping": …}: what stays at the site from round to round."""
@@ -160,6 +159,13 @@ class Participant:
         if self._shares is None:
             self._shares = counted(self.own_records().targets, max(2, outputs_of(self.task)))
         return self._shares
+
+    def worth(self) -> Tensor | None:
+        """How much a record of each class counts where all classes count alike; None where they do not."""
+        if not self.study.training.balanced or self.task.kind not in ("binary", "multiclass"):
+            return None
+        shares = torch.tensor([s.value for s in self.shares()], dtype=torch.float64)
+        return 1 / (shares * len(shares))
 
     def own_mix(self, outputs: Tensor) -> Tensor:
         """Outputs that hold for the site's own mix of classes."""
@@ -285,10 +291,11 @@ class SiteRound:
             network = site.network(role, model.architecture)
             network.load(model.params)
             held_out = site.data.validation if len(site.data.validation) else site.data.train
-            numbers = dict(loss_metrics(network.module, held_out, site.data.train))
+            outputs = predict(network.module, held_out.inputs.to(site.device)).cpu()
+            numbers = dict(loss_metrics(site.own_mix(outputs), held_out, site.data.train))
             own = site.own_records()
             said = predict(network.module, own.inputs.to(site.device)).cpu()
-            numbers["scale"] = best_scale(said, own.targets)
+            numbers["scale"] = best_scale(said, own.targets, site.worth())
             found[role] = {name: private(value) for name, value in numbers.items()}
         return found
 
@@ -337,9 +344,9 @@ class SiteRound:
             noisy = []
         if not trained:
             return dict(models)
-        trained = {r: site.counted(loss, models[r], r in noisy) for r, loss in trained.items() if r != PROFILE} | {
-            r: loss for r, loss in trained.items() if r == PROFILE
-        }
+        trained = {
+            r: site.counted(loss, models[r], r in noisy) for r, loss in trained.items() if r != PROFILE
+        } | {r: loss for r, loss in trained.items() if r == PROFILE}
         started = time.perf_counter()
         used = {*trained, *(r for loss in trained.values() for r in loss.reads)}
         networks = {r: site.network(r, models[r].architecture) for r in used}

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from confrere.core.custody import Scalar, public
-from confrere.core.model import Model
+from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Predictor, Site
 from confrere.core.registry import strategy
 from confrere.exchange.gossip import Mass, gossip, start_mass
+from confrere.learning.centre import has_centre, profile
 from confrere.learning.mutual import Auto, fit_on_top, stack_weight, teach
 from confrere.learning.objectives import Direction, Teacher, check_share
 
@@ -24,6 +25,13 @@ class State:
     weight: Scalar
     """How much of the proxy's output is added to the private model's."""
     sites: int = 1
+    smooth: Model | None = None
+    """The mean of the last rounds' proxies, where the study asks for it."""
+
+    @property
+    def used(self) -> Model:
+        """The proxy that the site's own model builds on."""
+        return self.smooth or self.proxy
 
 
 @strategy("proxyfl")
@@ -48,11 +56,16 @@ class ProxyFL:
     teacher: Teacher = "peers"
     kl: Direction = "teacher-student"
     mass: Literal["size", "equal"] = "size"
+    settle: int = 3
+    """A proxy with a centre ("centred-linear") spends so many rounds on agreeing about it."""
+    average: float = 0.0
+    """How much of the proxy that a site uses is the mean of earlier rounds': 0.9 smooths over about ten. On a sparse
+    graph a site's latest proxy still holds much of its own latest noise. What is sent is never smoothed."""
     deploys: ClassVar[tuple[str, ...]] = ("private", "proxy")
     topology: ClassVar[str] = "exponential"
 
     def __post_init__(self) -> None:
-        check_share(alpha=self.alpha, beta=self.beta)
+        check_share(alpha=self.alpha, beta=self.beta, average=self.average)
 
     @property
     def unproven(self) -> str | None:
@@ -64,25 +77,37 @@ class ProxyFL:
         )
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
+        if peers.round < self.settle and has_centre(state.proxy):
+            found = await profile(site, state.proxy)
+            mixed, mass, _ = await gossip(peers, state.proxy, found, state.mass)
+            return replace(state, proxy=mixed, mass=mass, sites=len(peers.members), smooth=None)
         models = await teach(
             site, state.private, state.proxy, state.received,
             alpha=self.alpha, beta=self.beta, teacher=self.teacher, kl=self.kl,
             stack=state.weight if self.private == "stack" else None,
         )  # fmt: skip
         mixed, mass, heard = await gossip(peers, state.proxy, models["proxy"], state.mass)
-        weight = await stack_weight(site, mixed) if self.private == "stack" else public(0.0)
-        return State(models["private"], mixed, heard or state.received, mass, weight, len(peers.members))
+        now = State(
+            models["private"], mixed, heard or state.received, mass, state.weight, len(peers.members),
+            smooth=self._smoothed(state.smooth, mixed),
+        )  # fmt: skip
+        return replace(now, weight=await stack_weight(site, now.used)) if self.private == "stack" else now
+
+    def _smoothed(self, before: Model | None, mixed: Model) -> Model | None:
+        if not self.average:
+            return None
+        return mixed if before is None else mix([(self.average, before), (1 - self.average, mixed)])
 
     async def finish(self, state: State, site: Site) -> State:
         if self.private != "stack":
             return state
         # mixing spreads the mass, so that what a site holds tells what all of them hold
         ours = min(1.0, state.mass.start / max(state.mass.start, state.mass.held * state.sites))
-        own, weight = await fit_on_top(site, state.proxy, ours)
+        own, weight = await fit_on_top(site, state.used, ours)
         return replace(state, private=own, weight=weight)
 
     def predictors(self, state: State) -> Mapping[str, Predictor]:
         return {
-            "private": ((1.0, state.private), (state.weight.value, state.proxy)),
-            "proxy": ((1.0, state.proxy),),
+            "private": ((1.0, state.private), (state.weight.value, state.used)),
+            "proxy": ((1.0, state.used),),
         }
