@@ -168,23 +168,31 @@ class Node:
         elif cap is not None and cap < self.study.rounds:
             await self.leave(cap, f"its own cap is {cap} rounds")
         while self._takes_part():
-            step = asyncio.create_task(self._step())
-            word = asyncio.create_task(self.interrupted.wait())
-            await asyncio.wait({step, word}, return_when=asyncio.FIRST_COMPLETED)
-            word.cancel()
-            if not step.done():
-                step.cancel()
-                await asyncio.gather(step, return_exceptions=True)
+            if await self._interrupted(asyncio.create_task(self._step())):
                 break
-            try:
-                step.result()
-            except CapReached as reached:
-                await self.leave(self.done, str(reached))
         await self._finish()
         await self._settle(until_done)
 
+    async def _interrupted(self, step: asyncio.Task[None]) -> bool:
+        """See a step through; whether its owner's word came first."""
+        word = asyncio.create_task(self.interrupted.wait())
+        try:
+            await asyncio.wait({step, word}, return_when=asyncio.FIRST_COMPLETED)
+            if step.done():
+                step.result()
+            return not step.done()
+        except CapReached as reached:
+            await self.leave(self.done, str(reached))
+            return False
+        finally:
+            for task in (step, word):
+                task.cancel()
+            await asyncio.gather(step, word, return_exceptions=True)
+
     def _takes_part(self) -> bool:
-        return self.done < self.study.rounds and self.me in self.churn.members(self.done, self.everybody)
+        if self.done >= self.study.rounds or self.store.facts().get("left") == "yes":
+            return False
+        return self.me in self.churn.members(self.done, self.everybody)
 
     async def _step(self) -> None:
         """One round, or a jump to where the others are."""
@@ -202,8 +210,6 @@ class Node:
         number, churn = self.done, self.churn
         members, epoch = churn.members(number, self.everybody), churn.epoch(number)
         self._now("in a round")
-        if number and churn.epoch(number - 1) != epoch:
-            await durably(self.room, self.store.cancel, epoch)
         here = [self.me, *(p for p in members if p in self.links.connected)]
         data = {"members": list(members), "present": sorted(here), "epoch": epoch}
         self.journal.add(Event("round-started", self.me, number, data=data))
@@ -333,6 +339,8 @@ class Node:
             text = f"leaves for good before round {leaving[site] + 1}"
             self.journal.add(Event("left", site, done, data={"text": text}))
         self._count_leaving(leaving)
+        if epoch := self.churn.epoch(done):
+            await durably(self.room, self.store.cancel, epoch)
 
     def _content(self, done: int, state: Any, leaving: Mapping[str, int]) -> dict[str, Any]:
         """A state is also where a new membership begins to count, so that a replayed round has the old one."""
@@ -406,9 +414,12 @@ class Node:
         if first is None:
             heard = await asyncio.to_thread(self.store.heard)
             first = known.get(self.me, max([self.done, *heard.values()]) + 1)
+            await durably(self.room, lambda: self.store.note(left="yes"))
             self.interrupted.set()
         await durably(self.room, self.store.leaves, self.me, first)
-        await durably(self.room, self.store.debit, farewells(self.setting, first))
+        if "farewell" not in self.store.facts():
+            await durably(self.room, self.store.debit, farewells(self.setting, first, known))
+            await durably(self.room, lambda: self.store.note(farewell=first))
         if self.setting.farewell is not None:  # for the roster of those who stay
             signed = roster.leave(roster.load_roster(self.setting.farewell), self.setting.identity)
             roster.keep_signature(signed, self.setting.farewell)

@@ -39,7 +39,9 @@ class Introductions:
         if seen is not None and (seen.run, seen.site) == (setting.run, setting.me):
             self._compare(seen)
         mark, known = greeting.mark, self._known(peer)
-        if mark is not None and (known is None or known.counter < mark.counter):
+        if mark is None or (mark.run, mark.site) != (setting.run, peer):
+            return
+        if mark.genuine(setting.peers[peer].key) and (known is None or known.counter < mark.counter):
             self._store.note(**{f"mark:{peer}": json.dumps(asdict(mark))})
 
     def _compare(self, seen: LedgerMark) -> None:

@@ -6,7 +6,7 @@ time: parcels of an earlier epoch are cancelled, those of a later one wait until
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from confrere.core.custody import public
@@ -28,11 +28,14 @@ def churn_of(setting: Setting, leaving: Mapping[str, int]) -> Churn:
     return replace(own, leave=leave)
 
 
-def farewells(setting: Setting, first: int) -> list[Debit]:
-    """To each peer: this site takes no part from round `first` on. Made again, they are the same bytes."""
+def farewells(setting: Setting, first: int, left: Collection[str]) -> list[Debit]:
+    """To each peer that has not left itself: this site takes no part from round `first` on.
+
+    Made again, they are the same bytes.
+    """
     number = min(first, setting.study.rounds - 1)
     out = []
-    for peer in sorted(setting.peers):
+    for peer in sorted(set(setting.peers) - set(left)):
         said = Parcel(
             setting.run, 0, number, LEAVING, setting.me, peer, LEAVING_SEQUENCE, None,
             {"leaves": public(first)},

@@ -90,6 +90,8 @@ class Player:
     settled: bool = False
     lost: str = ""
     round: int = 0
+    lives: int = 0
+    """How often its process was started."""
     wanted: bool = True
     """Whether its process is started again when it dies."""
 
@@ -182,7 +184,7 @@ class Troupe:
             sys.executable, "-m", "confrere.node.rehearsal", str(self.folder), player.name,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**24, env=surroundings,
         )  # fmt: skip
-        player.process = process
+        player.process, player.lives = process, player.lives + 1
         assert process.stdout is not None
         assert process.stderr is not None
         complaint = asyncio.create_task(process.stderr.read())
