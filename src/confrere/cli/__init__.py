@@ -50,10 +50,15 @@ def wire() -> None:
         demo,
         enroll,
         epsilon,
+        journal,
+        node,
+        predict,
+        rehearse,
         report,
         roster,
         schema,
         simulate,
+        status,
         strategies,
         traffic,
     )
@@ -65,8 +70,13 @@ def wire() -> None:
     app.command("report", rich_help_panel=run)(report.report)
     app.command("check", rich_help_panel=run)(check.check)
     app.command("traffic", rich_help_panel=run)(traffic.traffic)
+    app.command("rehearse", rich_help_panel=field)(rehearse.rehearse)
     app.command("enroll", rich_help_panel=field)(enroll.enroll)
     app.add_typer(roster.app, name="roster", rich_help_panel=field)
+    app.command("node", rich_help_panel=field)(node.node)
+    app.command("status", rich_help_panel=field)(status.status)
+    app.add_typer(journal.app, name="journal", rich_help_panel=field)
+    app.command("predict", rich_help_panel=field)(predict.predict)
     app.command("epsilon", rich_help_panel=privacy)(epsilon.epsilon)
     app.command("calibrate", rich_help_panel=privacy)(calibrate.calibrate)
     app.command("audit", rich_help_panel=privacy)(audit.audit)
