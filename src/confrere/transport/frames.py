@@ -20,7 +20,7 @@ from confrere.core.errors import PeerError
 from confrere.transport.greeting import LARGEST_GREETING, printable
 from confrere.transport.receipt import Outcome, Receipt
 
-CHUNK = 256 * 1024
+CHUNK = 128 * 1024
 LARGEST_FRAME = CHUNK + 1024
 LONGEST_ID = 512
 LONGEST_REASON = 500

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from confrere.transport.frames import BadFrame
 
-IN_MEMORY = 2**20
+IN_MEMORY = 128 * 1024
 
 
 @dataclass(frozen=True)
