@@ -22,19 +22,38 @@ class Params(Mapping[str, Tensor]):
     2.121...
     """
 
-    __slots__ = ("_tensors",)
+    __slots__ = ("_flat", "_shapes", "_tensors")
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = {name: tensors[name].detach() for name in sorted(tensors)}
+        self._tensors: dict[str, Tensor] | None = {name: tensors[name].detach() for name in sorted(tensors)}
+        self._flat: Tensor | None = None
+        self._shapes: Shapes | None = None
+
+    @classmethod
+    def of_flat(cls, flat: Tensor, shapes: Shapes) -> Params:
+        """Params of this shape whose numbers are those of `flat`: views, which are made when they are asked for."""
+        out = cls.__new__(cls)
+        out._tensors, out._flat, out._shapes = None, flat.detach(), shapes
+        return out
+
+    def _named(self) -> dict[str, Tensor]:
+        if self._tensors is None:
+            assert self._flat is not None
+            at, self._tensors = 0, {}
+            for name, shape, _ in self.shapes:
+                size = math.prod(shape)
+                self._tensors[name] = self._flat[at : at + size].view(shape)
+                at += size
+        return self._tensors
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
+        return self._named()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self._named())
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self._named())
 
     def __repr__(self) -> str:
         return f"Params({self.count:,} numbers in {len(self)} tensors)"
@@ -53,34 +72,46 @@ class Params(Mapping[str, Tensor]):
     @property
     def count(self) -> int:
         """How many numbers there are."""
-        return sum(t.numel() for t in self._tensors.values())
+        return (
+            self._flat.numel() if self._flat is not None else sum(t.numel() for t in self._named().values())
+        )
 
     @property
     def shapes(self) -> Shapes:
-        return tuple((n, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in self.items())
+        if self._shapes is None:
+            self._shapes = tuple(
+                (n, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in self._named().items()
+            )
+        return self._shapes
 
     def norm(self) -> float:
-        return math.sqrt(sum(float(t.double().square().sum()) for t in self._tensors.values()))
+        return math.sqrt(sum(float(t.double().square().sum()) for t in self._named().values()))
 
     def distance(self, other: Params) -> float:
         return (self - other).norm()
 
     def is_finite(self) -> bool:
         """Whether every number is one. A sum that is finite says so of all that went into it, at a sixth of the cost."""
+        parts = [self._flat] if self._flat is not None else self._named().values()
         return all(
             math.isfinite(float(t.sum())) or bool(torch.isfinite(t).all())
-            for t in self._tensors.values()
+            for t in parts
             if t.is_floating_point()
         )
 
     def flatten(self) -> Tensor:
-        """All numbers in one vector, in the order of the sorted names."""
-        return torch.cat([t.reshape(-1) for t in self._tensors.values()]) if self else torch.zeros(0)
+        """All numbers in one vector, in the order of the sorted names; not to be written to."""
+        if self._flat is not None:
+            return self._flat
+        return torch.cat([t.reshape(-1) for t in self._named().values()]) if self._named() else torch.zeros(0)
 
     def unflatten(self, flat: Tensor) -> Params:
         """Params of this shape with the numbers of `flat`; the inverse of `flatten`."""
         if flat.numel() != self.count:
             raise ValueError(f"{flat.numel()} numbers do not fill {self.count}")
+        dtype = str(flat.dtype).removeprefix("torch.")
+        if all(kind == dtype for _, _, kind in self.shapes):
+            return Params.of_flat(flat.reshape(-1), self.shapes)
         out, at = {}, 0
         for name, t in self.items():
             out[name] = flat[at : at + t.numel()].reshape(t.shape).to(t.dtype)
@@ -102,8 +133,13 @@ def combine(terms: Iterable[tuple[float, Params]]) -> Params:
         raise ValueError("nothing to combine")
     first = terms[0][1]
     for _, p in terms[1:]:
-        if p.shapes != first.shapes:
+        if p.shapes is not first.shapes and p.shapes != first.shapes:
             raise BadParcel(f"models of different shape cannot be combined: {first!r} and {p!r}")
+    flats = [p._flat for _, p in terms]
+    if len(terms) > 1 and all(f is not None and f.is_floating_point() for f in flats):
+        weights = torch.tensor([w for w, _ in terms], dtype=torch.float64)
+        held = torch.stack([f for f in flats if f is not None])
+        return Params.of_flat(torch.mv(held.double().T, weights).to(held.dtype), first.shapes)
     out = {}
     for name, like in first.items():
         if like.is_floating_point():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from confrere.core.errors import TrainingError
+from confrere.core.params import Params
 from confrere.core.protocols import Objective, Proximal
 from confrere.core.seeds import derive, generator
 from confrere.learning.engine import Job, Trained, dropped_notice, not_finite
@@ -238,7 +239,7 @@ class _Table:
                 return not_finite(job.site, role)
             if self.seen[role][k]:
                 out.losses[role] = total / self.seen[role][k]
-            out.params[role] = job.weights[role].unflatten(self.stacks[role].weights[k].clone())
+            out.params[role] = Params.of_flat(self.stacks[role].weights[k].clone(), job.weights[role].shapes)
             memory = out.memory[role] = dict(job.memory.get(role, {}))
             memory["optimiser"] = {name: t[k].clone() for name, t in self.moments[role].items()}
             if role in self.protected:
