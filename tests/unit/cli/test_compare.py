@@ -39,13 +39,50 @@ def test_json_has_the_keys_that_machines_rely_on_and_gains_add_up(desk: Desk) ->
 
 
 def test_alone_takes_part_without_noise_even_if_nobody_asked(desk: Desk) -> None:
-    found = desk.confrere("compare", desk.study(BODY), "--seeds", 1, "--json").json
+    found = desk.confrere("compare", desk.study(BODY), "--seeds", 1, "--json", "--no-pooled").json
     assert set(found["strategies"]) == {"local", "fedavg"}
     assert found["strategies"]["local"]["privacy"] is None
+    assert found["gap"] == {}
+
+
+def test_how_much_there_is_to_gain_is_always_told_unless_asked_not_to(desk: Desk) -> None:
+    found = desk.confrere("compare", desk.study(BODY), "--seeds", 2, "--json").json
+    assert set(found["strategies"]) == {"local", "fedavg", "pooled"}
+    gap = found["gap"]["log_loss"]
+    alone, pooled = (found["strategies"][n]["mean"]["log_loss"]["mean"] for n in ("local", "pooled"))
+    assert (gap["alone"], gap["pooled"]) == (alone, pooled)
+    assert gap["gap"]["mean"] == pytest.approx(alone - pooled)
+    assert set(gap["closed"]) == {"fedavg"}
+
+
+def test_gains_come_with_an_interval_from_the_test_records_which_stay_in_the_folder_of_the_run(
+    desk: Desk,
+) -> None:
+    found = desk.confrere(
+        "compare", desk.study(BODY), "--seeds", 2, "--json", "--no-pooled", "--out", "c"
+    ).json["strategies"]["fedavg"]
+    for gain in [found["gain_over_alone"], *(s["gain"] for s in found["sites"].values())]:
+        for metric in ("log_loss", "auc", "accuracy"):
+            low, high = gain[metric]["interval"]
+            assert low <= gain[metric]["mean"] <= high
+    assert (desk.folder / "c" / "runs" / "fedavg-0" / "said.npz").exists()
+    assert "outputs" not in (desk.folder / "c" / "comparison.json").read_text()
+
+
+def test_several_studies_give_one_table_and_one_list(desk: Desk) -> None:
+    one = desk.study(BODY)
+    two = desk.folder / "other.toml"
+    two.write_text(one.read_text().replace("rounds = 2", "rounds = 1"))
+    answer = desk.confrere("compare", one, two, "--seeds", 1, "--no-pooled", "--json")
+    assert [s["name"] for s in answer.json["studies"]] == [one.stem, "other"]
+    assert all("fedavg" in s["strategies"] for s in answer.json["studies"])
+    told = desk.confrere("compare", one, two, "--seeds", 1, "--no-pooled", "--out", "several").out
+    assert "other" in told
+    assert told.count("report.html") == 2
 
 
 def test_people_get_a_table_and_a_report(desk: Desk) -> None:
-    answer = desk.confrere("compare", desk.study(BODY), "--seeds", 1, "--out", "c")
+    answer = desk.confrere("compare", desk.study(BODY), "--seeds", 1, "--out", "c", "--no-pooled")
     assert answer.code == 0
     assert "site0" in answer.out
     assert "c/report.html" in answer.out
@@ -54,7 +91,7 @@ def test_people_get_a_table_and_a_report(desk: Desk) -> None:
 def test_variants_are_named_changes(desk: Desk) -> None:
     body = BODY + '[variants.strong]\nprivacy = { epsilon = 1.0 }\n[variants.fedavg]\ntopology = "star"\n'
     found = desk.confrere(
-        "compare", desk.study(body), "--strategies", "strong,fedavg", "--seeds", 1, "--json"
+        "compare", desk.study(body), "--strategies", "strong,fedavg", "--seeds", 1, "--json", "--no-pooled"
     )
     entries = found.json["strategies"]
     assert set(entries) == {"local", "strong", "fedavg"}
