@@ -481,6 +481,24 @@ def test_a_peer_that_restarts_is_found_again() -> None:
     run(story())
 
 
+def test_two_programs_with_the_same_keys_are_noticed() -> None:
+    """A copy of a machine that is started beside it, or a key that was stolen."""
+
+    async def story() -> None:
+        a, b = two()
+        twin = Site(a.identity)
+        async with pair(a, b):
+            await b.connections.wait_connected("a", 5)
+            async with twin.connect({"b": at(b.identity.member, b.connections.port)}):
+                await twin.connections.wait_connected("b", 5)
+                async with asyncio.timeout(5):
+                    while not any("runs twice" in text for text in a.heard("unreachable")):
+                        await asyncio.sleep(0.05)
+                assert twin.connections.connected == {"b"}
+
+    run(story())
+
+
 def test_a_slow_decision_is_waited_for_and_a_hung_one_is_not() -> None:
     async def story() -> None:
         a, b = two()

@@ -194,7 +194,9 @@ def _facts(roster: Roster, studies: dict[str, list[str]]) -> dict[str, Any]:
 
 def _warn_unreachable(roster: Roster) -> None:
     for one, other in roster.unreachable():
-        _say(f'Note: "{one}" and "{other}" can both only dial out, so they cannot exchange with each other.')
+        _say(
+            f'Note: "{one}" and "{other}" can both only dial out: they would need a relay, which does not exist yet.'
+        )
 
 
 def _members(roster: Roster) -> str:

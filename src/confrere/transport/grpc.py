@@ -15,7 +15,8 @@
 
 Whoever can dial dials. Where both can, the site whose name sorts first does, and the other one only after a moment, so
 one of two is enough to get through. If both do, both keep the stream of the first one. A stream that is
-replaced (a new certificate) finishes what is under way; that of a peer that was restarted is dropped.
+replaced (a new certificate) finishes what is under way; that of a peer that was restarted is dropped, and a process
+that another one has replaced is not let in again: two programs that use the same keys are noticed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import contextlib
 import datetime as dt
 import random
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,6 +48,8 @@ LONGEST_SILENCE = 60.0
 LONGEST_HANDSHAKE = 20.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds before another attempt; doubled each time, and drawn at random up to that."""
+STEADY = 5.0
+"""Seconds after which a connection counts as a success, so that the next attempt may follow at once."""
 HEAD_START = 1.0
 """Seconds that the site whose name sorts first gets to dial before the other one tries."""
 ALREADY = "already connected"
@@ -64,6 +68,8 @@ class _Peer:
     link: Link | None = None
     reason: str = "it was not reached yet"
     redial: bool = False
+    past: set[str] = field(default_factory=set)
+    """Processes of this peer that another one has replaced."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -199,26 +205,37 @@ class Connections:
     # -- dialling -----------------------------------------------------------------------------------------------
 
     async def _keep_dialling(self, peer: _Peer) -> None:
-        pause = FIRST_PAUSE
         can_be_dialled = self._listen is not None and self.identity.member.address is not None
         if can_be_dialled and peer.member.name < self.name:
             await asyncio.sleep(HEAD_START * random.uniform(1, 2))
+        pause, began, reached = FIRST_PAUSE, 0.0, False
         while True:
             while peer.connected and not peer.redial:
                 await peer.changed.wait()
-            try:
-                async with asyncio.timeout(self._handshake):
-                    await self._dial(peer)
-                peer.redial, pause = False, FIRST_PAUSE
-                continue
-            except _AlreadyConnected:
-                peer.redial = False
-            except TimeoutError:
-                self._not_reached(peer, f"nobody answers at {peer.member.address}; see the firewalls")
-            except ConfrereError as error:
-                self._not_reached(peer, str(error))
-            await asyncio.sleep(random.uniform(pause / 2, pause))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            if reached and (peer.redial or time.monotonic() - began > STEADY):
+                pause = FIRST_PAUSE
+            if began and not (reached and peer.redial):
+                await asyncio.sleep(random.uniform(pause / 2, pause))
+                pause = min(2 * pause, LONGEST_PAUSE)
+            began = time.monotonic()
+            reached = await self._reach(peer)
+
+    async def _reach(self, peer: _Peer) -> bool:
+        """One attempt; whether it succeeded. Why it did not is in `peer.reason`."""
+        try:
+            async with asyncio.timeout(self._handshake):
+                await self._dial(peer)
+        except _AlreadyConnected:
+            peer.redial = False
+            return True
+        except TimeoutError:
+            self._not_reached(peer, f"nobody answers at {peer.member.address}; see the firewalls")
+            return False
+        except ConfrereError as error:
+            self._not_reached(peer, str(error))
+            return False
+        peer.redial = False
+        return True
 
     async def _dial(self, peer: _Peer) -> None:
         """Open a stream to a peer; returns once both sides use it."""
@@ -291,6 +308,11 @@ class Connections:
                 refuse(own, theirs, peer.member.key)
             finally:  # a site whose ledger was rolled back must learn it also from who refuses it
                 self._met(peer.member.name, theirs)
+            if theirs.process in peer.past:
+                raise PeerRefused(
+                    f'"{peer.member.name}" runs twice: another program has connected with its keys since. '
+                    "Stop one of them, and find out why there are two"
+                )
             if peer.link is not None and peer.link.open and not self._wanted(peer.link, theirs, dialled):
                 peer.link.probe()
                 raise _AlreadyConnected(ALREADY)
@@ -313,6 +335,7 @@ class Connections:
         if previous is not None and previous.process == theirs.process:
             previous.retire()
         elif previous is not None:
+            peer.past.add(previous.process)
             previous.end("it was restarted")
         if previous is None or not previous.open:
             self._event("connected", peer, dialled=dialled)
