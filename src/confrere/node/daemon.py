@@ -117,7 +117,7 @@ class Node:
         self.links = connect(
             setting.identity, setting.peers, greet=self.introductions.greet, deliver=self.reception.deliver,
             notice=self.journal.add, met=self.introductions.met, listen=setting.listen,
-            largest=self.reception.limits.total, patience=self.study.patience,
+            largest=self.reception.limits.total, patience=self.study.patience, folder=setting.home,
         )  # fmt: skip
         self._beginning = Beginning(setting, lambda: self.links.connected)
 
