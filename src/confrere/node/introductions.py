@@ -29,7 +29,7 @@ class Introductions:
         setting, known = self._setting, self._known(peer)
         mark = LedgerMark(setting.run, setting.me, self._ledger.counter, self._ledger.head)
         return Greeting(
-            setting.run, setting.agreed, setting.roster, setting.epoch, setting.me, peer,
+            setting.run, setting.digest or setting.agreed, setting.roster, setting.epoch, setting.me, peer,
             mark=mark.signed(setting.identity.key), seen=known, version=__version__,
         )  # fmt: skip
 

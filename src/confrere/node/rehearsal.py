@@ -122,7 +122,7 @@ class Troupe:
         path = self.folder / "sites" / "roster.toml"
         rosters.save(common, path)
         for identity in members.values():
-            rosters.keep_signature(rosters.sign(common, study.hash(), identity), path)
+            rosters.keep_signature(rosters.sign(common, study.digest(), identity), path)
 
     async def play(self) -> None:
         """Until everybody is through, or nobody can go on."""
@@ -247,13 +247,13 @@ def rehearsal_setting(folder: Path, name: str) -> Setting:
     """What one node of a rehearsal is started with."""
     study, home = load(folder / "study.toml"), home_of(folder, name)
     identity = load_identity(home / "keys")
-    signed = rosters.load_signed(folder / "sites" / "roster.toml", study.hash())
+    signed = rosters.load_signed(folder / "sites" / "roster.toml", study.digest())
     federation = open_sites(study)
     own = study.sites.get(name)
     return Setting(
         study=study, identity=identity, members=signed.members, roster=signed.hash, epoch=signed.epoch,
         data=federation.sites[name], task=federation.task, schema=federation.schema,
-        doubt=doubt_about(federation), home=home, ledger=home / "ledger.sqlite", agreed=study.hash(),
+        doubt=doubt_about(federation), home=home, ledger=home / "ledger.sqlite", agreed=study.hash(), digest=study.digest(),
         listen=identity.member.address, rehearsal=True, caps=own.caps if own else Caps(),
     )  # fmt: skip
 

@@ -33,15 +33,15 @@ def read_setting(study_path: Path, site_path: Path) -> Setting:
     config = load_node_site(site_path)
     identity = load_identity(Path(config.keys))
     identity.check()
-    agreed = load(study_path).hash()
-    signed = roster.load_signed(Path(config.roster), agreed)
+    digest = load(study_path).digest()
+    signed = roster.load_signed(Path(config.roster), digest)
     study = load_study(study_path, identity.name, signed.members)
     check_partners(identity.name, signed.members, config.caps)
     data, task, schema, doubt = open_own(study, identity.name, config)
     return Setting(
         study=own_part(study, identity.name, config), identity=identity, members=signed.members,
         roster=signed.hash, epoch=signed.epoch, data=data, task=task, schema=schema, doubt=doubt,
-        home=Path(config.home), ledger=Path(config.ledger), agreed=agreed,
+        home=Path(config.home), ledger=Path(config.ledger), agreed=study.hash(), digest=digest,
         listen=listening_address(config.listen, identity.member.address), metrics=config.metrics,
         caps=config.caps, farewell=Path(config.roster),
     )  # fmt: skip

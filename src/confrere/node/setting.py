@@ -36,6 +36,8 @@ class Setting:
     doubt: str | None = None
     agreed: str = ""
     """The hash of the study as all have it."""
+    digest: str = ""
+    """The same in full length: what the roster was signed with, and handshakes compare."""
     epoch: int = 0
     """The epoch of the roster."""
     farewell: Path | None = None
