@@ -15,7 +15,7 @@ trained        yes, PRIVATE    losses {role: number}, dropped, seconds, weights
 sent           the sender      to, phase, bytes, custody, model (whether there was one), mass
 missing        the receiver    senders, phase
 absent, joined, left, lost     text
-fitted         yes, PRIVATE    role, loss, prior, length, held_out_loss: a site's own model trained to the end
+fitted         yes, PRIVATE    role, loss, prior, length, held_out_loss, shares: a site's own model trained to the end
 evaluated      yes, PRIVATE    validation, test, common_test: each {role: {metric: number}} or null
 notice         yes or –        text
 resumed        –               round (the first one that is done again)

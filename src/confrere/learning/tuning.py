@@ -40,9 +40,6 @@ ENOUGH = 600
 FEW = 30
 """With fewer records that a proxy never saw, it is judged on all of them."""
 
-PLENTY = 2_000
-"""So many records settle one number."""
-
 SMALL = 20_000
 """Networks with at most so many weights are fitted to convergence by L-BFGS on all records at once."""
 
@@ -386,41 +383,3 @@ def _judge(job: Job, role: str, loss: Loss, rows: Tensor, heard: Others) -> Tens
     records = job.records.select(rows)
     own = predict(job.networks[role].module, records.inputs.to(job.device)).cpu()
     return loss(own, {r: said[rows] for r, said in heard.items()}, records.targets).double()
-
-
-LARGEST = 3.0
-"""A proxy that says too little, since its training was short, is believed up to so many times over."""
-
-
-def best_scale(outputs: Tensor, targets: Tensor, worth: Tensor | None = None) -> float:
-    """The factor, from 0 to 3, by which a model's outputs fit these records best, beside a free constant.
-
-    For logits this is one number of Platt's scaling (1999) for each class constant: how much of what the
-    model says holds here. A useless model gets 0. `worth` is how much each class's records count.
-    """
-    outputs, targets = outputs[:PLENTY], targets[:PLENTY]
-    z, n = outputs.detach().double(), len(targets)
-    if n == 0:
-        return 0.0
-    if targets.is_floating_point():
-        y = targets.double().reshape(n, -1)
-        zc, yc = z - z.mean(0), y - y.mean(0)
-        return min(max(float((zc * yc).sum() / zc.square().sum().clamp_min(1e-12)), 0.0), LARGEST)
-    if z.shape[1] == 1:
-        z = torch.cat([torch.zeros_like(z), z], 1)
-    logits, classes = z.numpy(), z.shape[1]
-    truth = np.eye(classes)[targets.numpy()]
-    counts = np.ones(n) if worth is None else worth.double().numpy()[targets.numpy()]
-
-    def value(at: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        scores = at[0] * logits + at[1:]
-        scores -= scores.max(1, keepdims=True)
-        logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
-        error = (np.exp(logs) - truth) * counts[:, None] / n
-        # a faint pull to 1 and 0 keeps the fit finite where the classes fall apart
-        away = np.concatenate([[at[0] - 1], at[1:]])
-        gradient = np.concatenate([[(error * logits).sum()], error.sum(0)]) + 2 * away / n
-        return float(-(truth * logs).sum(1) @ counts / n + (away @ away) / n), gradient
-
-    found = minimize(value, np.array([1.0, *[0.0] * classes]), jac=True, method="L-BFGS-B")
-    return min(max(float(found.x[0]), 0.0), LARGEST)

@@ -28,7 +28,8 @@ from confrere.learning.network import Network, Workshop
 from confrere.learning.objectives import Stacked
 from confrere.learning.optimisers import SGD, Optimiser
 from confrere.learning.pace import paced, time_for
-from confrere.learning.tuning import best_scale, fit
+from confrere.learning.scale import best_scale
+from confrere.learning.tuning import fit
 from confrere.privacy import lint
 from confrere.privacy.accounting import Guarantee, epsilon
 from confrere.privacy.clipping import Flat

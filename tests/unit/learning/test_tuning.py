@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from confrere.core.custody import Custody
-from confrere.learning.tuning import best_scale
+from confrere.learning.scale import best_scale
 from confrere.runtime.run import Run
 from confrere.runtime.simulate import simulate
 from confrere.study import Models, Privacy, Study, Training

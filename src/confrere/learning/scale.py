@@ -1,0 +1,55 @@
+"""How much of what a model says holds at a site: one number, fitted on the site's records."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PLENTY = 2_000
+"""So many records settle one number."""
+
+LARGEST = 3.0
+"""A proxy that says too little, since its training was short, is believed up to so many times over."""
+
+
+def best_scale(outputs: Tensor, targets: Tensor, worth: Tensor | None = None) -> float:
+    """The factor, from 0 to 3, by which a model's outputs fit these records best, beside a free constant.
+
+    For logits this is one number of Platt's scaling (1999) for each class constant: how much of what the
+    model says holds here. A useless model gets 0. `worth` is how much each class's records count.
+    """
+    outputs, targets = outputs[:PLENTY], targets[:PLENTY]
+    z, n = outputs.detach().double(), len(targets)
+    if n == 0:
+        return 0.0
+    if targets.is_floating_point():
+        y = targets.double().reshape(n, -1)
+        zc, yc = z - z.mean(0), y - y.mean(0)
+        return min(max(float((zc * yc).sum() / zc.square().sum().clamp_min(1e-12)), 0.0), LARGEST)
+    if z.shape[1] == 1:
+        z = torch.cat([torch.zeros_like(z), z], 1)
+    logits, classes = z.numpy(), z.shape[1]
+    truth = np.eye(classes)[targets.numpy()]
+    counts = (np.ones(n) if worth is None else worth.double().numpy()[targets.numpy()])[:, None] / n
+    at, aim = np.array([1.0, *[0.0] * classes]), np.array([1.0, *[0.0] * classes])
+    for _ in range(12):  # Newton's method: one factor and a constant for each class
+        scores = at[0] * logits + at[1:]
+        chance = np.exp(scores - scores.max(1, keepdims=True))
+        chance /= chance.sum(1, keepdims=True)
+        error = (chance - truth) * counts
+        # a faint pull to 1 and 0 keeps the fit finite where the classes fall apart
+        slope = np.concatenate([[(error * logits).sum()], error.sum(0)]) + 2 * (at - aim) / n
+        mean = (chance * logits).sum(1, keepdims=True)
+        across = (counts * chance * (logits - mean)).sum(0)
+        curve = np.diag(np.full(classes + 1, 2 / n))
+        curve[0, 0] += (counts * chance * logits * (logits - mean)).sum()
+        curve[0, 1:] += across
+        curve[1:, 0] += across
+        curve[1:, 1:] += np.diag((counts * chance).sum(0)) - (counts * chance).T @ chance
+        step = np.linalg.solve(curve, slope)
+        step *= min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-12))
+        at = at - step
+        if float(np.abs(step).max()) < 1e-4:
+            break
+    return min(max(float(at[0]), 0.0), LARGEST)
