@@ -151,21 +151,33 @@ class Stream:
 
 def plain_reason(details: str, member: Member) -> str:
     """What gRPC's complaint means for the person who runs this site."""
+    here, stranger = (
+        member.address,
+        f'whoever answers at {member.address} is not "{member.name}" of the roster',
+    )
+    closed = "it closed the connection: it may not have this site in its roster, or see another time"
     for sign, meaning in (
-        ("certificate has expired", "its certificate has expired; its owner renews it: `confrere enroll --renew`"),
-        ("certificate is not yet valid", "its certificate is not valid yet: its clock or the one here is wrong"),
-        ("CERTIFICATE_VERIFY_FAILED", f'whoever answers at {member.address} is not "{member.name}" of the roster'),
-        ("Hostname Verification", f'whoever answers at {member.address} is not "{member.name}" of the roster'),
-        ("Connection refused", f"nobody listens at {member.address}; is its node running?"),
-        ("DNS resolution", f"there is no host of the name in {member.address}"),
-        ("WRONG_VERSION_NUMBER", f"what answers at {member.address} does not speak TLS"),
-        ("No route to host", f"there is no way to {member.address}; see the firewall"),
-        ("Network is unreachable", f"there is no way to {member.address}; see the network"),
         (
-            "Socket closed",
-            "it closed the connection: it may not have this site in its roster, or see another time",
+            "certificate has expired",
+            "its certificate has expired; its owner renews it: `confrere enroll --renew`",
         ),
-    ):  # fmt: skip
+        (
+            "certificate is not yet valid",
+            "its certificate is not valid yet: its clock or the one here is wrong",
+        ),
+        ("CERTIFICATE_VERIFY_FAILED", stranger),
+        ("Hostname Verification", stranger),
+        ("Connection refused", f"nobody listens at {here}; is its node running?"),
+        ("DNS resolution", f"there is no host of the name in {here}"),
+        ("WRONG_VERSION_NUMBER", f"what answers at {here} does not speak TLS"),
+        ("No route to host", f"there is no way to {here}; see the firewall"),
+        ("Network is unreachable", f"there is no way to {here}; see the network"),
+        ("Socket closed", closed),
+        ("Connection reset", closed),
+        ("Broken pipe", closed),
+        ("read failed", closed),
+        ("write failed", closed),
+    ):
         if sign in details:
             return meaning
     return printable(details, 200) or "the stream broke"

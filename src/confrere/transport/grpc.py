@@ -14,9 +14,9 @@
 - `notice(event)` hears `connected`, `disconnected`, `unreachable` and `notice`, once per change and not per attempt.
 
 Whoever can dial dials. Where both can, the site whose name sorts first does, and the other one only after a moment, so
-one of two is enough to get through. If both do, both keep the stream of the first one. A stream that is
-replaced (a new certificate) finishes what is under way; that of a peer that was restarted is dropped, and a process
-that another one has replaced is not let in again: two programs that use the same keys are noticed.
+one of two is enough to get through; what happens if both do is in neighbour.py. A site that nobody can dial is
+served over the stream that it opened. Attempts go on for as long as the node runs, ever more rarely up to
+one in half a minute.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ from confrere.core.errors import ConfrereError, PeerError, PeerMissing, PeerRefu
 from confrere.core.events import Event
 from confrere.transport import channel, frames, handshake
 from confrere.transport.certificates import CertificateKeeper
-from confrere.transport.greeting import Greeting, printable, refuse
+from confrere.transport.greeting import Greeting, printable
 from confrere.transport.identity import Identity
-from confrere.transport.link import Link, Meter
 from confrere.transport.member import Member
+from confrere.transport.neighbour import ALREADY, AlreadyConnected, Neighbour
 from confrere.transport.receipt import Outcome, Receipt
 from confrere.transport.spool import Spool, Terms
 from confrere.version import __version__
@@ -52,34 +53,6 @@ STEADY = 5.0
 """Seconds after which a connection counts as a success, so that the next attempt may follow at once."""
 HEAD_START = 1.0
 """Seconds that the site whose name sorts first gets to dial before the other one tries."""
-ALREADY = "already connected"
-
-
-class _AlreadyConnected(PeerRefused):
-    """There is a better stream between the two."""
-
-
-@dataclass
-class _Peer:
-    """What this site knows of another one."""
-
-    member: Member
-    meter: Meter = field(default_factory=Meter)
-    link: Link | None = None
-    reason: str = "it was not reached yet"
-    redial: bool = False
-    past: set[str] = field(default_factory=set)
-    """Processes of this peer that another one has replaced."""
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def connected(self) -> bool:
-        return self.link is not None and self.link.open
-
-    def tell(self) -> None:
-        """Wake up whoever waits for a change."""
-        previous, self.changed = self.changed, asyncio.Event()
-        previous.set()
 
 
 class Connections:
@@ -107,18 +80,20 @@ class Connections:
         self.name = identity.name
         self.port: int | None = None
         """Where this site listens, once started."""
-        self._greet, self._deliver, self._notice, self._met = greet, deliver, notice, met
-        self._handshake = min(patience, LONGEST_HANDSHAKE)
+        self._greet, self._deliver, self._notice = greet, deliver, notice
         self._listen, self._process = listen, secrets.token_hex(8)
         self._terms = Terms(largest, min(patience, LONGEST_SILENCE), patience, folder)
-        self._peers = {name: _Peer(member) for name, member in members.items() if name != self.name}
+        self._handshake = min(patience, LONGEST_HANDSHAKE)
+        self._peers = {
+            name: Neighbour(self.name, member, met=met, notice=notice)
+            for name, member in members.items()
+            if name != self.name
+        }
         self._keeper = CertificateKeeper(identity, self._certificate_changed, self._say)
         self._one_delivery = asyncio.Lock()
         self._deliveries: set[asyncio.Future[Receipt]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: Any = None
-
-    # -- what a node calls --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Listen and dial. Refuses with IdentityError if the own certificate is expired."""
@@ -154,22 +129,11 @@ class Connections:
 
     async def send(self, to: str, parcel_id: str, blob: bytes) -> Receipt:
         """Stream a parcel in chunks; returns once the peer durably credited, refused or put it off."""
-        peer = self._peer(to)
-        if peer.link is None or not peer.link.open:
-            raise PeerMissing(f'"{to}" is not connected: {peer.reason}')
-        return await peer.link.send(parcel_id, blob)
+        return await self._peer(to).send(parcel_id, blob)
 
     async def wait_connected(self, peer: str, timeout: float) -> None:
         """Returns once the peer is there; PeerMissing after `timeout` seconds, with the last reason."""
-        found = self._peer(peer)
-        try:
-            async with asyncio.timeout(timeout):
-                while not found.connected:
-                    await found.changed.wait()
-        except TimeoutError:
-            raise PeerMissing(
-                f'"{peer}" is not connected after {timeout:g} seconds: {found.reason}'
-            ) from None
+        await self._peer(peer).wait_connected(timeout)
 
     def renew(self, identity: Identity) -> None:
         """Use a new certificate from now on; streams are replaced without losing what is under way."""
@@ -202,11 +166,9 @@ class Connections:
     def bytes_received(self) -> Mapping[str, int]:
         return {name: peer.meter.received for name, peer in self._peers.items()}
 
-    # -- dialling -----------------------------------------------------------------------------------------------
-
-    async def _keep_dialling(self, peer: _Peer) -> None:
+    async def _keep_dialling(self, peer: Neighbour) -> None:
         can_be_dialled = self._listen is not None and self.identity.member.address is not None
-        if can_be_dialled and peer.member.name < self.name:
+        if can_be_dialled and peer.name < self.name:
             await asyncio.sleep(HEAD_START * random.uniform(1, 2))
         pause, began, reached = FIRST_PAUSE, 0.0, False
         while True:
@@ -220,50 +182,47 @@ class Connections:
             began = time.monotonic()
             reached = await self._reach(peer)
 
-    async def _reach(self, peer: _Peer) -> bool:
+    async def _reach(self, peer: Neighbour) -> bool:
         """One attempt; whether it succeeded. Why it did not is in `peer.reason`."""
         try:
             async with asyncio.timeout(self._handshake):
                 await self._dial(peer)
-        except _AlreadyConnected:
-            peer.redial = False
-            return True
+        except AlreadyConnected:
+            pass
         except TimeoutError:
-            self._not_reached(peer, f"nobody answers at {peer.member.address}; see the firewalls")
+            peer.not_reached(f"nobody answers at {peer.member.address}; see the firewalls")
             return False
         except ConfrereError as error:
-            self._not_reached(peer, str(error))
+            peer.not_reached(str(error))
             return False
         peer.redial = False
         return True
 
-    async def _dial(self, peer: _Peer) -> None:
+    async def _dial(self, peer: Neighbour) -> None:
         """Open a stream to a peer; returns once both sides use it."""
         identity = self.identity
         identity.check()
         opened = channel.open_channel(identity, peer.member)
         try:
-            call = channel.open_stream(opened)
-            stream = channel.Stream(call, peer.member)
-            try:
-                theirs = await handshake.introduce(stream, self._own(peer), self._judge(peer, dialled=True))
-            except handshake.RefusedByPeer as refusal:
-                if str(refusal).endswith(ALREADY):
-                    raise _AlreadyConnected(ALREADY) from None
-                raise
-            link = self._adopt(peer, theirs, stream, dialled=True)
+            stream = channel.Stream(channel.open_stream(opened), peer.member)
+            theirs = await handshake.introduce(stream, self._own(peer), partial(peer.judge, dialled=True))
+            link = peer.adopt(theirs, stream, dialled=True, deliver=self._take, terms=self._terms)
+        except handshake.RefusedByPeer as refusal:
+            await opened.close(None)
+            if str(refusal).endswith(ALREADY):
+                raise AlreadyConnected(ALREADY) from None
+            raise
         except BaseException:
             await opened.close(None)
             raise
-        self._spawn(self._serve_dialled(peer, link, opened))
 
-    async def _serve_dialled(self, peer: _Peer, link: Link, opened: Any) -> None:
-        try:
-            await self._serve(peer, link)
-        finally:
-            await opened.close(None)
+        async def serve() -> None:
+            try:
+                await peer.serve(link)
+            finally:
+                await opened.close(None)
 
-    # -- being dialled ------------------------------------------------------------------------------------------
+        self._spawn(serve())
 
     async def _receive(self, _: object, context: Any) -> None:
         """One stream that somebody opened to this site."""
@@ -277,13 +236,13 @@ class Connections:
         stream = channel.Stream(context, member)
         try:
             async with asyncio.timeout(self._handshake):
-                theirs = await handshake.receive(stream, self._own(peer), self._judge(peer, dialled=False))
-        except (_AlreadyConnected, TimeoutError):
+                theirs = await handshake.receive(stream, self._own(peer), partial(peer.judge, dialled=False))
+        except (AlreadyConnected, TimeoutError):
             return
         except PeerError as error:
-            self._not_reached(peer, str(error))
+            peer.not_reached(str(error))
             return
-        link = self._adopt(peer, theirs, stream, dialled=False)
+        link = peer.adopt(theirs, stream, dialled=False, deliver=self._take, terms=self._terms)
         expires = min(certificate.not_valid_after_utc, self.identity.expires)
         left = max((expires - dt.datetime.now(dt.UTC)).total_seconds(), 0.0)
         loop = asyncio.get_running_loop()
@@ -292,74 +251,20 @@ class Connections:
             loop.call_later(left, link.end, "a certificate of this connection expired"),
         ]
         try:
-            await self._serve(peer, link)
+            await peer.serve(link)
         finally:
             for timer in timers:
                 timer.cancel()
 
-    # -- both ---------------------------------------------------------------------------------------------------
-
-    def _own(self, peer: _Peer) -> Greeting:
-        return replace(self._greet(peer.member.name), process=self._process, version=__version__)
-
-    def _judge(self, peer: _Peer, *, dialled: bool) -> handshake.Judge:
-        def judge(own: Greeting, theirs: Greeting) -> None:
-            try:
-                refuse(own, theirs, peer.member.key)
-            finally:  # a site whose ledger was rolled back must learn it also from who refuses it
-                self._met(peer.member.name, theirs)
-            if theirs.process in peer.past:
-                raise PeerRefused(
-                    f'"{peer.member.name}" runs twice: another program has connected with its keys since. '
-                    "Stop one of them, and find out why there are two"
-                )
-            if peer.link is not None and peer.link.open and not self._wanted(peer.link, theirs, dialled):
-                peer.link.probe()
-                raise _AlreadyConnected(ALREADY)
-
-        return judge
-
-    def _wanted(self, current: Link, theirs: Greeting, dialled: bool) -> bool:
-        """Whether a new stream takes the place of the current one. Both sides must come to the same answer."""
-        if current.process != theirs.process or current.dialled == dialled:
-            return True
-        dialler = self.name if dialled else current.peer
-        return dialler == min(self.name, current.peer)
-
-    def _adopt(self, peer: _Peer, theirs: Greeting, stream: channel.Stream, *, dialled: bool) -> Link:
-        link = Link(
-            peer.member.name, dialled=dialled, process=theirs.process, read=stream.read, write=stream.write,
-            deliver=self._take, on_move=lambda: self._move(peer), terms=self._terms, meter=peer.meter,
-        )  # fmt: skip
-        previous, peer.link = peer.link, link
-        if previous is not None and previous.process == theirs.process:
-            previous.retire()
-        elif previous is not None:
-            peer.past.add(previous.process)
-            previous.end("it was restarted")
-        if previous is None or not previous.open:
-            self._event("connected", peer, dialled=dialled)
-        peer.tell()
-        return link
-
-    async def _serve(self, peer: _Peer, link: Link) -> None:
-        reason = "the connection was closed here"
-        try:
-            reason = await link.run()
-        finally:
-            if peer.link is link:
-                peer.link, peer.reason = None, reason
-                self._event("disconnected", peer, text=f'"{peer.member.name}" was lost: {reason}')
-            peer.tell()
-
     async def _take(self, sender: str, spool: Spool) -> Receipt:
-        """One whole parcel, one at a time: so a node holds one of them in memory, however many peers send."""
+        """A whole parcel. What has begun is finished, whatever becomes of the stream."""
         work = asyncio.ensure_future(self._take_in_turn(sender, spool))
         self._deliveries.add(work)
         work.add_done_callback(self._deliveries.discard)
         return await asyncio.shield(work)
 
     async def _take_in_turn(self, sender: str, spool: Spool) -> Receipt:
+        """One at a time, so that a node holds one parcel in memory, however many peers send."""
         async with self._one_delivery:
             try:
                 with contextlib.closing(spool):
@@ -368,34 +273,20 @@ class Connections:
                 self._say(f'a parcel from "{sender}" could not be taken now: {type(error).__name__}: {error}')
                 return Receipt(Outcome.DEFERRED, "it could not be taken now")
 
-    def _move(self, peer: _Peer) -> None:
-        peer.redial = True
-        peer.tell()
+    def _own(self, peer: Neighbour) -> Greeting:
+        return replace(self._greet(peer.name), process=self._process, version=__version__)
 
     def _certificate_changed(self) -> None:
         for peer in self._peers.values():
-            if peer.link is not None and peer.link.open:
-                if peer.link.dialled:
-                    self._move(peer)
-                else:
-                    peer.link.ask_to_move()
+            peer.renew()
 
     def _members(self) -> list[Member]:
         return [peer.member for peer in self._peers.values()]
 
-    def _peer(self, name: str) -> _Peer:
+    def _peer(self, name: str) -> Neighbour:
         if name not in self._peers:
             raise PeerMissing(f'"{name}" is not in the roster of "{self.name}"')
         return self._peers[name]
-
-    def _not_reached(self, peer: _Peer, reason: str) -> None:
-        if peer.reason != reason and not peer.connected:
-            peer.reason = reason
-            self._event("unreachable", peer, text=f'"{peer.member.name}" cannot be reached: {reason}')
-            peer.tell()
-
-    def _event(self, kind: str, peer: _Peer, **data: Any) -> None:
-        self._notice(Event(kind, self.name, data={"peer": peer.member.name, **data}))
 
     def _say(self, text: str) -> None:
         self._notice(Event("notice", self.name, data={"text": printable(text)}))
