@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from confrere.cli.output import console, print_json
+from confrere.node.roster import Roster, load_roster
 from confrere.runtime.assemble import unprotected_patients
 from confrere.runtime.compare import variant
 from confrere.runtime.records import open_sites
@@ -22,6 +23,12 @@ def check(
         list[str] | None,
         typer.Option("--set", metavar="a.b=value", help="Change a key of the study; may be repeated."),
     ] = None,
+    roster: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ROSTER.toml", help="Who takes part.", show_default="roster.toml beside the study"
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Read a study and its records, and say what each site would do; nothing is trained or written.
@@ -30,6 +37,9 @@ def check(
     """
     found = load(study, change or [])
     facts = look(found)
+    members = roster or study.parent / "roster.toml"
+    if roster is not None or members.exists():
+        facts["warnings"] += unreachable(found, load_roster(members))
     if as_json:
         print_json(facts)
         return
@@ -84,8 +94,26 @@ def look(study: Study) -> dict[str, Any]:
         "sites": sites,
         "warnings": warnings,
         "sentence": f"{len(sites)} sites, {study.rounds} rounds of {study.strategy_name} over a"
-        f" {type(study.graph()).__name__.lower()} graph. The study is in order (hash {study.hash()}).",
+        f" {type(study.graph()).__name__.lower()} graph; a round waits at most {study.patience:g} s for"
+        f" a peer. The study is in order (hash {study.hash()}).",
     }
+
+
+def unreachable(study: Study, roster: Roster) -> list[str]:
+    """Pairs of sites that would exchange parcels and cannot connect, since both can only dial out."""
+    graph, members = study.graph(), sorted(roster.members)
+    edges = {
+        frozenset((sender, receiver))
+        for number in range(min(study.rounds, 2 * len(members)))
+        for sender in members
+        for receiver in graph.column(number, members, sender)
+    }
+    return [
+        f'"{one}" and "{other}" are both behind firewalls (they can only dial out): they need a relay, which comes'
+        " later. Give one of them an address that the other can dial"
+        for one, other in roster.unreachable()
+        if frozenset((one, other)) in edges
+    ]
 
 
 def study_name(spec: Any) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from confrere.node.roster import Roster, save
+from confrere.transport.identity import new_identity
 from tests.unit.cli.command import PRIVATE, QUICK, Desk
+
+SITES = ("site0", "site1", "site2")
 
 
 def test_it_says_what_each_site_would_do_and_writes_nothing(desk: Desk) -> None:
@@ -37,3 +41,15 @@ def test_a_variant_that_cannot_run_is_noticed_here(desk: Desk) -> None:
 def test_what_simulate_would_refuse_check_refuses(desk: Desk) -> None:
     assert "at least two" in desk.refused("check", desk.study(sites=1))
     assert "--set takes a.b=value" in desk.refused("check", desk.study(), "--set", "x")
+
+
+def test_two_sites_behind_firewalls_are_said_to_need_a_relay(desk: Desk) -> None:
+    members = {name: new_identity(name, None if name != "site2" else "host:7443").member for name in SITES}
+    save(Roster(members), desk.folder / "roster.toml")
+    said = desk.confrere("check", desk.study(QUICK + PRIVATE), "--json").json["warnings"]
+    relays = [w for w in said if "need a relay, which comes later" in w]
+    assert len(relays) == 1
+    assert '"site0" and "site1"' in relays[0]
+    star = QUICK + 'topology = { name = "star", leader = "site2" }\n' + PRIVATE
+    said = desk.confrere("check", desk.study(star), "--json").json["warnings"]
+    assert not [w for w in said if "relay" in w]  # these two never talk to each other
