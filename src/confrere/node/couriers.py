@@ -47,7 +47,8 @@ class Courier:
         pause = FIRST_PAUSE
         while True:
             self._work.clear()
-            batch = await asyncio.to_thread(self._store.undelivered, self.peer)
+            # one at a time: what a peer that was away for weeks is owed does not fit into memory
+            batch = await asyncio.to_thread(self._store.undelivered, self.peer, 1)
             if not batch:
                 await self._work.wait()
                 continue
