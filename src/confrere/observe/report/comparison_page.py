@@ -34,6 +34,7 @@ def comparison_page(comparison: Comparison, folder: Path) -> tuple[str, list[Chi
         sites.ways_compared(comparison),
         sites.fairness(comparison),
         sites.gap(comparison),
+        sites.on_common(comparison),
         missing.missing_in_comparison(comparison),
         course.learning_curves(histories, named, comparison.headline, legend) if histories else None,
         exchange.who_sent_what(history, named, what),

@@ -10,7 +10,8 @@ from confrere.observe.report import charts
 from confrere.observe.report.answer import CLASSES, MANY, answers, word
 from confrere.observe.report.markup import Child, Markup, section, table, tag
 from confrere.observe.report.scale import Scale, around
-from confrere.observe.results import Comparison, Measured, StrategyResult
+from confrere.observe.results import Comparison, Measured, StrategyResult, in_order
+from confrere.observe.verdict import gain as judged_gain
 from confrere.observe.verdict import gap_closed, mean_gain, site_gain
 
 
@@ -160,6 +161,27 @@ def gap(comparison: Comparison) -> Markup | None:
     )
     head = ["Measure", "Gap: pooled over alone", "Together over alone", "Share of the gap closed"]
     return section("How much of the gap was closed", table(head, rows), lead=lead)
+
+
+def on_common(comparison: Comparison) -> Markup | None:
+    """The same question on records that are common to all sites, where the study has them."""
+    alone, together, pooled = comparison.alone, comparison.together, comparison.pooled
+    if alone is None or together is None or alone.common is None or together.common is None:
+        return None
+    rows: list[list[Child]] = []
+    for name in in_order(together.common.mean):
+        stated = together.common.gains.get(name)
+        found = judged_gain((v for v in stated.values if v is not None), stated.interval) if stated else None
+        groups = (alone.common, together.common, pooled.common if pooled else None)
+        means: list[Child] = [words.measured(name, g.mean.get(name)) if g else "–" for g in groups]
+        judged: list[Child] = [words.gained(name, found), word(found)] if found else ["–", "–"]
+        rows.append([words.capital(words.metric(name).label), *means, *judged])
+    lead = (
+        "Every site's model on the same test records, which have the classes in the study's own shares, averaged over the "
+        "sites: what a model knows of patients that its own site rarely sees."
+    )
+    head = ["Measure", "Alone", "Together", "Pooled", "Together over alone", "In a word"]
+    return section("On common test records", table(head, rows), lead=lead)
 
 
 def _dumbbell(comparison: Comparison, name: str, sites: Sequence[str]) -> Markup:
