@@ -64,7 +64,6 @@ class Balanced:
         return self.within(own + log_shares(self.shares, own.shape[1]).to(own), others, targets)
 
 
-
 @dataclass(frozen=True)
 class BalancedNear(Balanced):
     """The same for a loss that also pulls the weights towards an anchor."""

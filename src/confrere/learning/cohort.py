@@ -130,7 +130,7 @@ def kind_of(job: Job) -> Hashable:
             (r, kind_of_loss(loss), job.optimisers[r], r in job.mechanisms)
             for r, loss in job.objective.items()
         ),
-        tuple((r, job.networks[r].layers) for r in sorted(_roles(job))),
+        tuple([(r, id(job.networks[r].layers)) for r in sorted(_roles(job))]),
         None if mechanism is None else (mechanism.sampling.rate < 1, mechanism.clipping),
         (job.batch_size, job.epochs),
         (job.records.inputs.shape[1:], job.records.targets.dtype, job.records.targets.shape[1:]),

@@ -36,7 +36,7 @@ class Candidate:
 
 def layer_of(module: nn.Module) -> nn.Linear | None:
     """The one linear layer with several outputs that a network consists of; None for any other network."""
-    parts = [p for p in (list(module) if isinstance(module, nn.Sequential) else [module])]
+    parts = list(module) if isinstance(module, nn.Sequential) else [module]
     layer = parts[-1] if parts else None
     if not isinstance(layer, nn.Linear) or layer.bias is None or layer.out_features < 2:
         return None

@@ -70,7 +70,11 @@ def layers_of(module: nn.Module) -> tuple[Layer, ...] | None:
         or any(p.dtype != torch.float32 for p in module.parameters())
     ):
         return None  # a layer that is used twice, or weights that the chain does not know
-    return tuple(found)
+    return _KNOWN.setdefault(tuple(found), tuple(found))
+
+
+_KNOWN: dict[tuple[Layer, ...], tuple[Layer, ...]] = {}
+"""Equal chains are one object, so that they are quickly told apart."""
 
 
 def _chain(module: nn.Module) -> Iterator[nn.Module | None]:

@@ -16,10 +16,10 @@ from torch import Tensor
 from confrere.core.errors import TrainingError
 from confrere.core.params import Params
 from confrere.core.protocols import Objective, Proximal
-from confrere.core.seeds import derive, generator
+from confrere.core.seeds import derive
 from confrere.learning.engine import Job, Trained, dropped_notice, not_finite
 from confrere.learning.joined import joined, needed
-from confrere.learning.optimisers import OptimiserState
+from confrere.learning.optimisers import SGD, OptimiserState
 from confrere.learning.stack import Stack
 from confrere.privacy import stacked
 from confrere.privacy.gradients import Layout
@@ -31,7 +31,7 @@ def work_together(jobs: Sequence[Job]) -> list[Trained | TrainingError]:
     with torch.no_grad():
         table = _Table(sorted(jobs, key=_length, reverse=True))
         table.work()
-        found = {id(job): table.finish(k) for k, job in enumerate(table.jobs)}
+        found = {id(job): result for job, result in zip(table.jobs, table.finish(), strict=True)}
     return [found[id(job)] for job in jobs]
 
 
@@ -69,6 +69,12 @@ class _Table:
             if isinstance(loss, Proximal)
         }
         self.gradient = {r: torch.empty_like(self.stacks[r].weights) for r in self.objective}
+        self.straight = {
+            r: rule.learning_rate
+            for r, rule in first.optimisers.items()
+            if type(rule) is SGD and not rule.momentum and not rule.weight_decay and r not in self.anchors
+        }
+        """Learning rates of models that go straight down their gradient, which then needs no place of its own."""
         self.totals = {r: torch.zeros(len(jobs)) for r in self.objective}
         self.seen = {r: [0] * len(jobs) for r in self.objective}
         self.dropped = [0] * len(jobs)
@@ -134,11 +140,20 @@ class _Table:
             self._reorder(order)
         batches = [math.ceil(n / size) for n in self.sizes]
         rows = torch.tensor(self.starts).unsqueeze(1).repeat(1, epochs * batches[0] * size)
-        for k, job in enumerate(self.jobs):
-            source, n = generator(job.seed, "order"), self.sizes[k]
-            for epoch in range(epochs):
-                at = epoch * batches[k] * size
-                rows[k, at : at + n] += torch.randperm(n, generator=source)
+        source = torch.Generator()
+        if epochs == 1 and self.sizes[0] == self.sizes[-1]:
+            n = self.sizes[0]
+            orders = [
+                torch.randperm(n, generator=source.manual_seed(derive(job.seed, "order")))
+                for job in self.jobs
+            ]
+            rows[:, :n] += torch.stack(orders)
+        else:
+            for k, job in enumerate(self.jobs):
+                source.manual_seed(derive(job.seed, "order"))
+                for epoch in range(epochs):
+                    at, n = epoch * batches[k] * size, self.sizes[k]
+                    rows[k, at : at + n] += torch.randperm(n, generator=source)
         for step in range(epochs * batches[0]):
             sites = sum(epochs * b > step for b in batches)
             counts = [min(size, self.sizes[k] - step % batches[k] * size) for k in range(sites)]
@@ -170,7 +185,7 @@ class _Table:
         kept: dict[str, list[Tensor]] = {r: [] for r in objective}
         looked_at = set(chain.from_iterable(needed(loss) for loss in objective.values()))
         outputs = {r: self.stacks[r].forward(x, kept.get(r)) for r in {*objective, *looked_at}}
-        moves = []
+        moves: list[tuple[str, Tensor | list[stacked.Trace]]] = []
         for role, loss in objective.items():
             others = {o: outputs[o] for o in needed(loss)}
             values, slopes = self.losses[role](outputs[role], others, y, counts)
@@ -185,11 +200,18 @@ class _Table:
             if real is not None:
                 scale = (real / torch.tensor(counts).clamp(min=1).unsqueeze(1)).unsqueeze(2)
             traces = self.stacks[role].backward(slopes.mul_(scale), kept[role])
-            gradient = self.gradient[role][:sites]
-            stacked.weighted_sum(traces, None, gradient)
-            moves.append((role, gradient))
-        for role, gradient in moves:
-            self._move(role, objective, gradient, counts)
+            moves.append((role, traces))
+        for role, move in moves:
+            if isinstance(move, Tensor):
+                self._move(role, objective, move, counts)
+            elif role in self.straight and min(counts) > 0:
+                stacked.add_weighted(
+                    traces=move, out=self.stacks[role].weights[:sites], alpha=-self.straight[role]
+                )
+            else:
+                gradient = self.gradient[role][:sites]
+                stacked.weighted_sum(move, None, gradient)
+                self._move(role, objective, gradient, counts)
 
     def _release(
         self, role: str, traces: Sequence[stacked.Trace], real: Tensor | None, counts: Sequence[int]
@@ -230,20 +252,31 @@ class _Table:
 
     # -- what each site takes home -----------------------------------------------------------------
 
-    def finish(self, k: int) -> Trained | TrainingError:
-        job = self.jobs[k]
-        out = Trained(dropped=self.dropped[k])
-        for role in self.objective:
-            total = float(self.totals[role][k])
-            if role not in self.protected and not math.isfinite(total):
-                return not_finite(job.site, role)
-            if self.seen[role][k]:
-                out.losses[role] = total / self.seen[role][k]
-            out.params[role] = Params.of_flat(self.stacks[role].weights[k].clone(), job.weights[role].shapes)
-            memory = out.memory[role] = dict(job.memory.get(role, {}))
-            memory["optimiser"] = {name: t[k].clone() for name, t in self.moments[role].items()}
-            if role in self.protected:
-                memory["clipping"] = dict(self.clipping[role][k])
-        if out.dropped:
-            out.notices.append(dropped_notice(out.dropped))
+    def finish(self) -> list[Trained | TrainingError]:
+        """What came of each job, in the order of `jobs`."""
+        rows = {r: self.stacks[r].weights.unbind(0) for r in self.objective}
+        finite = {r: torch.isfinite(self.stacks[r].weights.sum(1)).tolist() for r in self.objective}
+        totals = {r: self.totals[r].tolist() for r in self.objective}
+        out: list[Trained | TrainingError] = []
+        for k, job in enumerate(self.jobs):
+            broken = [
+                r for r in self.objective if r not in self.protected and not math.isfinite(totals[r][k])
+            ]
+            if broken:
+                out.append(not_finite(job.site, broken[0]))
+                continue
+            done = Trained(dropped=self.dropped[k])
+            for role in self.objective:
+                if self.seen[role][k]:
+                    done.losses[role] = totals[role][k] / self.seen[role][k]
+                done.params[role] = Params.of_flat(
+                    rows[role][k].clone(), job.weights[role].shapes, finite[role][k]
+                )
+                memory = done.memory[role] = dict(job.memory.get(role, {}))
+                memory["optimiser"] = {name: t[k].clone() for name, t in self.moments[role].items()}
+                if role in self.protected:
+                    memory["clipping"] = dict(self.clipping[role][k])
+            if done.dropped:
+                done.notices.append(dropped_notice(done.dropped))
+            out.append(done)
         return out

@@ -18,6 +18,7 @@ FITTING: dict[str, tuple[Any, tuple[int, ...]]] = {
     "lenet5": ("lenet5", (1, 28, 28)),
     "cnn1": ("cnn1", (3, 32, 32)),
     "cnn2": ("cnn2", (3, 32, 32)),
+    "centred-linear": ("centred-linear", (7,)),
     "lstm": ({"name": "lstm", "hidden": 6}, (9, 2)),
 }
 
