@@ -61,6 +61,8 @@ class Sharded(Simulation):
         self.crew, self.shards = crew, shards
         self._kept: list[bytes] = [b""] * shards
         self._attempt = 0
+        self.processor_seconds: list[float] = []
+        """What each worker has taken in all, once the run is over."""
 
     def see_through(self, journal: Journal, folder: Folder | None, again: bool) -> Run:
         first = self._restore(folder, journal) if again and folder is not None else 0
@@ -95,6 +97,7 @@ class Sharded(Simulation):
                 folder.checkpoint(number + 1, self._content(number + 1, journal), journal)
         for facts, block in await self._each("finish", [{}] * self.shards):
             _tell(facts, journal)
+            self.processor_seconds.append(facts["seconds"])
             self.states.update(checkpoint.loads(block)["states"])
 
     async def _until_done(self, number: int, keep: bool, journal: Journal) -> list[Answer]:

@@ -12,6 +12,7 @@ stays written down, and a seeded simulation that repeats the very same step is n
 from __future__ import annotations
 
 import asyncio
+import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -122,9 +123,10 @@ class Shard:
         return facts, checkpoint.dumps(self.simulation.parts()) if keep else b""
 
     async def finish(self) -> Answer:
-        """What sites do when all rounds are over; gives their last states."""
+        """What sites do when all rounds are over; gives their last states, and the processor time that all of it took."""
         await self.simulation.finish()
-        return {"events": self._told()}, checkpoint.dumps({"states": self.simulation.states})
+        facts = {"events": self._told(), "seconds": time.process_time()}
+        return facts, checkpoint.dumps({"states": self.simulation.states})
 
     async def go_back(self, attempt: int, block: bytes = b"") -> Answer:
         """Give up the round, and be again what `settle` told to keep; without that, start anew."""

@@ -7,6 +7,7 @@ modules work as they do in one process. Each pair of workers has a line of its o
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import signal
@@ -117,6 +118,7 @@ def _work(
 ) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when it is over
+    gc.freeze()  # looking through what was there before would copy its pages
     for line in others:
         line.close()
     torch.set_num_threads(1)
