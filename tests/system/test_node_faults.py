@@ -502,6 +502,16 @@ def test_a_node_draws_its_noise_from_the_secure_source(tmp_path: Path) -> None:
     assert asyncio.run(begin(places["site0"]))
 
 
+def test_a_node_goes_on_only_with_the_records_that_it_was_started_with(tmp_path: Path) -> None:
+    async def begin(setting: Setting) -> None:
+        Node(setting, connect=Network().connect).close()
+
+    places = settings(tmp_path, study_of(2))
+    asyncio.run(begin(places["site0"]))
+    with pytest.raises(CheckpointError, match="its records are not those"):
+        asyncio.run(begin(replace(places["site0"], data=places["site1"].data)))
+
+
 def test_two_nodes_cannot_share_a_folder(tmp_path: Path) -> None:
     async def begin() -> None:
         place = settings(tmp_path, study_of(2))["site0"]

@@ -59,6 +59,7 @@ def _say(event: Event) -> None:
         "run-started": lambda d: (
             f"takes part in «{d['title']}», {d['rounds']} rounds, with {', '.join(d['members'])}"
         ),
+        "connected": lambda d: f"connected to {d['peer']}",
         "resumed": lambda d: f"goes on with round {d['round'] + 1}",
     }.get(event.kind, lambda d: event.kind)(event.data)
     number = f"round {event.round + 1}: " if event.round is not None else ""

@@ -12,58 +12,36 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from confrere.core.custody import Custody
-from confrere.core.errors import CheckpointError, ConfrereError, CustodyError, PrivacyError
+from confrere.core.errors import CheckpointError, ConfrereError, PrivacyError
 from confrere.core.events import Event
 from confrere.core.protocols import Finishes, Strategy
 from confrere.node import result, roster
 from confrere.node.beginning import Beginning
-from confrere.node.couriers import Courier, Reception
-from confrere.node.diary import CapReached, Desk, Diary, Mailroom, RememberedSite, Worker, aside, durably
+from confrere.node.couriers import Courier
+from confrere.node.diary import CapReached, Desk, Diary, Mailroom, RememberedSite, aside, durably
 from confrere.node.introductions import Introductions
 from confrere.node.journal import Log, NodeJournal
 from confrere.node.membership import churn_of, exchanges, farewells, front
 from confrere.node.setting import Setting
 from confrere.node.store import DiskFull, Store
 from confrere.node.telling import tell_start
+from confrere.node.workplace import Links, ledger_of, only_one, reception_of, refuse_other_records, site_of
 from confrere.privacy.gate import Gate
-from confrere.privacy.ledger import Ledger
-from confrere.privacy.noise import secure
 from confrere.runtime import checkpoint
-from confrere.runtime.assemble import consents, participant_of
+from confrere.runtime.assemble import consents
 from confrere.runtime.churn import Churn
 from confrere.runtime.office import Office
 from confrere.runtime.simulate import predictors
-from confrere.transport import wire
 from confrere.transport.grpc import Connections
-from confrere.transport.receipt import Receipt
 
-GLANCE = 0.1
-"""Seconds between looks at whether a round may begin."""
-
-
-class Links(Protocol):
-    """What a node needs of its connections: `transport.grpc.Connections`, or a double of it."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-    async def send(self, to: str, parcel_id: str, blob: bytes) -> Receipt: ...
-    async def wait_connected(self, peer: str, timeout: float) -> None: ...
-    @property
-    def connected(self) -> frozenset[str]: ...
-    @property
-    def last_contact(self) -> Mapping[str, float]: ...
-    @property
-    def bytes_sent(self) -> Mapping[str, int]: ...
-    @property
-    def bytes_received(self) -> Mapping[str, int]: ...
+GLANCE, SELDOM = 0.1, 1.0
+"""Seconds between looks at whether a round may begin, and at what changes slowly."""
 
 
 class Node:
@@ -85,25 +63,15 @@ class Node:
     ) -> None:
         self.setting, self.study, self.me = setting, setting.study, setting.me
         self.everybody, self.others = sorted(setting.members), sorted(setting.peers)
-        setting.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = _only_one(setting)
+        self._lock = only_one(setting)
         self.strategy: Strategy = self.study.rule()
         self.log = Log(setting.home / "log.jsonl")
         self.journal = NodeJournal(setting.home / "journal.jsonl", listeners=(self.log, *listeners))
         self.store = Store(setting.home / "node.sqlite", run=setting.run, site=self.me)
-        privacy = self.study.privacy
-        self.ledger = Ledger(
-            setting.ledger, dataset=self.me, accountant=privacy.accountant if privacy else "pld"
-        )
-        self.site = participant_of(
-            self.study, self.strategy, setting.data, setting.task,
-            run=setting.run, journal=self.journal, trainer=Worker(), ledger=self.ledger, doubt=setting.doubt,
-        )  # fmt: skip
-        self.site.among = len(self.everybody)
-        if not setting.rehearsal:
-            self.site.randomness = secure()
+        self.ledger = ledger_of(setting)
+        self.site = site_of(setting, self.strategy, self.journal, self.ledger)
         self.accepts = consents(self.study, self.site)
-        self._refuse_unproven()
+        refuse_other_records(setting, self.store)
         self.began, self.doing, self.reason = time.time(), "starting", ""
         self.paused = self.store.facts().get("paused") == "yes"
         self.interrupted = asyncio.Event()
@@ -111,7 +79,10 @@ class Node:
         self.desk = Desk(self.store, setting.identity.key, self._allow, self.room)
         self.desk.posted = self._wake
         self.introductions = Introductions(setting, self.store, self.ledger)
-        self.reception = self._reception()
+        self.reception = reception_of(
+            setting, self.site, self.store, self.journal.add,
+            epoch=lambda: self.churn.epoch(self.done), accept_unproven=self.accepts,
+        )  # fmt: skip
         self.couriers = {p: Courier(self.me, p, self.store, self.journal.add) for p in self.others}
         self._restore()
         self.links = connect(
@@ -121,35 +92,24 @@ class Node:
         )  # fmt: skip
         self._beginning = Beginning(setting, lambda: self.links.connected)
 
-    def _reception(self) -> Reception:
-        models = [self.site.build(role) for role in ("private", "proxy")]
-        largest = 2 * max(4 * m.params.count for m in models) + 2**18
-        return Reception(
-            self.me, self.setting.run, self.study.rounds,
-            {n: m.key for n, m in self.setting.peers.items()},
-            {m.architecture: m.params.shapes for m in models},
-            self.store, self.journal.add,
-            epoch=lambda: self.churn.epoch(self.done), accept_unproven=self.accepts,
-            limits=replace(wire.STANDARD, total=min(wire.STANDARD.total, largest)),
-        )  # fmt: skip
-
     # -- the whole life ---------------------------------------------------------------------------
 
     async def run(self, until_done: bool = False) -> None:
         """Take part until the owner says otherwise; `until_done` ends when nothing is left to do or owed."""
         tell_start(self)
-        await self.links.start()
-        helpers = [asyncio.create_task(c.run(self.links)) for c in self.couriers.values()]
-        helpers.append(asyncio.create_task(self._watch_peers()))
-        life = asyncio.create_task(self._life(until_done))
+        tasks: list[asyncio.Task[None]] = []
         try:
-            done, _ = await asyncio.wait({life, *helpers}, return_when=asyncio.FIRST_COMPLETED)
+            await self.links.start()
+            tasks = [asyncio.create_task(c.run(self.links)) for c in self.couriers.values()]
+            tasks.append(asyncio.create_task(self._watch_peers()))
+            tasks.append(asyncio.create_task(self._life(until_done)))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in (life, *helpers):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(life, *helpers, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self.links.stop()
             self.close()
 
@@ -289,7 +249,7 @@ class Node:
                 self.journal.add(Event("notice", self.me, data={"text": text, "settled": True}))
             if until_done and not owed:
                 return
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(GLANCE if until_done or not told else SELDOM)
 
     # -- when a round may begin -------------------------------------------------------------------
 
@@ -316,7 +276,7 @@ class Node:
                 self.mailroom.back(peer)
                 self.couriers[peer].wake()
             before = now
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(2 * GLANCE)
 
     async def room(self) -> None:
         """The disk is full: say so, and wait until something can be written."""
@@ -324,7 +284,7 @@ class Node:
         self.reason = f"free some space at {self.setting.home}; nothing is lost, the node goes on by itself"
         self.journal.add(Event("notice", self.me, self.done, data={"text": f"{self.doing}; {self.reason}"}))
         while not (await asyncio.to_thread(self.store.has_room) and self.journal.flush()):
-            await asyncio.sleep(5 * GLANCE)
+            await asyncio.sleep(SELDOM)
         self.doing, self.reason = doing, ""
         self.journal.add(Event("notice", self.me, self.done, data={"text": "there is room again: goes on"}))
 
@@ -436,29 +396,7 @@ class Node:
     def _now(self, doing: str, reason: str = "") -> None:
         self.doing, self.reason = doing, reason
 
-    # -- what is refused --------------------------------------------------------------------------
-
-    def _refuse_unproven(self) -> None:
-        if self.site.unproven is not None and not self.accepts and exchanges(self.setting, 0):
-            raise CustodyError(
-                f'site "{self.me}" takes no part: {self.site.unproven}, so that what leaves it would have no proven'
-                " guarantee. If that is wanted, say accept_unproven_privacy = true in site.toml"
-            )
-
     def _allow(self, size: int) -> None:
         cap, left = self.setting.caps.bytes, self.store.bytes_out()
         if cap is not None and left + size > cap:
             raise CapReached(f"its own cap is {cap:,} bytes, and {left:,} have left")
-
-
-def _only_one(setting: Setting) -> Any:
-    """Hold the node's folder for this process alone."""
-    lock = open(setting.home / "lock", "a")  # noqa: SIM115
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise CheckpointError(
-            f"{setting.home}: a node is at work here already; see `confrere status`"
-        ) from None
-    return lock

@@ -112,7 +112,7 @@ def page(facts: Mapping[str, Any]) -> str:
         f"- Study {study['name']} (hash {study['hash']}), {study['strategy']},"
         f" {study['rounds_done']} of {study['rounds']} rounds, with {', '.join(study['members'])}.",
         f"- Task: {facts['task']['kind']} ({', '.join(facts['task']['classes']) or 'a number'}).",
-        f"- Schema {facts['schema'] or 'none'}.",
+        f"- Schema {facts['schema'][:16] or 'none'}.",
         f"- {facts['privacy']['text']}",
         f"- Made {facts['made']} with " + ", ".join(f"{k} {v}" for k, v in facts["versions"].items()) + ".",
         "", f"On {where} (PRIVATE):", "",
