@@ -22,18 +22,22 @@ class Params(Mapping[str, Tensor]):
     2.121...
     """
 
-    __slots__ = ("_flat", "_shapes", "_tensors")
+    __slots__ = ("_finite", "_flat", "_shapes", "_tensors")
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors: dict[str, Tensor] | None = {name: tensors[name].detach() for name in sorted(tensors)}
         self._flat: Tensor | None = None
         self._shapes: Shapes | None = None
+        self._finite = False
 
     @classmethod
-    def of_flat(cls, flat: Tensor, shapes: Shapes) -> Params:
-        """Params of this shape whose numbers are those of `flat`: views, which are made when they are asked for."""
+    def of_flat(cls, flat: Tensor, shapes: Shapes, finite: bool = False) -> Params:
+        """Params of this shape whose numbers are those of `flat`: views, which are made when they are asked for.
+
+        `finite` says that somebody has looked already.
+        """
         out = cls.__new__(cls)
-        out._tensors, out._flat, out._shapes = None, flat.detach(), shapes
+        out._tensors, out._flat, out._shapes, out._finite = None, flat.detach(), shapes, finite
         return out
 
     def _named(self) -> dict[str, Tensor]:
@@ -77,6 +81,13 @@ class Params(Mapping[str, Tensor]):
         )
 
     @property
+    def bytes(self) -> int:
+        """How much memory the numbers take."""
+        if self._flat is not None:
+            return self._flat.numel() * self._flat.element_size()
+        return sum(t.numel() * t.element_size() for t in self._named().values())
+
+    @property
     def shapes(self) -> Shapes:
         if self._shapes is None:
             self._shapes = tuple(
@@ -92,12 +103,15 @@ class Params(Mapping[str, Tensor]):
 
     def is_finite(self) -> bool:
         """Whether every number is one. A sum that is finite says so of all that went into it, at a sixth of the cost."""
+        if self._finite:  # they do not change
+            return True
         parts = [self._flat] if self._flat is not None else self._named().values()
-        return all(
+        self._finite = all(
             math.isfinite(float(t.sum())) or bool(torch.isfinite(t).all())
             for t in parts
             if t.is_floating_point()
         )
+        return self._finite
 
     def flatten(self) -> Tensor:
         """All numbers in one vector, in the order of the sorted names; not to be written to."""

@@ -60,14 +60,16 @@ def read_by(loss: Loss) -> frozenset[str]:
 
 def _tags(value: Any) -> list[Custody]:
     """The custody of everything tagged in a value, however deep: class weights come as a tuple."""
+    if value is None or isinstance(value, str | int | float):
+        return []
+    if isinstance(value, list | tuple | set | frozenset):
+        return [tag for part in value for tag in _tags(part)]
     if isinstance(value, Tagged | Model):
         return [value.custody]
     if isinstance(value, Mapping):
         return [tag for part in value.values() for tag in _tags(part)]
     if is_dataclass(value) and not isinstance(value, type):  # a loss within a loss
         return [tag for f in fields(value) for tag in _tags(getattr(value, f.name))]
-    if isinstance(value, list | tuple | set | frozenset):
-        return [tag for part in value for tag in _tags(part)]
     return []
 
 

@@ -289,6 +289,9 @@ def senders(graph: Topology, round: int, members: Sequence[str], receiver: str) 
 
 def heard(graph: Topology, round: int, members: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """For each receiver from whom it receives in this round, itself not counted."""
+    if isinstance(graph, Star):  # one column tells them all
+        centre = graph.centre(round, members)
+        return {centre: [m for m in members if m != centre] if graph.keep < 1 else []}
     found: dict[str, list[str]] = {}
     for sender in members:
         for receiver, share in graph.column(round, members, sender).items():

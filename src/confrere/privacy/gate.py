@@ -124,7 +124,7 @@ def within_limits(gate: Gate, leaving: Leaving) -> None:
             f"{len(leaving.scalars)} numbers at once; this site lets {gate.limits.scalars} leave with a model"
         )
     if leaving.model is not None:
-        size = sum(t.numel() * t.element_size() for t in leaving.model.params.values())
+        size = leaving.model.params.bytes
         if size > gate.limits.bytes:
             raise StudyError(
                 f"a model of {size:,} bytes; this site lets {gate.limits.bytes:,} leave at once: "

@@ -74,6 +74,16 @@ def weighted_sum(traces: Iterable[Trace], factors: Tensor | None, out: Tensor) -
             torch.sum(errors, 1, out=out[:, slice(*trace.bias)])
 
 
+def add_weighted(traces: Iterable[Trace], out: Tensor, alpha: float) -> None:
+    """Adds `alpha` times each site's gradient to `out`, without writing it down first."""
+    sites = len(out)
+    for trace in traces:
+        shape = (sites, trace.errors.shape[2], trace.inputs.shape[2])
+        out[:, slice(*trace.weight)].view(shape).add_(torch.bmm(trace.errors.mT, trace.inputs), alpha=alpha)
+        if trace.bias is not None:
+            out[:, slice(*trace.bias)].add_(trace.errors.sum(1), alpha=alpha)
+
+
 def clipped_sums(
     clipping: Clipping,
     traces: Sequence[Trace],

@@ -232,7 +232,8 @@ class Simulation:
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
         """While this is open, parcels find their way into the mailboxes."""
-        pumps = [asyncio.create_task(office.pump()) for office in self.offices.values()]
+        others = [office for office in self.offices.values() if not office.open_door()]
+        pumps = [asyncio.create_task(office.pump()) for office in others]
         try:
             yield
         finally:

@@ -17,6 +17,8 @@ class Post:
         self.boxes: dict[str, asyncio.Queue[Parcel]] = {}
         self.elsewhere: Callable[[Parcel], None] | None = None
         """Takes parcels for sites that have no box here: they belong to another worker's share of the simulation."""
+        self.doors: dict[str, Callable[[Parcel], object]] = {}
+        """Where parcels are handed over at once, instead of waiting in the box."""
 
     def open(self, site: str) -> MemoryTransport:
         self.boxes[site] = asyncio.Queue()
@@ -29,8 +31,16 @@ class MemoryTransport:
     def __init__(self, post: Post, site: str) -> None:
         self.post, self.site = post, site
 
+    def hand_over_to(self, door: Callable[[Parcel], object]) -> None:
+        """From now on every parcel for this site goes straight through this door."""
+        self.post.doors[self.site] = door
+        for parcel in self.received():
+            door(parcel)
+
     async def send(self, to: str, parcel: Parcel) -> int:
-        if to in self.post.boxes:
+        if to in self.post.doors:
+            self.post.doors[to](parcel)
+        elif to in self.post.boxes:
             self.post.boxes[to].put_nowait(parcel)
         elif self.post.elsewhere is not None:
             self.post.elsewhere(parcel)

@@ -101,15 +101,16 @@ def encode(parcel: Parcel) -> bytes:
 
 def size(parcel: Parcel) -> int:
     """The length of `encode(parcel)`, without encoding it."""
-    contents = _contents(parcel)
-    kinds = tuple((name, number["custody"]) for name, number in contents["scalars"].items())
-    fixed = _fixed_size(
-        parcel.run, contents["architecture"], contents["custody"], kinds, len(parcel.signature)
-    )
-    numbers = (parcel.epoch, parcel.round, parcel.phase, parcel.sequence)
-    varying = sum(len(str(n)) for n in numbers) + _text_size(parcel.sender) + _text_size(parcel.receiver)
-    values = sum(len(_number(number["value"])) for number in contents["scalars"].values())
-    return fixed + varying + values + _tensor_bytes(parcel.model)
+    model, scalars = parcel.model, parcel.scalars
+    _refuse_private(parcel)
+    kinds = tuple([(name, number.custody.name) for name, number in scalars.items()])
+    architecture, custody = (None, None) if model is None else (model.architecture, model.custody.name)
+    total = _fixed_size(parcel.run, architecture, custody, kinds, len(parcel.signature))
+    total += len(f"{parcel.epoch}{parcel.round}{parcel.phase}{parcel.sequence}")
+    total += _text_size(parcel.sender) + _text_size(parcel.receiver)
+    for number in scalars.values():
+        total += len(_number(number.value))
+    return total if model is None else total + _bytes_of(model.params.shapes)
 
 
 @lru_cache(maxsize=1024)
@@ -296,15 +297,19 @@ def _fields(parcel: Parcel, payload: str) -> dict[str, Any]:
 
 def _contents(parcel: Parcel) -> dict[str, Any]:
     """What a parcel says besides its route and its tensors."""
-    tagged = [parcel.model, *parcel.scalars.values()]
-    if any(t is not None and t.custody >= Custody.PRIVATE for t in tagged):
-        raise CustodyError("a private model or number may not leave the site")
+    _refuse_private(parcel)
     model = parcel.model
     return {
         "architecture": None if model is None else model.architecture,
         "custody": None if model is None else model.custody.name,
         "scalars": {n: {"value": s.value, "custody": s.custody.name} for n, s in parcel.scalars.items()},
     }
+
+
+def _refuse_private(parcel: Parcel) -> None:
+    for tagged in (parcel.model, *parcel.scalars.values()):
+        if tagged is not None and tagged.custody >= Custody.PRIVATE:
+            raise CustodyError("a private model or number may not leave the site")
 
 
 def _payload_hash(parcel: Parcel) -> str:
@@ -335,11 +340,6 @@ def _tensor_layout(model: Model | None) -> tuple[bytes, int]:
         raise BadParcel(
             "this model cannot be written: a type of number or a name that has no spelling"
         ) from None
-
-
-def _tensor_bytes(model: Model | None) -> int:
-    """How many bytes the tensors of a model take, their header included."""
-    return 0 if model is None else _bytes_of(model.params.shapes)
 
 
 @lru_cache(maxsize=256)
