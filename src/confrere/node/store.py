@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confrere.core.errors import CheckpointError
+from confrere.core.errors import BadParcel, CheckpointError
 from confrere.core.parcel import Parcel
 from confrere.node.failpoints import reach
 
@@ -38,6 +38,10 @@ FORMAT = "confrere-node-1"
 WAITING, DELIVERED, CANCELLED = 0, 1, 2
 LEAVING = 255
 """The phase of a parcel that says that its sender leaves for good; no exchange comes near it."""
+
+PAGE = 32768
+"""Bytes of a page: parcels are large, and with the usual 4 KiB a write takes twice as long."""
+PIECE = 2**20
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -52,6 +56,7 @@ CREATE TABLE IF NOT EXISTS inbox (
   phase INTEGER NOT NULL, mass REAL NOT NULL, taken_round INTEGER, taken_call INTEGER, body BLOB,
   PRIMARY KEY (sender, sequence)
 );
+CREATE UNIQUE INDEX IF NOT EXISTS inbox_once ON inbox (sender, epoch, round, phase);
 CREATE INDEX IF NOT EXISTS inbox_waiting ON inbox (round) WHERE taken_round IS NULL;
 CREATE TABLE IF NOT EXISTS log (
   round INTEGER NOT NULL, call INTEGER NOT NULL, kind TEXT NOT NULL, digest TEXT NOT NULL, body BLOB NOT NULL,
@@ -89,6 +94,7 @@ class Store:
             self._database = sqlite3.connect(
                 str(path), isolation_level=None, check_same_thread=False, timeout=60
             )
+            self._database.execute(f"PRAGMA page_size={PAGE}")
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             self._database.executescript(SCHEMA)
@@ -122,11 +128,12 @@ class Store:
         with self._writing() as database:
             for debit in parcels:
                 p = debit.parcel
-                database.execute(
-                    "INSERT OR IGNORE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                done = database.execute(
+                    "INSERT OR IGNORE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, zeroblob(?))",
                     (p.receiver, p.sequence, p.epoch, p.round, p.phase, debit.mass, len(debit.body), WAITING,
-                     debit.body),
+                     len(debit.body)),
                 )  # fmt: skip
+                _fill(database, "outbox", done, debit.body)
             reach("debit-in-transaction")
         reach("debited")
 
@@ -137,10 +144,15 @@ class Store:
 
     def undelivered(self, receiver: str, most: int = 16) -> list[tuple[int, bytes]]:
         """The oldest parcels that this receiver has not acknowledged."""
-        return self._rows(
-            "SELECT sequence, body FROM outbox WHERE receiver = ? AND status = 0 ORDER BY sequence LIMIT ?",
-            (receiver, most),
-        )
+        with self._lock:
+            rows = self._rows(
+                "SELECT sequence, rowid FROM outbox WHERE receiver = ? AND status = 0 ORDER BY sequence LIMIT ?",
+                (receiver, most),
+            )
+            try:
+                return [(sequence, _body(self._database, "outbox", row)) for sequence, row in rows]
+            except sqlite3.Error as error:
+                raise self._trouble(error) from None
 
     def owed(self) -> dict[str, int]:
         """How many parcels wait for each receiver."""
@@ -173,13 +185,23 @@ class Store:
     # -- what arrives -----------------------------------------------------------------------------
 
     def credit(self, parcel: Parcel, body: bytes) -> bool:
-        """Take a parcel in for good; False if it was here before. Acknowledge after this, never before."""
+        """Take a parcel in for good; False if it was here before. Acknowledge after this, never before.
+
+        A sender has one parcel for each phase of a round: another one is refused, or a peer could fill the disk.
+        """
         with self._writing() as database:
             done = database.execute(
-                "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?, ?, ?, ?, NULL, NULL, ?)",
-                (parcel.sender, parcel.sequence, parcel.epoch, parcel.round, parcel.phase, mass_of(parcel), body),
+                "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?, ?, ?, ?, NULL, NULL, zeroblob(?))",
+                (parcel.sender, parcel.sequence, parcel.epoch, parcel.round, parcel.phase, mass_of(parcel),
+                 len(body)),
             )  # fmt: skip
+            _fill(database, "inbox", done, body)
             reach("credit-in-transaction")
+            known = database.execute(
+                "SELECT 1 FROM inbox WHERE sender = ? AND sequence = ?", (parcel.sender, parcel.sequence)
+            ).fetchone()
+            if known is None:
+                raise BadParcel(f"a second parcel for phase {parcel.phase} of round {parcel.round + 1}")
         reach("credited")
         return done.rowcount == 1
 
@@ -345,6 +367,19 @@ class Store:
 def mass_of(parcel: Parcel) -> float:
     """What a parcel weighs: without a model its mass counts for nothing."""
     return parcel.scalar("mass", 0.0) if parcel.model is not None else 0.0
+
+
+def _fill(database: sqlite3.Connection, table: str, inserted: sqlite3.Cursor, body: bytes) -> None:
+    """Write a body into the row that was just inserted, piece by piece: bound to a statement it would be copied twice."""
+    if inserted.rowcount == 1 and body and inserted.lastrowid is not None:
+        with database.blobopen(table, "body", inserted.lastrowid) as blob:
+            for at in range(0, len(body), PIECE):
+                blob.write(body[at : at + PIECE])
+
+
+def _body(database: sqlite3.Connection, table: str, row: int) -> bytes:
+    with database.blobopen(table, "body", row, readonly=True) as blob:
+        return blob.read()
 
 
 def _digest(body: bytes) -> str:
