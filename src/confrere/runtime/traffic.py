@@ -130,7 +130,10 @@ def grown(study: Study, sent: Sequence[Sent], counts: Sequence[int], link: Link)
         graph = replace(study, topology=_anonymous(study)).graph() if _anonymous(study) else graph
     if getattr(graph, "matrix", None):
         return []  # a matrix has as many sites as it has rows
-    return growth(graph, counts, sizes[0], link, sizes.get(1))
+    drawn = study.churn.participation  # where sites are drawn for each round, only these exchange anything
+    taking_part = [min(n, drawn or n) for n in counts]
+    found = growth(graph, taking_part, sizes[0], link, sizes.get(1))
+    return [replace(g, sites=n) for g, n in zip(found, counts, strict=True)]
 
 
 def methods(

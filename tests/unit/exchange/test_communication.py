@@ -81,6 +81,14 @@ def test_every_site_is_told_its_share(tmp_path: Path) -> None:
     assert facts["growth"][0]["bytes_median"] == facts["growth"][1]["bytes_median"]
 
 
+def test_where_sites_are_drawn_for_a_round_more_sites_cost_no_more() -> None:
+    found = study(next(r for r in ROWS if r.id == "fedavg-star"), rounds=2, churn=Churn(participation=3))
+    facts = traffic(found, open_sites(found, arrays(4)), LINK, [8, 1024])
+    few, many = facts["growth"]
+    assert (few["sites"], many["sites"]) == (8, 1024)
+    assert few["seconds"] == many["seconds"]
+
+
 def test_the_figure_of_all_methods_is_drawn(tmp_path: Path) -> None:
     found = study(next(r for r in ROWS if r.id == "proxyfl"), rounds=2)
     grown = methods(found, open_sites(found, arrays(3)), LINK, [8, 64])
