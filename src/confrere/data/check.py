@@ -18,6 +18,7 @@ from confrere.data.identifiers import looks_identifying
 from confrere.data.labels import encode_label
 from confrere.data.origin import origin_of
 from confrere.data.schema import Column, Schema
+from confrere.data.tally import Tally
 from confrere.data.units import converter, likely_slip
 from confrere.data.values import as_numbers
 
@@ -102,11 +103,11 @@ def _whole(report: Report, frame: pd.DataFrame, schema: Schema, source: Source) 
 def _label(frame: pd.DataFrame, schema: Schema) -> Finding:
     name = schema.label.column or ", ".join(schema.label.columns)
     try:
-        notes: list[str] = []
-        encode_label(frame, schema.label, notes)
+        tally = Tally()
+        encode_label(frame, schema.label, tally)
     except DataError as error:
         return Finding(name, "cannot", f"the label: {error}")
-    return Finding(name, "fits", "; ".join(["the label fits", *notes]))
+    return Finding(name, "fits", "; ".join(["the label fits", *tally.words()]))
 
 
 def _patient(frame: pd.DataFrame, schema: Schema) -> list[Finding]:
@@ -134,7 +135,7 @@ def _column(frame: pd.DataFrame, column: Column, schema: Schema, source: Source)
             return Finding(name, "slip", slip)
     alone = replace(schema, columns=(column,), patient="", label=schema.label)
     try:
-        known = encode_label(frame, schema.label, [])[1]
+        known = encode_label(frame, schema.label, Tally())[1]
         notes = encode_table(frame[known], alone, units=source.units, folder=source.folder).notes
     except DataError as error:
         if f"column {name}" not in str(error) and "label" in str(error):

@@ -83,24 +83,32 @@ def read_delimited(
             frame = pd.read_csv(path, **_options(how, columns), nrows=rows)
         except pd.errors.DtypeWarning:  # some blocks of a column look like numbers and others do not
             frame = pd.read_csv(path, **_options(how, columns), nrows=rows, low_memory=False)
-    _require_whole_lines(path, how, frame, everything=rows is None)
+    if not _surely_whole(how, frame):
+        _require_whole_lines(path, how, everything=rows is None)
     if frame.empty:
         raise DataError(f"{path.name}: has column names, but no record")
     return _origin(path, how).attach(frame)
 
 
 def stream_delimited(
-    path: Path, how: Dialect, rows: int, columns: list[str] | None = None
+    path: Path, how: Dialect, rows: int, columns: list[str] | None = None, quick: bool = False
 ) -> Iterator[pd.DataFrame]:
-    """The file in pieces of `rows` records; the index goes on counting."""
-    seen = 0
-    options = _options(how, columns) | {"chunksize": rows, "low_memory": False}
+    """The file in pieces of `rows` records; the index goes on counting.
+
+    `quick` parses a piece in blocks, for which the system need not hand out memory again and again. A column whose
+    blocks are not of one type is refused then: read the whole file.
+    """
+    seen, whole = 0, True
+    options = _options(how, columns) | {"chunksize": rows, "low_memory": quick}
     with _parsing(path, how), pd.read_csv(path, **options) as pieces:
         for piece in pieces:
             seen += len(piece)
+            whole = whole and _surely_whole(how, piece)
             yield _origin(path, how).attach(piece)
     if not seen:
         raise DataError(f"{path.name}: has column names, but no record")
+    if not whole:
+        _require_whole_lines(path, how, everything=True)
 
 
 def _origin(path: Path, how: Dialect) -> Origin:
@@ -158,7 +166,7 @@ class _parsing:
                 line = _unclosed(self.path, self.how)
                 raise DataError(f"{name}, line {line}: a quotation mark is opened and never closed") from None
             raise DataError(f"{name}: cannot be read as a table: {str(error).strip()}") from None
-        if isinstance(error, ValueError | OverflowError):
+        if isinstance(error, ValueError | OverflowError | pd.errors.DtypeWarning):
             raise DataError(f"{name}: cannot be read as a table: {str(error).strip()}") from None
 
 
@@ -258,10 +266,13 @@ def _header(path: Path, encoding: str, delimiter: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _require_whole_lines(path: Path, how: Dialect, frame: pd.DataFrame, everything: bool) -> None:
+def _surely_whole(how: Dialect, frame: pd.DataFrame) -> bool:
+    """Whether every line had all its fields, as far as the frame can tell: its last column is full."""
+    return len(how.names) < 2 or (len(frame.columns) == len(how.names) and not frame.iloc[:, -1].isna().any())
+
+
+def _require_whole_lines(path: Path, how: Dialect, everything: bool) -> None:
     """Refuse lines with too few fields, which pandas fills up in silence."""
-    if len(how.names) < 2 or (len(frame.columns) == len(how.names) and not frame.iloc[:, -1].isna().any()):
-        return
     if everything and _counts_agree(path, how):
         return
     with path.open(encoding=how.encoding, errors="replace", newline="") as text:

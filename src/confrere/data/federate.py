@@ -18,7 +18,7 @@ from confrere.data.origin import origin_of, some
 from confrere.data.partition import FRACTIONS, Fractions, split_indices
 from confrere.data.records import Card, Federation, Handling, Records, SiteData
 from confrere.data.schema import Schema
-from confrere.data.streaming import encode_stream, select_mapped
+from confrere.data.streaming import encode_file, encode_stream, select_mapped, worth_while
 from confrere.data.tables import LIMIT, read
 from confrere.data.values import as_text
 
@@ -90,11 +90,16 @@ def of_files(
             notes=notes,
         )
     streamed = {site: s for site, s in known.items() if s.stream}
-    frames = {site: _read(site, s, schema) for site, s in known.items() if not s.stream}
-    if streamed and schema.missing_columns == "common":
+    needed = schema.missing_columns == "common"
+    if streamed and needed:
         raise StudyError(
             'missing_columns = "common" needs all files in memory; it cannot be used with stream'
         )
+    frames = {
+        site: _read(site, s, schema)
+        for site, s in known.items()
+        if not s.stream and (needed or not worth_while(s.data, s.limit))
+    }
     return _assembled(frames, known, schema, name, seed, split, one_class, streamed=streamed, notes=notes)
 
 
@@ -175,7 +180,10 @@ def _assembled(
             encoded, select = encode_stream(source, schema, site, **options), select_mapped
         else:
             select = Records.select
-            encoded = encode_table(frames[site], schema, site, one_class=one_class, **options)
+            options["one_class"] = one_class
+            encoded = (site not in frames and encode_file(source, schema, site, **options)) or encode_table(
+                frames[site] if site in frames else _read(site, source, schema), schema, site, **options
+            )
         if not len(encoded.records):
             raise DataError(f"site {site}: no record is left; see its label and its missing values")
         train, validation, test = (

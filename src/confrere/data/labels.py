@@ -9,9 +9,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
-from confrere.data.origin import counted, origin_of, place, some
+from confrere.data.origin import origin_of, place, some
 from confrere.data.records import Task
 from confrere.data.schema import Column, Label, Schema
+from confrere.data.tally import Tally
 from confrere.data.values import as_flags, as_numbers, kinds_of
 
 
@@ -37,9 +38,7 @@ def task_of(schema: Schema) -> Task:
                 branches=tuple(branches))  # fmt: skip
 
 
-def encode_label(
-    frame: pd.DataFrame, label: Label, notes: list[str]
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def encode_label(frame: pd.DataFrame, label: Label, tally: Tally) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """The targets of the records that have one, and which records those are."""
     for name in label.all_columns:
         if name not in frame.columns:
@@ -48,15 +47,15 @@ def encode_label(
                 f"columns are {some([str(c) for c in frame.columns], 12)}"
             )
     if label.kind == "multilabel":
-        return _multilabel(frame, label, notes)
+        return _multilabel(frame, label, tally)
     series = frame[label.column]
     if label.kind == "regression":
         values = _regression(frame, label, series)
         known = ~np.isnan(values)
-        _refuse_gaps(frame, label, known, notes)
+        _refuse_gaps(frame, label, known, tally)
         return values[known].astype(np.float32), known
     if label.kind == "survival":
-        values = _survival(frame, label, notes)
+        values = _survival(frame, label, tally)
     elif label.above is not None:
         numbers = as_numbers(frame, series, _column(label))
         values = np.where(np.isnan(numbers), np.nan, (numbers > label.above).astype(float))
@@ -64,7 +63,7 @@ def encode_label(
         values = _classes(frame, label, series)
     known = ~np.isnan(values)
     if label.kind != "survival":
-        _refuse_gaps(frame, label, known, notes)
+        _refuse_gaps(frame, label, known, tally)
     return values[known].astype(np.int64), known
 
 
@@ -72,7 +71,7 @@ def _column(label: Label, name: str = "") -> Column:
     return Column(name or label.column, range=(-1e300, 1e300), missing=label.missing, identifying=False)
 
 
-def _refuse_gaps(frame: pd.DataFrame, label: Label, known: NDArray[np.bool_], notes: list[str]) -> None:
+def _refuse_gaps(frame: pd.DataFrame, label: Label, known: NDArray[np.bool_], tally: Tally) -> None:
     if known.all():
         return
     if label.unlabelled == "refuse":
@@ -81,7 +80,7 @@ def _refuse_gaps(frame: pd.DataFrame, label: Label, known: NDArray[np.bool_], no
             f"{place(frame, at, label.column)}: the label is missing ({(~known).sum()} such records); "
             'to leave these records out, say unlabelled = "drop" in the schema'
         )
-    notes.append(f"{counted((~known).sum(), 'record')} without a label left out")
+    tally.tell("", (~known).sum(), "record", " without a label left out")
 
 
 def _classes(frame: pd.DataFrame, label: Label, series: pd.Series[Any]) -> NDArray[np.float64]:
@@ -122,7 +121,7 @@ def _regression(frame: pd.DataFrame, label: Label, series: pd.Series[Any]) -> ND
     return np.asarray((numbers - (low + high) / 2) / ((high - low) / 2))
 
 
-def _survival(frame: pd.DataFrame, label: Label, notes: list[str]) -> NDArray[np.float64]:
+def _survival(frame: pd.DataFrame, label: Label, tally: Tally) -> NDArray[np.float64]:
     if label.groups:
         event = _classes(frame, label, frame[label.column])
         unknown = np.isnan(event)
@@ -132,16 +131,16 @@ def _survival(frame: pd.DataFrame, label: Label, notes: list[str]) -> NDArray[np
     time = as_numbers(frame, frame[label.time], _column(label, label.time))
     horizon = label.horizon or 0.0
     unknown = unknown | np.isnan(time)
-    _refuse_gaps(frame, label, ~unknown, notes)
+    _refuse_gaps(frame, label, ~unknown, tally)
     happened = (event == 1) & (time <= horizon)
     lost = (event == 0) & (time < horizon)
     if lost.any():
-        notes.append(f"{counted(lost.sum(), 'record')} lost to follow-up before {horizon:g} left out")
+        tally.tell("", lost.sum(), "record", f" lost to follow-up before {horizon:g} left out")
     return np.where(unknown | lost, np.nan, happened.astype(float))
 
 
 def _multilabel(
-    frame: pd.DataFrame, label: Label, notes: list[str]
+    frame: pd.DataFrame, label: Label, tally: Tally
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     columns = []
     for name in label.columns:
@@ -151,5 +150,5 @@ def _multilabel(
         columns.append(np.where(gaps, np.nan, values))
     values = np.stack(columns, axis=1)
     known: NDArray[np.bool_] = np.asarray(~np.isnan(values).any(axis=1))
-    _refuse_gaps(frame, Label(column=label.columns[0], unlabelled=label.unlabelled), known, notes)
+    _refuse_gaps(frame, Label(column=label.columns[0], unlabelled=label.unlabelled), known, tally)
     return values[known].astype(np.float32), known

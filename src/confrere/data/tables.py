@@ -112,8 +112,10 @@ def _require_size(name: str, size: int, limit: int) -> None:
         )
 
 
-def chunks(source: str | Path, rows: int = 100_000, **how: Any) -> Iterator[pd.DataFrame]:
-    """The records of a file in pieces, for files that do not fit into memory."""
+def chunks(
+    source: str | Path, rows: int = 100_000, *, quick: bool = False, **how: Any
+) -> Iterator[pd.DataFrame]:
+    """The records of a file in pieces, for files that do not fit into memory; `quick` as in `stream_delimited`."""
     if "://" in str(source):
         from confrere.data.databases import stream_sql
 
@@ -131,7 +133,10 @@ def chunks(source: str | Path, rows: int = 100_000, **how: Any) -> Iterator[pd.D
 
         yield from stream_parquet(path, rows)
     else:
-        yield from stream_delimited(path, delimited(path, **how), rows)
+        written = delimited(path, **how)
+        for piece in stream_delimited(path, written, rows, quick=quick):
+            piece.attrs["notes"] = list(written.notes)
+            yield piece
 
 
 def _slices(frame: pd.DataFrame, rows: int) -> Iterator[pd.DataFrame]:
