@@ -1,9 +1,12 @@
 """One round of exchange between nodes on this machine, beside raw gRPC with mutual TLS streaming the same bytes.
 
-    python benchmarks/exchange.py --json [--cases 8x10,32x1] [--rounds 5]
+    python benchmarks/exchange.py --json [--cases 8x10,32x1] [--rounds 7]
+
+Three ways: connections alone; with a node's store in the path (the parcel is encoded, signed and debited to the outbox, then
+sent, decoded, verified and credited to the inbox, each on the disk before the next); and raw gRPC.
 
 Every node is a process of its own with connections to all others. In a round each sends one parcel to its neighbour and
-is done when its own is credited and its neighbour's has arrived. Both ways take turns, round by round. The
+is done when its own is credited and its neighbour's has arrived. The ways take turns, round by round. The
 memory of a node is its highest resident size during a round over that after an exchange of tiny parcels; the
 parcel that it sends and the one that it receives are both in it.
 """
@@ -12,17 +15,31 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import atexit
 import json
 import multiprocessing
 import os
 import platform
+import shutil
 import socket
 import statistics
+import tempfile
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from confrere.core.custody import Custody, public
+from confrere.core.model import Model
+from confrere.core.params import Params
+from confrere.core.parcel import Parcel
+from confrere.node.couriers import Reception
+from confrere.node.heap import share_heap
+from confrere.node.store import Debit, Store
+from confrere.transport import wire
 from confrere.transport.frames import CHUNK
 from confrere.transport.greeting import Greeting
 from confrere.transport.identity import Identity, new_identity
@@ -30,6 +47,7 @@ from confrere.transport.member import Member
 from confrere.transport.receipt import ACCEPTED, Receipt
 
 MB = 1_000_000
+WAYS = ("ours", "stored", "raw")
 
 
 @dataclass(frozen=True)
@@ -59,14 +77,17 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     try:
         gather(pipes)  # everybody is connected
         idle = command(pipes, "idle")
-        out: dict[str, list[Any]] = {"ours": [], "raw": []}
-        for way in ("raw", "ours"):
+        out: dict[str, list[Any]] = {way: [] for way in WAYS}
+        for way in WAYS:
             command(pipes, "tiny", way)
         command(pipes, "baseline")
         # alone first, since what one way leaves behind in the heap would count for the other
-        alone = [a["memory"] for _ in range(rounds) for a in command(pipes, "round", "ours")]
+        memory = {
+            way: max(a["memory"] for _ in range(rounds) for a in command(pipes, "round", way))
+            for way in ("ours", "stored")
+        }
         for _ in range(rounds):
-            for way in ("ours", "raw"):
+            for way in WAYS:
                 began = time.monotonic()
                 answers = command(pipes, "round", way)
                 took = max(a["ended"] for a in answers) - began
@@ -76,7 +97,7 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
         for process in processes:
             process.join(10)
             process.kill()
-    return {**out, "idle": max(a["share"] for a in idle), "memory": max(alone)}
+    return {**out, "idle": max(a["share"] for a in idle), "memory": memory}
 
 
 def command(pipes: list[Connection], *words: str) -> list[dict[str, Any]]:
@@ -107,6 +128,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def node(name: str, found: dict[str, Identity], raw: dict[str, str], size: int, pipe: Connection) -> None:
+    share_heap()
     try:
         asyncio.run(Node(name, found, raw, size, pipe).run())
     except Exception as error:
@@ -137,10 +159,12 @@ class Node:
         return Greeting("bench", "study", "roster", 0, self.name, peer)
 
     async def deliver(self, sender: str, blob: bytes) -> Receipt:
+        answer = await self.reception.deliver(sender, blob) if blob.startswith(wire.MAGIC) else ACCEPTED
         self.arrived.set()
-        return ACCEPTED
+        return answer
 
     async def run(self) -> None:
+        self.open_store()
         server = await self.open_raw()
         await self.connections.start()
         for peer in self.members:
@@ -163,7 +187,7 @@ class Node:
         return {"share": (time.process_time() - before) / (time.monotonic() - began)}
 
     async def tiny(self, way: str) -> dict[str, Any]:
-        return await self.exchange(way, b"x" * 1000)
+        return await self.exchange(way, 1000)
 
     async def baseline(self) -> dict[str, Any]:
         self.resting = memory("VmRSS")
@@ -172,20 +196,53 @@ class Node:
     async def round(self, way: str) -> dict[str, Any]:
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
-        return await self.exchange(way, os.urandom(self.size))
+        return await self.exchange(way, self.size)
 
-    async def exchange(self, way: str, blob: bytes) -> dict[str, Any]:
+    async def exchange(self, way: str, size: int) -> dict[str, Any]:
         cpu = time.process_time()
-        send = self.send_raw if way == "raw" else self.send_ours
-        await asyncio.gather(send(blob), self.arrived.wait())
+        await asyncio.gather(getattr(self, f"send_{way}")(size), self.arrived.wait())
         self.arrived.clear()
         ended = time.monotonic()
         peak = memory("VmHWM") - self.resting
-        return {"ended": ended, "cpu": time.process_time() - cpu, "memory": peak / max(len(blob), 1)}
+        return {"ended": ended, "cpu": time.process_time() - cpu, "memory": peak / size}
 
-    async def send_ours(self, blob: bytes) -> None:
-        receipt = await self.connections.send(self.next, "1", blob)
+    async def send_ours(self, size: int) -> None:
+        receipt = await self.connections.send(self.next, "", os.urandom(size))
         assert receipt == ACCEPTED
+
+    # -- the path of a node
+
+    def open_store(self) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="confrere-bench-", dir=Path.home()))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        self.store = Store(folder / "store.sqlite", run="bench", site=self.name)
+        self.sequence = 0
+        keys = {name: member.key for name, member in self.members.items()}
+        shapes = {f"{n}": self.model(n).params.shapes for n in (self.size, 1000)}
+        self.reception = Reception(
+            self.name, "bench", 2**30, keys, shapes, self.store, lambda event: None, epoch=lambda: 0
+        )
+        self.proxies = {n: self.model(n) for n in (self.size, 1000)}
+
+    @staticmethod
+    def model(size: int) -> Model:
+        return Model(Params({"weight": torch.randn(size // 4)}), f"{size}", Custody.PROTECTED)
+
+    async def send_stored(self, size: int) -> None:
+        self.sequence += 1
+        parcel = Parcel(
+            "bench", 0, self.sequence, 0, self.name, self.next, self.sequence, self.proxies[size],
+            {"mass": public(0.5)},
+        )  # fmt: skip
+        await asyncio.to_thread(self.debit, parcel)
+        ((number, body),) = await asyncio.to_thread(self.store.undelivered, self.next, 1)
+        receipt = await self.connections.send(self.next, f"{number}", body)
+        assert receipt == ACCEPTED, receipt
+        await asyncio.to_thread(self.store.delivered, self.next, number)
+
+    def debit(self, parcel: Parcel) -> None:
+        signed = wire.sign(parcel, self.identity.key)
+        self.store.debit([Debit(signed, wire.encode(signed))])
 
     # -- raw gRPC: the same credentials and chunks, and nothing else
 
@@ -222,7 +279,8 @@ class Node:
         )
         return server
 
-    async def send_raw(self, blob: bytes) -> None:
+    async def send_raw(self, size: int) -> None:
+        blob = os.urandom(size)
         call = self.channel.stream_stream("/raw/put")()
         await call.write(b"%d" % len(blob))
         for at in range(0, len(blob), CHUNK):
@@ -242,7 +300,7 @@ def machine() -> dict[str, Any]:
 
 
 def row(case: Case, result: dict[str, Any]) -> dict[str, Any]:
-    ours, raw = ([r[0] for r in result[way]] for way in ("ours", "raw"))
+    ours, stored, raw = ([r[0] for r in result[way]] for way in WAYS)
     ratios = [a / b for a, b in zip(ours, raw, strict=True)]
     cpu = [sum(r[1] for r in result[way]) for way in ("ours", "raw")]
     return {
@@ -254,7 +312,10 @@ def row(case: Case, result: dict[str, Any]) -> dict[str, Any]:
         "spread": [min(ratios), max(ratios)],
         "worst": max(ours),
         "processor_ratio": cpu[0] / cpu[1],
-        "memory_proxies": result["memory"],
+        "memory_proxies": result["memory"]["ours"],
+        "stored": statistics.median(stored),
+        "stored_worst": max(stored),
+        "stored_memory_proxies": result["memory"]["stored"],
         "idle_share": result["idle"],
     }
 
@@ -274,7 +335,8 @@ def main() -> None:
         print(
             f"{r['case']:>18}: {r['ours']:.2f} s a round (worst {r['worst']:.2f}), raw gRPC {r['peer']:.2f} s, "
             f"ratio {r['ratio']:.2f} ({r['spread'][0]:.2f} to {r['spread'][1]:.2f}), processor {r['processor_ratio']:.2f}; "
-            f"memory {r['memory_proxies']:.1f} proxies over baseline; "
+            f"with the store {r['stored']:.2f} s (worst {r['stored_worst']:.2f}); memory over baseline: "
+            f"{r['memory_proxies']:.1f} proxies, with the store {r['stored_memory_proxies']:.1f}; "
             f"idle {100 * r['idle_share']:.2f} % of a core"
         )
 

@@ -27,6 +27,7 @@ from confrere.core.errors import ConfrereError, StudyError
 from confrere.core.events import Event, Journal
 from confrere.node import roster as rosters
 from confrere.node.daemon import Node
+from confrere.node.heap import share_heap
 from confrere.node.service import serve
 from confrere.node.setting import Setting
 from confrere.node.store import Store
@@ -271,6 +272,7 @@ def main() -> None:
         await serve(Node(rehearsal_setting(folder, name), listeners=(tell,)))
 
     try:
+        share_heap()
         asyncio.run(begin())
     except ConfrereError as error:
         sys.stderr.write(str(error))

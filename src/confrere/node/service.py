@@ -14,6 +14,7 @@ from confrere.core.events import Event
 from confrere.node import metrics, roster
 from confrere.node.control import Control
 from confrere.node.daemon import Node
+from confrere.node.heap import share_heap
 from confrere.node.setting import (
     Setting,
     check_partners,
@@ -93,4 +94,5 @@ def run_node(
     async def begin() -> None:
         await serve(Node(setting, listeners=listeners), until_done)
 
+    share_heap()
     asyncio.run(begin())
