@@ -52,6 +52,7 @@ def wire() -> None:
         epsilon,
         journal,
         node,
+        plan,
         predict,
         rehearse,
         report,
@@ -77,6 +78,7 @@ def wire() -> None:
     app.command("status", rich_help_panel=field)(status.status)
     app.add_typer(journal.app, name="journal", rich_help_panel=field)
     app.command("predict", rich_help_panel=field)(predict.predict)
+    app.command("plan", rich_help_panel=privacy)(plan.plan)
     app.command("epsilon", rich_help_panel=privacy)(epsilon.epsilon)
     app.command("calibrate", rich_help_panel=privacy)(calibrate.calibrate)
     app.command("audit", rich_help_panel=privacy)(audit.audit)

@@ -10,8 +10,10 @@ from rich.table import Table
 
 from confrere.cli.output import console, print_json
 from confrere.node.roster import Roster, load_roster
+from confrere.privacy.planning import warnings as hardly_worth_it
 from confrere.runtime.assemble import unprotected_patients
 from confrere.runtime.compare import variant
+from confrere.runtime.forecast import forecast_of
 from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import Simulation
 from confrere.study import Study, load
@@ -86,6 +88,10 @@ def look(study: Study) -> dict[str, Any]:
     unproven = next(iter(simulation.sites.values())).unproven
     if unproven:
         warnings.append(f"what leaves a site has no proven guarantee: {unproven}")
+    forecast = forecast_of(simulation)
+    if forecast is not None:
+        budget = next((s["guarantee"] for s in sites.values() if s["guarantee"]), "this budget")
+        warnings += [f"{text} (see `confrere plan`)" for text in hardly_worth_it(forecast, budget)]
     return {
         "title": study.title or study.name,
         "study": study.hash(),
