@@ -1,0 +1,64 @@
+"""Private training goes as far as its noise lets it, where a study does not say how far."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from confrere.learning.optimisers import SGD
+from confrere.learning.pace import LONGEST, paced, time_for
+from confrere.privacy.accounting import calibrate
+from confrere.runtime.records import open_sites
+from confrere.runtime.simulate import Simulation
+from confrere.study import Privacy, Study, Training
+from tests.conftest import arrays
+
+
+def test_noise_of_the_length_one_comes_into_the_mean_of_the_weights() -> None:
+    """Made up of noise alone: four sites, 30 steps with momentum, 50 weights."""
+    steps, sites, weights = 30, 4, 50
+    time = time_for(noise_multiplier=8.0, steps=steps, batch=200.0, clip=0.7, parameters=weights, sites=sites)
+    rule, lengths = paced(time, steps), []
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        mean = torch.zeros(weights)
+        for _ in range(sites):
+            at = torch.zeros(weights)
+            state = rule.start(weights)
+            for _ in range(steps):
+                rule.update(at, torch.randn(weights, generator=generator) * 8.0 * 0.7 / 200, state)
+            mean += at / sites
+        lengths.append(float(mean.norm()))
+    assert np.mean(lengths) == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_number_of_steps_makes_no_difference_at_one_epsilon() -> None:
+    """More steps need more noise each, and are shorter each: it comes to the same."""
+    found = [
+        time_for(
+            noise_multiplier=calibrate(3.0, 1e-5, sample_rate=1, steps=steps), steps=steps,
+            batch=500, clip=1.0, parameters=20, sites=3,
+        )
+        for steps in (10, 40)
+    ]  # fmt: skip
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+
+
+def test_with_many_records_it_is_far_enough_all_the_same() -> None:
+    assert time_for(noise_multiplier=1.0, steps=20, batch=1e7, clip=1.0, parameters=5, sites=2) == LONGEST
+
+
+def test_a_study_that_says_nothing_is_paced_and_one_that_says_how_is_obeyed() -> None:
+    def rule(training: Training) -> object:
+        study = Study(rounds=10, training=training, privacy=Privacy(epsilon=3.0, delta=1e-4))
+        simulation = Simulation(study, open_sites(study, arrays(3, 200)))
+        simulation.prepare()
+        return simulation.sites["site0"].rule(protected=True)
+
+    told = rule(Training(protected={"optimiser": "sgd", "learning_rate": 0.25, "momentum": 0.0}))
+    assert told == SGD(0.25, 0.0, 1e-4)
+    own = rule(Training(batch_size=32))
+    assert isinstance(own, SGD)
+    assert own.momentum == 0.5
+    assert 0 < own.learning_rate * 10 / 0.5 < LONGEST
