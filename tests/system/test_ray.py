@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +18,10 @@ from confrere.core.events import Event
 from confrere.runtime.churn import Churn
 from confrere.runtime.run import Run
 from confrere.runtime.simulate import resume, simulate
-from confrere.study import Models, Study
+from confrere.study import Models, Study, load
 from tests.conformance.table import ROWS
 from tests.conformance.test_strategies import same_models, study
-from tests.conftest import arrays
+from tests.conftest import arrays, write_study
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'confrere[ray]'")
 pytestmark = pytest.mark.slow
@@ -124,6 +128,28 @@ def test_an_interrupted_run_goes_on_on_a_cluster(nodes: Nodes, tmp_path: Path) -
         simulate(found, arrays(5), trainer="one", out=tmp_path / "run", listeners=(stop,))
     again = resume(tmp_path / "run", arrays(5), trainer="one", engine="ray", workers=2)
     same_models(whole, again)
+
+
+def test_the_command_finds_the_cluster_that_the_environment_names(nodes: Nodes, tmp_path: Path) -> None:
+    path = write_study(tmp_path, 'name = "t"\nrounds = 2\nstrategy = "fedavg"\n', records=60)
+    words = [
+        "simulate",
+        str(path),
+        "--engine",
+        "ray",
+        "--workers",
+        "2",
+        "--out",
+        str(tmp_path / "run"),
+        "--json",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "confrere", *words], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "RAY_ADDRESS": nodes.cluster.address},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["sites"].keys() == {"site0", "site1", "site2"}
+    assert simulate(load(path)).mean == pytest.approx(json.loads(done.stdout)["mean"], abs=1e-5)
 
 
 def test_what_cannot_travel_is_said_before_anything_is_started(nodes: Nodes) -> None:

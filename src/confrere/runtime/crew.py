@@ -98,7 +98,8 @@ class Sharded(Simulation):
         for facts, block in await self._each("finish", [{}] * self.shards):
             _tell(facts, journal)
             self.processor_seconds.append(facts["seconds"])
-            self.states.update(checkpoint.loads(block)["states"])
+            found = checkpoint.loads(block)
+            self.put_back({**found, "states": {**self.states, **found["states"]}})
 
     async def _until_done(self, number: int, keep: bool, journal: Journal) -> list[Answer]:
         """One round of all shards; if a worker is lost in it and can be replaced, all do it again."""

@@ -17,7 +17,7 @@ from confrere.learning.optimisers import Optimiser
 from confrere.runtime.participant import outputs_of
 from confrere.study import Study
 
-FIXED = 150_000
+FIXED = 250_000
 """Bytes of a site besides its tensors: its ledger (a small database), mailbox and events; `benchmarks/scale.py` measures it."""
 NUMBER = 4
 """Bytes of a weight."""

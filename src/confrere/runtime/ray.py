@@ -45,8 +45,8 @@ class Cluster:
 
     replaces, inherits = True, False
 
-    def __init__(self, ray: Any) -> None:
-        self.ray = ray
+    def __init__(self, ray: Any, ours: bool = False) -> None:
+        self.ray, self._ours = ray, ours
         self.workers: list[Actor] = []
         self._freights: list[Any] = []
         self._plan: Plan = {}
@@ -55,13 +55,13 @@ class Cluster:
     def joined(cls) -> Cluster:
         """The cluster that this program is connected to, or that RAY_ADDRESS names, or a new one on this machine."""
         ray = library()
-        if not ray.is_initialized():
+        if ours := not ray.is_initialized():
             try:
                 ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 raise StudyError(f"the Ray cluster cannot be reached: {reason}; see RAY_ADDRESS") from None
-        return cls(ray)
+        return cls(ray, ours)
 
     def processors(self) -> int:
         """How many processors the cluster has."""
@@ -81,6 +81,8 @@ class Cluster:
             for worker in self.workers:
                 self.ray.kill(worker.actor)
             self.workers, self._freights = [], []
+            if self._ours:
+                self.ray.shutdown()
 
     async def gather(self) -> None:
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -52,6 +53,18 @@ class Kept:
         if part not in self._marks:
             self._marks[part] = marks_of(records, "" if part == "common_test" else site)
         self.parts[part] = Said(outputs.float().cpu().numpy(), records.targets.numpy(), self._marks[part])
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of this: outputs alone, since the records are there again when a run goes on."""
+        parts = {part: torch.from_numpy(said.outputs) for part, said in self.parts.items()}
+        return {"least": self._least, "parts": parts}
+
+    def put_back(self, site: str, state: Mapping[str, Any], records: Mapping[str, Records | None]) -> None:
+        """Be again what `state` was taken of."""
+        self.parts, self._least = {}, float(state["least"])
+        for part, outputs in state["parts"].items():
+            if (found := records.get(part)) is not None:
+                self.keep(site, part, outputs, found)
 
 
 def write(kept: Mapping[str, Kept], path: Path) -> None:

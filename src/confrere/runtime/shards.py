@@ -24,6 +24,7 @@ from confrere.core.events import Journal
 from confrere.core.parcel import Parcel
 from confrere.runtime import checkpoint
 from confrere.runtime.mailbox import Mailbox
+from confrere.runtime.said import Kept
 from confrere.runtime.simulate import Simulation
 from confrere.transport import batch
 
@@ -126,7 +127,11 @@ class Shard:
         """What sites do when all rounds are over; gives their last states, and the processor time that all of it took."""
         await self.simulation.finish()
         facts = {"events": self._told(), "seconds": time.process_time()}
-        return facts, checkpoint.dumps({"states": self.simulation.states})
+        simulation = self.simulation
+        said = {n: judge.said.state() for n, judge in simulation.judges.items()}
+        return facts, checkpoint.dumps(
+            {"states": simulation.states, "said": said, "sites": {}, "offices": {}}
+        )
 
     async def go_back(self, attempt: int, block: bytes = b"") -> Answer:
         """Give up the round, and be again what `settle` told to keep; without that, start anew."""
@@ -147,7 +152,7 @@ class Shard:
             while not simulation.post.boxes[name].empty():
                 simulation.post.boxes[name].get_nowait()
         for site in simulation.sites.values():
-            site.memory, site.spent = {}, False
+            site.memory, site.spent, site.said = {}, False, Kept()
         simulation.states = {}
         if block:
             simulation.put_back(checkpoint.loads(block, "what a shard has kept"))

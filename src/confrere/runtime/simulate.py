@@ -404,6 +404,7 @@ class Simulation:
                 }
                 for n, o in self.offices.items()
             },
+            "said": {n: judge.said.state() for n, judge in self.judges.items()},
         }
 
     def _records(self) -> dict[str, str]:
@@ -448,6 +449,10 @@ class Simulation:
             for parcel in kept["waiting"]:
                 assert isinstance(parcel, Parcel)
                 office.mailbox.deliver(parcel)
+        for name, kept in found.get("said", {}).items():
+            data = self.judges[name].data
+            tested = {"test": data.test, "common_test": data.common_test}
+            self.judges[name].said.put_back(name, kept, tested)
 
 
 def _counter(site: Participant) -> int:

@@ -27,6 +27,7 @@ from confrere.study import Study
 from tests.conformance.table import ROWS
 from tests.conformance.test_strategies import same_models, study
 from tests.conftest import arrays
+from tests.unit.runtime.test_workers import heard
 
 Fate = tuple[str, int, int, bool]
 """Task, round, shard; and whether it is lost after the task was done, before anybody heard of it."""
@@ -113,6 +114,7 @@ def test_whenever_a_worker_is_lost_the_run_ends_as_it_would_have(name: str, fate
     assert (room.fates, room.replaced) == ([], [f[2] for f in fates])
     same_models(whole, run)
     assert run.result == whole.result
+    assert heard(run) == heard(whole)
     lost = [e for e in run.events if e.kind == "notice" and "was lost" in e.data["text"]]
     assert len(lost) == len(fates)
 

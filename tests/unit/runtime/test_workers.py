@@ -36,6 +36,12 @@ def told(run: Run) -> list[tuple[Any, ...]]:
     return sorted(rows, key=str)
 
 
+def heard(run: Run) -> dict[str, Any]:
+    """What the models said about the test records."""
+    assert run.said
+    return {n: {p: s.outputs.tolist() for p, s in kept.parts.items()} for n, kept in run.said.items()}
+
+
 @pytest.mark.parametrize("row", [r for r in ROWS if not r.memory_only], ids=lambda r: r.id)
 def test_spreading_the_sites_over_processes_changes_nothing(row: Row) -> None:
     found = study(row, rounds=3, churn=Churn(absent={"site0": [1]}, leave={"site1": 2}))
@@ -43,6 +49,7 @@ def test_spreading_the_sites_over_processes_changes_nothing(row: Row) -> None:
     assert one.result == two.result
     same_models(one, two)
     assert told(one) == told(two)
+    assert heard(one) == heard(two)
 
 
 def test_sites_that_are_trained_together_differ_by_rounding_at_most() -> None:
@@ -74,6 +81,7 @@ def test_an_interrupted_run_goes_on_with_another_number_of_workers(tmp_path: Pat
         again = resume(folder, arrays(4), workers=after, trainer="one")
         same_models(whole, again)
         assert again.sites == whole.sites
+        assert heard(again) == heard(whole)
 
 
 def test_a_worker_that_dies_is_named_and_the_run_can_go_on(tmp_path: Path) -> None:
