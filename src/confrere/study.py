@@ -603,8 +603,8 @@ def _strict(kind: Any, table: Mapping[str, Any]) -> Any:
     try:
         text = json.dumps(dict(table))
     except (TypeError, ValueError):  # in Python, an option may be an object of its own
-        return TypeAdapter(kind).validate_python(dict(table))
-    return TypeAdapter(kind).validate_json(text, strict=True)
+        return _adapter(kind).validate_python(dict(table))
+    return _adapter(kind).validate_json(text, strict=True)
 
 
 def _say(error: ValidationError, kind: Any, table: Mapping[str, Any]) -> str:

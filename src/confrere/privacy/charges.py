@@ -33,8 +33,7 @@ class Charge:
     def __post_init__(self) -> None:
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 0:
             raise PrivacyError(f"a charge counts whole steps, not {self.count!r}")
-        if _canonical(_parsed(self.event)) != self.event:
-            raise PrivacyError(f"the mechanism event {self.event!r} is not in canonical form")
+        _check_canonical(self.event)
 
     def __mul__(self, times: int) -> Charge:
         return replace(self, count=self.count * times)
@@ -42,12 +41,12 @@ class Charge:
     @property
     def unit(self) -> Unit:
         """Whom this event protects: one record, or one patient with all of its records."""
-        return cast("Unit", _parsed(self.event).get("unit", "record"))
+        return cast("Unit", _labels(self.event)[0])
 
     @property
     def proven(self) -> bool:
         """Whether the stated cost is a theorem for this release, or only what a paper claims."""
-        return _parsed(self.event).get("claim") is None
+        return _labels(self.event)[1]
 
 
 @dataclass(frozen=True)
@@ -161,10 +160,24 @@ def _parsed(event: str) -> dict[str, str]:
     return fields
 
 
+@lru_cache(maxsize=4096)
+def _check_canonical(event: str) -> None:
+    if _canonical(_parsed(event)) != event:
+        raise PrivacyError(f"the mechanism event {event!r} is not in canonical form")
+
+
+@lru_cache(maxsize=4096)
+def _labels(event: str) -> tuple[str, bool]:
+    """Whom an event protects, and whether its cost is proven."""
+    fields = _parsed(event)
+    return fields.get("unit", "record"), fields.get("claim") is None
+
+
 def _canonical(fields: dict[str, str]) -> str:
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
+@lru_cache(maxsize=4096)
 def unlabelled(event: str) -> str:
     """The event without what is said about it: labels do not change its cost."""
     return _canonical({k: v for k, v in _parsed(event).items() if k not in ("unit", "claim")})

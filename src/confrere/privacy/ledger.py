@@ -104,6 +104,8 @@ class Ledger:
         self.dataset, self.accountant = dataset, accountant
         self._where = "the ledger in memory" if path is None else f"the ledger {path}"
         self._timed = path is not None
+        self._added = True
+        """Whether there may be entries that were not taken in yet."""
         self._lock = threading.RLock()
         self._counts: dict[str, int] = {}
         self._counter, self._head = 0, genesis(dataset)
@@ -198,6 +200,7 @@ class Ledger:
                 (entry.counter, key, json.dumps(_plain(charges)), at, entry.previous, entry.hash),
             )
             database.execute("UPDATE ledger SET counter = ?, head = ?", (entry.counter, entry.hash))
+            self._added = True
         self._catch_up()
         return entry
 
@@ -289,6 +292,8 @@ class Ledger:
 
     def _catch_up(self) -> None:
         """Verify and take in the entries that this or another process added."""
+        if not (self._timed or self._added):  # in memory nobody else adds any
+            return
         with self._lock:
             rows = self._database.execute(
                 "SELECT e.*, l.counter, l.head FROM ledger l LEFT JOIN entries e ON e.counter > ? "
@@ -303,6 +308,7 @@ class Ledger:
                     f"{self._where} was edited: it should end with entry {rows[0][6]}, and entry "
                     f"{self._counter} is its last. Restore a true copy"
                 )
+            self._added = False
 
     def _verified(self, row: tuple[Any, ...]) -> Entry:
         try:
