@@ -91,7 +91,8 @@ def look(study: Study) -> dict[str, Any]:
     forecast = forecast_of(simulation)
     if forecast is not None:
         budget = next((s["guarantee"] for s in sites.values() if s["guarantee"]), "this budget")
-        warnings += [f"{text} (see `confrere plan`)" for text in hardly_worth_it(forecast, budget)]
+        found = hardly_worth_it(forecast, budget, uneven=study.training.balanced)
+        warnings += [f"{text} (see `confrere plan`)" for text in found]
     return {
         "title": study.title or study.name,
         "study": study.hash(),

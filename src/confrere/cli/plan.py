@@ -11,7 +11,6 @@ from rich.table import Table
 
 from confrere.cli.output import console, print_json
 from confrere.core.errors import StudyError
-from confrere.privacy.planning import warnings
 from confrere.runtime.plan import Plan, document, plan_of_numbers, plan_of_study
 from confrere.study import MOST_ROUNDS, load
 
@@ -128,7 +127,7 @@ def _show(plan: Plan) -> None:
         f" {forecast.records:,} that all sites have. Its updates are {forecast.signal_to_noise:.2g} times as long as their"
         " noise (1 is drowned, 2 is clear)."
     )
-    for text in warnings(forecast, plan.budget, plan.own):
+    for text in plan.warnings:
         _say(f"Warning: {text}.")
     console.print(_table(plan))
     if plan.full_batch.signal_to_noise > 1.05 * forecast.signal_to_noise:

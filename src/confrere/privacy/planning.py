@@ -162,10 +162,13 @@ def balanced_worth(records: float, classes: int, largest_share: float) -> float:
     return records * classes**2 / (1 / largest_share + (classes - 1) / others)
 
 
-def warnings(forecast: Forecast, budget: str, own: Mapping[str, float] | None = None) -> list[str]:
+def warnings(
+    forecast: Forecast, budget: str, own: Mapping[str, float] | None = None, uneven: bool = False
+) -> list[str]:
     """What somebody should know before they spend privacy on this; nothing where there is nothing to warn of.
 
-    `budget` is how the privacy is written: «ε = 3, δ = 1e-5».
+    `budget` is how the privacy is written: «ε = 3, δ = 1e-5». Where classes are `uneven` and nobody declared how much,
+    what sites know themselves cannot be judged, and nothing is said about it.
     """
     ratio, fits = forecast.signal_to_noise, forecast.largest_proxy
     sizes = _sizes(forecast)
@@ -180,7 +183,8 @@ def warnings(forecast: Forecast, budget: str, own: Mapping[str, float] | None = 
             f"this proxy has {forecast.parameters:,} parameters: at {budget} with {sizes} per site its updates"
             f" {what} (signal-to-noise about {ratio:.2g}, estimated); {way_out}"
         ]
-    if all(forecast.outlook(s, (own or {}).get(s.name)) == "expect little" for s in forecast.sites):
+    little = all(forecast.outlook(s, (own or {}).get(s.name)) == "expect little" for s in forecast.sites)
+    if little and not uneven:
         return [
             f"at {budget} the proxy knows about as much as {forecast.worth:,.0f} records would teach it without noise"
             f" (estimated), and sites have {sizes} of their own: expect little, unless their classes are mixed unevenly"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confrere.core.errors import StudyError
+from confrere.data.records import Federation
 from confrere.privacy.accounting import check_delta, check_epsilon
 from confrere.privacy.charges import rounded_up
 from confrere.privacy.planning import (
@@ -36,6 +37,12 @@ class Plan:
     own: dict[str, float]
     """How many evenly mixed records each site's own are worth."""
     full_batch: Forecast
+    uneven: bool = False
+    """The study has its sites' classes count alike, and nobody declared how unevenly they are mixed."""
+
+    @property
+    def warnings(self) -> list[str]:
+        return warnings(self.forecast, self.budget, self.own, self.uneven)
 
 
 def plan_of_numbers(
@@ -55,14 +62,19 @@ def plan_of_numbers(
     return Plan(forecast, suggestion, budget, {}, own, forecast)
 
 
-def plan_of_study(study: Study, rounds: int | None = None, largest_class: float | None = None) -> Plan:
-    """For a study with its own records, proxy, noise and caps; nothing is trained."""
+def plan_of_study(
+    study: Study,
+    rounds: int | None = None,
+    largest_class: float | None = None,
+    federation: Federation | None = None,
+) -> Plan:
+    """For a study with its own records (or those given), proxy, noise and caps; nothing is trained."""
     if study.privacy is None:
         raise StudyError(
             f'study "{study.name}" has no [privacy]: without noise there is nothing to plan; add [privacy]'
             " epsilon = 3.0"
         )
-    simulation = Simulation(study, open_sites(study))
+    simulation = Simulation(study, open_sites(study, federation))
     simulation.prepare()
     forecast = forecast_of(simulation)
     if forecast is None:
@@ -78,10 +90,11 @@ def plan_of_study(study: Study, rounds: int | None = None, largest_class: float 
         forecast, epsilon=epsilon, delta=delta, noise=least_noise(epsilon, delta, accountant), unit=study.privacy.unit,
         accountant=accountant,
         pictures=bool(study.data.features) or len(task.inputs) > 1,
-        states_training=study.training.states_steps, rounds=rounds,
+        states_training=study.training.states_steps, proxy=study.models.proxy, rounds=rounds,
     )  # fmt: skip
     own = _own(forecast, max(2, len(task.classes)), largest_class)
-    return Plan(forecast, suggestion, _common(guarantees), guarantees, own, full_batch)
+    uneven = study.training.balanced and largest_class is None
+    return Plan(forecast, suggestion, _common(guarantees), guarantees, own, full_batch, uneven)
 
 
 def _common(guarantees: dict[str, str]) -> str:
@@ -131,7 +144,7 @@ def document(plan: Plan) -> dict[str, Any]:
             "worth": plan.full_batch.worth,
         },
         "assumptions": {"mean_gradient": MEAN_GRADIENT, "gradient_variance": GRADIENT_VARIANCE},
-        "warnings": warnings(forecast, plan.budget, plan.own),
+        "warnings": plan.warnings,
         "suggestion": {
             "rounds": suggestion.rounds,
             "topology": suggestion.topology,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from confrere.learning.pace import paced, time_for
 from confrere.privacy.planning import Forecast
 
+CENTRED, LINEAR = "centred-linear", "linear"
+
 FEW = 16
 """Up to so many sites everybody hears everybody: one exchange makes the exact mean."""
 
@@ -30,7 +32,9 @@ class Suggestion:
     topology: str
     pictures: bool
     states_training: bool
-    """The study says already how it trains: that is left as it is."""
+    """The study says already how it trains."""
+    keeps_proxy: bool
+    """The study has this proxy already, so how it trains it is left as it is."""
     noise_multiplier: float
     """What the calibration will come to; no part of the study."""
     learning_rates: tuple[float, float]
@@ -38,7 +42,7 @@ class Suggestion:
 
     @property
     def proxy(self) -> str:
-        return "centred-linear" if self.pictures else "linear"
+        return CENTRED if self.pictures else LINEAR
 
     @property
     def norm(self) -> float:
@@ -51,7 +55,7 @@ class Suggestion:
         if self.pictures:
             lines += ["[data]", 'features = "gradients"  # beside the keys that it has', ""]
         lines += ["[models]", f'proxy = "{self.proxy}"', ""]
-        if self.pictures and not self.states_training:
+        if self.pictures and not (self.states_training and self.keeps_proxy):
             lines += [
                 "[training.protected]",
                 'optimiser = "sgd"',
@@ -80,13 +84,12 @@ class Suggestion:
             f"The noise multiplier is then {self.noise_multiplier:.3g} in each of {self.rounds} steps; it is"
             " calibrated and need not be stated."
         ]
-        if self.states_training:
+        if self.states_training and self.keeps_proxy:
             found.append("The study states how it trains; that is left as it is.")
         elif not self.pictures:
             rates = low if low == high else f"{low} to {high}"
-            found.append(
-                f"No learning rate is stated: each site then goes as far as its noise lets it ({rates})."
-            )
+            without = "Leave [training] out" if self.states_training else "No learning rate is stated"
+            found.append(f"{without}: each site then goes as far as its noise lets it ({rates}).")
         return found
 
 
@@ -100,9 +103,11 @@ def suggest(
     accountant: str = "pld",
     pictures: bool = False,
     states_training: bool = False,
+    proxy: object = None,
     rounds: int | None = None,
 ) -> Suggestion:
-    """Full batches, one step to a round, and a graph that averages well. `noise` is that of a single release."""
+    """Full batches, one step to a round, and a graph that averages well. `noise` is that of a single release; `proxy` the
+    one that the study has."""
     many = len(forecast.sites) > FEW
     usual = PICTURE_ROUNDS if pictures else TABLE_ROUNDS
     wanted = rounds or usual * (math.ceil(math.log2(len(forecast.sites))) if many else 1)
@@ -120,5 +125,6 @@ def suggest(
     return Suggestion(
         epsilon=epsilon, delta=delta, unit=unit, accountant=accountant, rounds=wanted,
         topology="exponential" if many else "complete", pictures=pictures, states_training=states_training,
+        keeps_proxy=proxy == (CENTRED if pictures else LINEAR),
         noise_multiplier=multiplier, learning_rates=(rate(min(sizes)), rate(max(sizes))),
     )  # fmt: skip

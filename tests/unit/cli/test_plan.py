@@ -73,6 +73,14 @@ def test_check_accepts_what_is_suggested(desk: Desk) -> None:
         assert site["proxy_parameters"] <= suggested["most_parameters"]
 
 
+def test_training_that_belongs_to_another_proxy_is_not_kept(desk: Desk) -> None:
+    stated = "[training]\nlearning_rate = 0.5\n"
+    told = desk.confrere("plan", desk.study(TOO_LARGE + stated), "--json").json["suggestion"]["remarks"]
+    assert any(text.startswith("Leave [training] out") for text in told)
+    told = desk.confrere("plan", desk.study(QUICK + PRIVATE + stated), "--json").json["suggestion"]["remarks"]
+    assert "The study states how it trains; that is left as it is." in told
+
+
 def test_a_study_is_planned_from_its_own_noise_and_proxy(desk: Desk) -> None:
     found = desk.confrere("plan", desk.study(QUICK + PRIVATE), "--json").json
     assert found["parameters"] == 9

@@ -113,6 +113,8 @@ def test_a_proxy_that_knows_less_than_the_sites_is_warned_of_and_a_good_one_is_n
     (text,) = warnings(alike(8, 1000, 8450), BUDGET)
     assert "about as much as 238 records" in text
     assert "sites have 1,000 records of their own: expect little" in text
+    assert warnings(alike(8, 1000, 8450), BUDGET, uneven=True) == []  # who knows what the sites know?
+    assert len(warnings(alike(8, 1000, 199_210), BUDGET, uneven=True)) == 1
     assert warnings(alike(8, 1000, 50), BUDGET) == []
 
 

@@ -1,0 +1,262 @@
+"""What the planner foretells, against what was measured: a table, and a figure for docs/utility.md.
+
+    confrere compare studies/together-beats-alone-*.toml --seeds 5 --out runs/together
+    python benchmarks/utility.py runs/together --figure docs/figures/planner.svg
+
+Takes folders of comparisons (those with comparison.json and study.toml, at any depth), plans each study and each variant that
+spent privacy, and sets its prediction beside the gain over training alone: in log loss (or RMSE), as a share of what alone
+has, with the interval of the comparison, on the common test records where there are such. Nothing is trained. The records
+are read, to count the proxy's parameters; `--numbers FILE` keeps what was found, and given in place of a folder it is
+drawn again without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from rich.console import Console
+from rich.table import Table
+
+from confrere.core.errors import ConfrereError
+from confrere.runtime.compare import ALONE, POOLED, variant
+from confrere.runtime.plan import plan_of_study
+from confrere.runtime.records import open_sites
+from confrere.study import load
+
+MEASURES = ("log_loss", "rmse")
+COLOURS = {
+    "gain likely": "#1b7837", "signal": "#1b7837", "unclear": "#999999", "expect little": "#b35806",
+    "noise": "#b35806",
+}  # fmt: skip
+WORDS = ("better", "no clear difference", "worse")
+
+
+def comparisons(folders: Sequence[Path]) -> Iterator[Path]:
+    """The folders of comparisons in and below these."""
+    for folder in folders:
+        found = sorted({p.parent for p in folder.rglob("comparison.json")})
+        if not found:
+            raise SystemExit(
+                f"{folder}: no comparison.json in or below it; `confrere compare --out` writes one"
+            )
+        yield from found
+
+
+def rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """A row for each strategy of a comparison that spent privacy: what was foretold, and what came of it."""
+    result = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    study = load(folder / "study.toml")
+    federation = open_sites(study)
+    alone = result["strategies"][ALONE]
+    for name, measured in result["strategies"].items():
+        if name in (ALONE, POOLED) or measured["privacy"] is None:
+            continue
+        chosen = variant(study, name)
+        same = (chosen.data, chosen.sites, chosen.schema) == (study.data, study.sites, study.schema)
+        try:
+            plan = plan_of_study(chosen, federation=federation if same else None)
+        except ConfrereError as error:
+            print(f"{folder} {name}: {error}", file=sys.stderr)
+            continue
+        where, base = measured.get("common", measured), alone.get("common", alone)
+        metric = next(m for m in MEASURES if m in where["gain_over_alone"])
+        forecast = plan.forecast
+        yield {
+            "study": study.name.removeprefix("together-beats-alone-"),
+            "strategy": name,
+            "seeds": len(result["seeds"]),
+            "privacy": measured["privacy"],
+            "parameters": forecast.parameters,
+            "records": forecast.records,
+            "signal_to_noise": forecast.signal_to_noise,
+            "worth": forecast.worth,
+            "prediction": forecast.judged(),
+            "metric": metric,
+            "test": "common" if "common" in measured else "own",
+            **gained(where["gain_over_alone"][metric], base["mean"][metric]["mean"]),
+            "pooled": pooled_gain(result["strategies"], metric, base["mean"][metric]["mean"]),
+            "sites": {
+                s.name: {
+                    "records": s.records,
+                    "new_worth": forecast.worth_beside(s),
+                    "outlook": forecast.outlook(s),
+                    **gained(
+                        where["sites"][s.name]["gain"][metric],
+                        base["sites"][s.name]["metrics"][metric]["mean"],
+                    ),
+                }
+                for s in forecast.sites
+            },
+        }
+
+
+def pooled_gain(strategies: Mapping[str, Any], metric: str, alone: float) -> float | None:
+    """What one model of all records without noise gains, likewise: how much there is to gain at all."""
+    if POOLED not in strategies:
+        return None
+    entry = strategies[POOLED].get("common", strategies[POOLED])["gain_over_alone"][metric]
+    gain: float | None = gained(entry, alone)["gain"]
+    return gain
+
+
+def gained(entry: Mapping[str, Any], alone: float | None) -> dict[str, Any]:
+    """The gain as a share of what alone has, its interval, and what that means in a word."""
+    interval = entry.get("interval")
+    if entry["mean"] is None or not alone:
+        return {"gain": None, "interval": None, "word": None}
+    word = None
+    if interval:
+        word = WORDS[0] if interval[0] > 0 else WORDS[2] if interval[1] < 0 else WORDS[1]
+    share = [end / alone for end in interval] if interval else None
+    return {"gain": entry["mean"] / alone, "interval": share, "word": word}
+
+
+def counted(entries: Sequence[Mapping[str, Any]], key: str) -> dict[str, dict[str, Any]]:
+    """For each thing foretold: how often it came how, and the mean gain."""
+    out: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        if entry["gain"] is None:
+            continue
+        here = out.setdefault(entry[key], {**dict.fromkeys(WORDS, 0), "one seed": 0, "gains": []})
+        here[entry["word"] or "one seed"] += 1
+        here["gains"].append(entry["gain"])
+    return {
+        k: {**v, "gains": len(v["gains"]), "mean": sum(v["gains"]) / len(v["gains"])} for k, v in out.items()
+    }
+
+
+def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Sites on the left, by what is new to them; studies on the right, by signal-to-noise."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.4), layout="constrained")
+    labelled: set[str] = set()
+    for row in found:
+        for site in row["sites"].values():
+            if site["gain"] is not None:
+                _point(left, site["new_worth"] / site["records"], site, site["outlook"], labelled)
+    left.axvline(0.25, color="#cccccc", linewidth=1)
+    left.axvline(1, color="#cccccc", linewidth=1)
+    left.set_xlabel("what is new to the site, in multiples of its own records (estimated)")
+    left.set_ylabel("gain in log loss over alone (share)")
+    left.set_title("Sites", fontsize=10)
+    labelled = set()
+    for row in found:
+        if row["gain"] is None:
+            continue
+        _point(right, row["signal_to_noise"], row, row["prediction"], labelled)
+        right.annotate(
+            label(row),
+            (row["signal_to_noise"], row["gain"]),
+            fontsize=6,
+            xytext=(3, 3),
+            textcoords="offset points",
+        )
+    right.axvline(1, color="#cccccc", linewidth=1)
+    right.axvline(2, color="#cccccc", linewidth=1)
+    right.set_xlabel("signal-to-noise (estimated)")
+    right.set_title("Studies, mean of their sites", fontsize=10)
+    for axes in (left, right):
+        axes.set_xscale("log")
+        axes.set_yscale("symlog", linthresh=0.05)
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.grid(alpha=0.2)
+        axes.legend(fontsize=8, title="foretold", title_fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(figure)
+
+
+def _point(axes: Any, x: float, entry: Mapping[str, Any], foretold: str, labelled: set[str]) -> None:
+    low, high = entry["interval"] or (entry["gain"], entry["gain"])
+    reach = [[max(entry["gain"] - low, 0)], [max(high - entry["gain"], 0)]]
+    legend = None if foretold in labelled else foretold
+    labelled.add(foretold)
+    axes.errorbar(
+        [x], [entry["gain"]], yerr=reach, fmt="o", markersize=4, linewidth=0.7, alpha=0.75,
+        color=COLOURS[foretold], label=legend,
+    )  # fmt: skip
+
+
+def share(value: float) -> str:
+    return f"{100 * value:+.1f} %"
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """The study, with what makes this row another than its usual one."""
+    other = "" if row["strategy"] == "proxyfl" or row["strategy"].startswith("epsilon-") else row["strategy"]
+    spent = row["privacy"]["epsilon"]
+    budget = "" if abs(spent - 3) < 0.05 else f"ε = {spent:.2g}"
+    return ", ".join(part for part in (row["study"], other, budget) if part)
+
+
+def show(found: Sequence[Mapping[str, Any]]) -> None:
+    console = Console(highlight=False, width=170)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in (
+        "study",
+        "variant",
+        "ε",
+        "parameters",
+        "records",
+        "S/N",
+        "worth",
+        "foretold",
+        "gain",
+        "95 %",
+        "came",
+    ):
+        table.add_column(column)
+    for row in found:
+        ends = " to ".join(share(v) for v in row["interval"]) if row["interval"] else "–"
+        table.add_row(
+            row["study"], row["strategy"], f"{row['privacy']['epsilon']:.3g}", f"{row['parameters']:,}",
+            f"{row['records']:,}", f"{row['signal_to_noise']:.2g}", f"{row['worth']:,.0f}", row["prediction"],
+            "–" if row["gain"] is None else share(row["gain"]), ends, row["word"] or "–",
+            "–" if row["pooled"] is None else share(row["pooled"]),
+        )  # fmt: skip
+    console.print(table)
+    sites = [s for row in found for s in row["sites"].values()]
+    for title, counts in (
+        ("studies", counted(found, "prediction")),
+        ("sites", counted(sites, "outlook")),
+    ):
+        for foretold, here in counts.items():
+            words = ", ".join(f"{here[w]} {w}" for w in (*WORDS, "one seed") if here[w])
+            console.print(f"{title}, foretold «{foretold}»: {words}; mean gain {share(here['mean'])}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of comparisons, or one --numbers file")
+    parser.add_argument("--figure", type=Path, help="draw it: .svg, .png or .pdf")
+    parser.add_argument("--numbers", type=Path, help="keep what was found, as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    try:
+        if options.folders[0].is_file():
+            found = json.loads(options.folders[0].read_text(encoding="utf-8"))
+        else:
+            found = [row for folder in comparisons(options.folders) for row in rows(folder)]
+    except ConfrereError as error:
+        raise SystemExit(str(error)) from None
+    if options.numbers:
+        options.numbers.parent.mkdir(parents=True, exist_ok=True)
+        options.numbers.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.figure:
+        draw(found, options.figure)
+    if options.json:
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+    else:
+        show(found)
+
+
+if __name__ == "__main__":
+    main()
