@@ -189,8 +189,6 @@ def test_dialling_each_other_at_the_same_moment_settles(
                 assert link is not None
                 assert link.open
                 assert link.dialled != links[peer, me].dialled, "both ends use the same stream"
-                if head_start == 0.0:
-                    assert link.dialled == (me < peer)
         finally:
             await asyncio.gather(*(site.connections.stop() for site in sites))
 
