@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,10 @@ from confrere.node.metrics import exposition
 from confrere.node.service import serve
 from confrere.node.setting import Setting, check_partners, within
 from confrere.node.status import missing, status_of
-from confrere.node.store import Store
+from confrere.node.store import DiskFull, Store
 from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import simulate
-from confrere.study import Caps, Privacy, SiteConfig, Study
+from confrere.study import Caps, Models, Privacy, SiteConfig, Study
 from confrere.transport import wire
 from confrere.transport.receipt import Outcome
 from tests.conftest import arrays
@@ -207,6 +208,9 @@ def test_hostile_replayed_and_stale_parcels_change_nothing(tmp_path: Path) -> No
         assert [(await node.reception.deliver("site1", good)).outcome for _ in range(3)] == [
             Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.DUPLICATE,
         ]  # fmt: skip
+        second = wire.encode(wire.sign(replace(whole, sequence=2), key))
+        bad.append(second)
+        assert (await node.reception.deliver("site1", second)).outcome == Outcome.REFUSED
         assert len(node.store.balance()["in"]) == 1
         told = [
             e.data for e in node.journal.events if "refused and changed nothing" in e.data.get("text", "")
@@ -327,8 +331,8 @@ def test_a_ledger_that_was_rolled_back_is_noticed_by_its_peers(tmp_path: Path) -
 
 
 def test_a_full_disk_pauses_the_node_and_loses_nothing(tmp_path: Path) -> None:
-    """A quota in the place of a small disk: SQLite may not grow its file."""
-    study, network = study_of(4), Network()
+    """A quota in the place of a small disk: SQLite may not grow its file. A model is larger than a page of it."""
+    study, network = study_of(4, models=Models(proxy={"name": "mlp", "hidden": [300]})), Network()
     places = settings(tmp_path, study)
 
     async def story() -> dict[str, Node]:
@@ -336,6 +340,10 @@ def test_a_full_disk_pauses_the_node_and_loses_nothing(tmp_path: Path) -> None:
         node = nodes["site0"]
         pages = node.store._rows("PRAGMA page_count")[0][0]
         node.store._rows(f"PRAGMA max_page_count = {pages}")
+        with suppress(DiskFull):
+            for n in range(1000):
+                node.store.note(**{f"ballast{n}": "x" * 1000})
+        assert not node.store.has_room()
         running = asyncio.create_task(through(*nodes.values()))
         await until(lambda: "disk is full" in node.doing)
         assert "free some space" in status_of(node)["reason"]

@@ -104,15 +104,15 @@ class Reception:
         """What `Connections` calls with each whole parcel of an authenticated peer."""
         try:
             parcel = await asyncio.to_thread(self._inspect, sender, blob)
+            if parcel.phase <= ANSWER and parcel.epoch < self._epoch():
+                return Receipt(Outcome.REFUSED, "it was cancelled when the membership changed")
+            if parcel.phase == LEAVING:
+                await asyncio.to_thread(self._store.leaves, sender, int(parcel.scalar("leaves")), blob)
+            new = await asyncio.to_thread(self._store.credit, parcel, blob)
         except BadParcel as error:
             text = f'a parcel of "{sender}" was refused and changed nothing: {error}'
             self._tell(Event("notice", self.me, data={"text": text, "sender": sender}))
             return Receipt(Outcome.REFUSED, str(error))
-        if parcel.phase <= ANSWER and parcel.epoch < self._epoch():
-            return Receipt(Outcome.REFUSED, "it was cancelled when the membership changed")
-        if parcel.phase == LEAVING:
-            await asyncio.to_thread(self._store.leaves, sender, int(parcel.scalar("leaves")), blob)
-        new = await asyncio.to_thread(self._store.credit, parcel, blob)
         if new and parcel.phase < LEAVING and self.mailroom is not None:
             self.mailroom.deliver(parcel)
         return ACCEPTED if new else DUPLICATE
@@ -130,7 +130,7 @@ class Reception:
             raise BadParcel(
                 f"it is for round {parcel.round + 1}, phase {parcel.phase}, which this run has not"
             )
-        if parcel.phase == LEAVING and ("leaves" not in parcel.scalars or parcel.model is not None):
+        if parcel.phase == LEAVING and not 1 <= parcel.scalar("leaves", 0.0) <= self.rounds:
             raise BadParcel("it says that its sender leaves, and not when")
         model = parcel.model
         if model is not None:

@@ -64,6 +64,14 @@ class Node:
         self.setting, self.study, self.me = setting, setting.study, setting.me
         self.everybody, self.others = sorted(setting.members), sorted(setting.peers)
         self._lock = only_one(setting)
+        try:
+            self._set_up(connect, listeners)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _set_up(self, connect: Callable[..., Links], listeners: tuple[Callable[[Event], None], ...]) -> None:
+        setting = self.setting
         self.strategy: Strategy = self.study.rule()
         self.log = Log(setting.home / "log.jsonl")
         self.journal = NodeJournal(setting.home / "journal.jsonl", listeners=(self.log, *listeners))
@@ -376,6 +384,7 @@ class Node:
             first = known.get(self.me, max([self.done, *heard.values()]) + 1)
             await durably(self.room, lambda: self.store.note(left="yes"))
             self.interrupted.set()
+        first = min(max(first, 1), self.study.rounds)  # an epoch begins after the first round at the earliest
         await durably(self.room, self.store.leaves, self.me, first)
         if "farewell" not in self.store.facts():
             await durably(self.room, self.store.debit, farewells(self.setting, first, known))

@@ -7,11 +7,12 @@ signed and return it; whoever is shown a higher one than its own ledger has stop
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 
 from confrere.core.errors import PeerRefused, PrivacyError
 from confrere.node.setting import Setting
-from confrere.node.store import Store
+from confrere.node.store import DiskFull, Store
 from confrere.privacy.ledger import Ledger
 from confrere.transport.greeting import Greeting, LedgerMark
 from confrere.version import __version__
@@ -42,7 +43,8 @@ class Introductions:
         if mark is None or (mark.run, mark.site) != (setting.run, peer):
             return
         if mark.genuine(setting.peers[peer].key) and (known is None or known.counter < mark.counter):
-            self._store.note(**{f"mark:{peer}": json.dumps(asdict(mark))})
+            with suppress(DiskFull):  # there will be another handshake
+                self._store.note(**{f"mark:{peer}": json.dumps(asdict(mark))})
 
     def _compare(self, seen: LedgerMark) -> None:
         if not seen.genuine(self._setting.identity.member.key):  # a peer may make one up
