@@ -22,7 +22,7 @@ from tests.conftest import write_study
 BODY = """
 rounds = 3
 strategy = "proxyfl"
-patience = 60.0
+patience = 600.0
 [training]
 tune = false
 [privacy]

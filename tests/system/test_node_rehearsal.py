@@ -20,7 +20,7 @@ Rehearsed = tuple[Path, Any, Any]
 BODY = """
 rounds = 3
 strategy = "proxyfl"
-patience = 60.0
+patience = 600.0
 [training]
 tune_priors = [0.1]
 tune_lengths = [20]
