@@ -333,13 +333,20 @@ def main() -> None:
         print(json.dumps({"benchmark": "exchange", "machine": machine(), "rows": rows}, indent=1))
         return
     for r in rows:
+        cpu = r["processor_seconds"]
         print(
-            f"{r['case']:>18}: {r['ours']:.2f} s a round (worst {r['worst']:.2f}), raw gRPC {r['peer']:.2f} s, "
-            f"ratio {r['ratio']:.2f} ({r['spread'][0]:.2f} to {r['spread'][1]:.2f}), processor seconds {r['processor_seconds']['ours']:.2f} "
-            f"to {r['processor_seconds']['raw']:.2f}, ratio {r['processor_ratio']:.2f}; "
-            f"with the store {r['stored']:.2f} s (worst {r['stored_worst']:.2f}, processor {r['processor_seconds']['stored']:.2f}); memory over baseline: "
-            f"{r['memory_proxies']:.1f} proxies, with the store {r['stored_memory_proxies']:.1f}; "
-            f"idle {100 * r['idle_share']:.2f} % of a core"
+            f"{r['case']}: {r['ours']:.2f} s a round (worst {r['worst']:.2f}), {cpu['ours']:.2f} s of a processor"
+        )
+        print(
+            f"  raw gRPC {r['peer']:.2f} s, {cpu['raw']:.2f} s of a processor: ratio {r['ratio']:.2f} "
+            f"({r['spread'][0]:.2f} to {r['spread'][1]:.2f}), of processors {r['processor_ratio']:.2f}"
+        )
+        print(
+            f"  with the store {r['stored']:.2f} s (worst {r['stored_worst']:.2f}), {cpu['stored']:.2f} s of a processor"
+        )
+        print(
+            f"  memory over baseline: {r['memory_proxies']:.1f} proxies, with the store "
+            f"{r['stored_memory_proxies']:.1f}; idle {100 * r['idle_share']:.2f} % of a core"
         )
 
 
