@@ -157,7 +157,7 @@ def _show(opened: Federation, seen: Profile) -> None:
     table.add_column("site")
     for heading in ("records", "train", "validation", "test"):
         table.add_column(heading, justify="right")
-    table.add_column("labels")
+    table.add_column("labels", no_wrap=True)
     table.add_column("missing values")
     for site in sorted(seen.sites, key=lambda s: -s.records):
         gaps = sorted(((v, k) for k, v in site.missing.items() if v > 0), reverse=True)

@@ -16,7 +16,7 @@ from confrere.data.encode import encode_table, translate
 from confrere.data.federate import Source
 from confrere.data.identifiers import looks_identifying
 from confrere.data.labels import encode_label
-from confrere.data.origin import origin_of
+from confrere.data.origin import counted, origin_of
 from confrere.data.schema import Column, Schema
 from confrere.data.tally import Tally
 from confrere.data.units import converter, likely_slip
@@ -118,7 +118,7 @@ def _patient(frame: pd.DataFrame, schema: Schema) -> list[Finding]:
     ids = frame[schema.patient]
     several = int(ids.value_counts().gt(1).sum())
     words = (
-        f"{several} patients have several records; they stay together"
+        f"{counted(several, 'patient')} with several records, which stay together"
         if several
         else "one record per patient"
     )
@@ -128,7 +128,7 @@ def _patient(frame: pd.DataFrame, schema: Schema) -> list[Finding]:
 def _column(frame: pd.DataFrame, column: Column, schema: Schema, source: Source) -> Finding:
     name = column.name
     if name not in frame.columns:
-        return _absent(frame, column, schema)
+        return _absent(frame, column, schema, source)
     if column.kind == "number":
         slip = _slip(frame, frame[name], column, source.units.get(name, ""))
         if slip:
@@ -161,14 +161,14 @@ def _slip(frame: pd.DataFrame, series: pd.Series[Any], column: Column, unit: str
     )
 
 
-def _absent(frame: pd.DataFrame, column: Column, schema: Schema) -> Finding:
+def _absent(frame: pd.DataFrame, column: Column, schema: Schema, source: Source) -> Finding:
     name = column.name
     if column.derive is not None:
         lacking = missing_sources(frame, column.derive)
         if not lacking:
             words = f"is not there, but follows from {' and '.join(column.derive.of)} ({column.derive.how})"
             try:
-                values = derived(frame, column.derive)
+                values = derived(frame, column.derive, source.units, schema)
                 low, high = column.range or (-np.inf, np.inf)
                 strange = int(((values < low) | (values > high)).sum())
             except DataError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from confrere.core.errors import DataError
 from confrere.data.derive import derived, missing_sources
 from confrere.data.images import load_images
-from confrere.data.origin import origin_of, place, some
+from confrere.data.origin import counted, origin_of, place, some
 from confrere.data.schema import Column, Schema
 from confrere.data.tally import Tally
 from confrere.data.text import encode_texts
@@ -23,13 +24,13 @@ LIMIT = 5.0
 
 
 def encode_column(
-    frame: pd.DataFrame, column: Column, schema: Schema, unit: str, folder: str, tally: Tally
+    frame: pd.DataFrame, column: Column, schema: Schema, units: Mapping[str, str], folder: str, tally: Tally
 ) -> tuple[NDArray[Any], int]:
     """The numbers of one column, and how many of its values are missing."""
     name, n = column.name, len(frame)
     series: pd.Series[Any] | None = frame[name] if name in frame.columns else None
     if series is None and column.derive is not None and not missing_sources(frame, column.derive):
-        series = derived(frame, column.derive)
+        series = derived(frame, column.derive, units, schema)
         of = " and ".join(column.derive.of)
         tally.tell(f"{name} was derived: {column.derive.how} of {of}", column=name)
     if series is None:
@@ -51,7 +52,7 @@ def encode_column(
         flags[gaps] = float(column.typical) if column.typical is not None else 0.0
         values = flags[:, None]
     else:
-        numbers, gaps = _numbers(frame, series, column, unit, tally)
+        numbers, gaps = _numbers(frame, series, column, units.get(name, ""), tally)
         values = scaled(numbers, column)[:, None]
         values[gaps] = 0.0 if column.typical is None else scaled(np.array([float(column.typical)]), column)[0]
         if column.marks:
@@ -96,7 +97,7 @@ def _numbers(
             slip = likely_slip(numbers[~gaps], column)
             raise DataError(
                 f"{place(frame, at, column.name)}: {numbers[at]:g} is not within {low:g} … {high:g}"
-                f"{' ' + column.unit if column.unit else ''} ({outside.sum()} such values). "
+                f"{' ' + column.unit if column.unit else ''} ({counted(outside.sum(), 'such value')}). "
                 + (slip.sentence if slip else 'If that is an error, say outside = "missing" in the schema.')
             )
         if column.outside == "missing":

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from confrere.data.schema import Column, Derivation
+from confrere.data.schema import Column, Derivation, Schema
+from confrere.data.units import converter
 from confrere.data.values import as_numbers, parse_dates
+
+BMI_UNITS = ("kg", "cm")
 
 
 def missing_sources(frame: pd.DataFrame, how: Derivation) -> list[str]:
@@ -16,16 +20,23 @@ def missing_sources(frame: pd.DataFrame, how: Derivation) -> list[str]:
     return [name for name in how.of if name not in frame.columns]
 
 
-def derived(frame: pd.DataFrame, how: Derivation) -> pd.Series[Any]:
-    """The derived column; a gap in a source is a gap here."""
+def derived(frame: pd.DataFrame, how: Derivation, units: Mapping[str, str], schema: Schema) -> pd.Series[Any]:
+    """The derived column; a gap in a source is a gap here.
+
+    `units` says in which unit the site has a source where that is not the schema's: it is converted first.
+    """
     if how.how in ("days", "years"):
         first, second = (parse_dates(frame, frame[name], name) for name in how.of)
         days = (second - first).dt.total_seconds() / 86400
         return days if how.how == "days" else days / 365.25
-    sources = [
-        as_numbers(frame, frame[name], Column(name, range=(-1e300, 1e300), identifying=False))
-        for name in how.of
-    ]
+    meant = dict(zip(how.of, BMI_UNITS, strict=True)) if how.how == "bmi" else {}
+    meant |= {c.name: c.unit for c in schema.columns if c.unit}
+    sources = []
+    for name in how.of:
+        numbers = as_numbers(frame, frame[name], Column(name, range=(-1e300, 1e300), identifying=False))
+        if (unit := units.get(name, "")) and unit != meant.get(name, ""):
+            numbers = converter(unit, meant.get(name, ""), name)(numbers)
+        sources.append(numbers)
     with np.errstate(divide="ignore", invalid="ignore"):
         if how.how == "sum":
             values = np.sum(sources, axis=0)

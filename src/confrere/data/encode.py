@@ -19,7 +19,7 @@ from confrere.core.errors import DataError
 from confrere.data.blocks import fill, plain
 from confrere.data.columns import LIMIT, encode_column, scaled
 from confrere.data.labels import encode_label, task_of
-from confrere.data.origin import origin_of, place, some
+from confrere.data.origin import counted, origin_of, place, some
 from confrere.data.records import Records
 from confrere.data.schema import Schema
 from confrere.data.tally import Tally
@@ -166,7 +166,7 @@ def _without_repeats(frame: pd.DataFrame, schema: Schema, tally: Tally) -> pd.Da
         at = int(np.flatnonzero(again)[0])
         raise DataError(
             f"{place(frame, at, schema.patient)}: the patient {ids.iloc[at]} is there for the second time, "
-            f"and the schema has one record per patient ({again.sum()} such records)"
+            f"and the schema has one record per patient ({counted(again.sum(), 'such record')})"
         )
     if not ids.duplicated().any():
         return frame
@@ -179,7 +179,7 @@ def _without_repeats(frame: pd.DataFrame, schema: Schema, tally: Tally) -> pd.Da
     at = int(np.flatnonzero(same)[0])
     raise DataError(
         f"{place(frame, at, schema.patient)}: the same record of patient {ids.iloc[at]} for the second time "
-        f'({same.sum()} such records); remove it, or say repeats = "drop" in the schema'
+        f'({counted(same.sum(), "such record")}); remove it, or say repeats = "drop" in the schema'
     )
 
 
@@ -216,8 +216,7 @@ def _encode_columns(
     for column, start, width in zip(schema.columns, starts, widths, strict=True):
         done = quick.get(column.name)
         if done is None or done.strange or (done.gaps and column.gaps == "refuse"):
-            unit = units.get(column.name, "")
-            values, gaps = encode_column(frame, column, schema, unit, folder, tally)
+            values, gaps = encode_column(frame, column, schema, units, folder, tally)
             inputs[:, start : start + width] = values
         else:
             gaps = done.gaps

@@ -60,11 +60,7 @@ def classes_table(folder: Path) -> pd.DataFrame:
         )
     frame = pd.DataFrame(rows, columns=[PICTURE, CLASS])
     frame.attrs["notes"] = [
-        *(
-            [f"{counted(len(strays), 'file')} that are no pictures passed over: {some(strays)}"]
-            if strays
-            else []
-        ),
+        *([f"{counted(len(strays), 'file')} passed over, not a picture: {some(strays)}"] if strays else []),
         *([f"sub-folders without a picture: {some(empty)}"] if empty else []),
     ]
     return Origin(folder.name, header=0, path=str(folder)).attach(frame)

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
-from confrere.data.origin import origin_of, place, some
+from confrere.data.origin import counted, origin_of, place, some
 from confrere.data.records import Task
 from confrere.data.schema import Column, Label, Schema
 from confrere.data.tally import Tally
@@ -77,7 +77,7 @@ def _refuse_gaps(frame: pd.DataFrame, label: Label, known: NDArray[np.bool_], ta
     if label.unlabelled == "refuse":
         at = int(np.flatnonzero(~known)[0])
         raise DataError(
-            f"{place(frame, at, label.column)}: the label is missing ({(~known).sum()} such records); "
+            f"{place(frame, at, label.column)}: the label is missing ({counted((~known).sum(), 'such record')}); "
             'to leave these records out, say unlabelled = "drop" in the schema'
         )
     tally.tell("", (~known).sum(), "record", " without a label left out")
@@ -116,7 +116,7 @@ def _regression(frame: pd.DataFrame, label: Label, series: pd.Series[Any]) -> ND
         at = int(np.flatnonzero(outside)[0])
         raise DataError(
             f"{place(frame, at, label.column)}: {numbers[at]:g} is not within {low:g} … {high:g} "
-            f"({outside.sum()} such values); correct it, or widen the label's range"
+            f"({counted(outside.sum(), 'such value')}); correct it, or widen the label's range"
         )
     return np.asarray((numbers - (low + high) / 2) / ((high - low) / 2))
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
 from confrere.data.delimited import GAPS
-from confrere.data.origin import place, some
+from confrere.data.origin import counted, place, some
 from confrere.data.schema import Column
 
 NO = ("0", "f", "false", "n", "no", "nein", "non", "absent", "negative", "-")
@@ -109,7 +109,7 @@ def as_flags(
         at = int(np.flatnonzero(strange)[0])
         raise DataError(
             f"{place(frame, at, column.name)}: {texts[own[at]]!r} is neither yes nor no "
-            f'({strange.sum()} such values); say how they are written: categories = ["no", "yes"]'
+            f'({counted(strange.sum(), "such value")}); say how they are written: categories = ["no", "yes"]'
         )
     return values, gaps
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from confrere.core.errors import DataError, StudyError
 from confrere.data.check import Report, check
@@ -241,3 +242,13 @@ def test_reference_values_make_sense() -> None:
     for m in measurements().values():
         assert m.usual is None or m.range[0] <= m.usual[0] < m.usual[1] <= m.range[1], m.name
         assert lookup(m.name) is m
+
+
+def test_a_source_in_another_unit_is_converted_before_something_is_derived_from_it() -> None:
+    bmi = Column("bmi", range=(10, 60), derive=Derivation("bmi", ("weight", "height")))
+    schema = Schema(label=Label(column="sick"), columns=(bmi,))
+    metric = pd.DataFrame({"weight": [70.0, 90.0], "height": [175.0, 180.0], "sick": [0, 1]})
+    pounds = metric.assign(weight=metric["weight"] / 0.45359237)
+    expected = encode_table(metric, schema).records.inputs
+    assert torch.allclose(encode_table(pounds, schema, units={"weight": "lb"}).records.inputs, expected)
+    assert not torch.allclose(encode_table(pounds, schema).records.inputs, expected)

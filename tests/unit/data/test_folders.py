@@ -125,7 +125,7 @@ def test_stray_files_and_empty_sub_folders_are_told_not_guessed(tmp_path: Path) 
     (tmp_path / "a" / "cat" / ".DS_Store").write_text("x")
     site = of_files({"a": tmp_path / "a"}, schema_of()).sites["a"]
     said = " ".join(site.notes)
-    assert "1 file that are no pictures passed over: 'cat/notes.md'" in said
+    assert "1 file passed over, not a picture: 'cat/notes.md'" in said
     assert "sub-folders without a picture: 'bird'" in said
     assert len(site.all) == 24
 

