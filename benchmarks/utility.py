@@ -6,7 +6,7 @@
 Takes folders of comparisons (those with comparison.json and study.toml, at any depth), plans each study and each variant that
 spent privacy, and sets its prediction beside the gain over training alone: in log loss (or RMSE), as a share of what alone
 has, with the interval of the comparison, on the common test records where there are such. Nothing is trained. The records
-are read, to count the proxy's parameters; `--numbers FILE` keeps what was found, and given in place of a folder it is
+are read, to count the proxy's parameters; `--numbers FILE` keeps what was found; given in place of a folder it is
 drawn again without them.
 """
 
@@ -37,18 +37,22 @@ COLOURS = {
     "gain likely": "#1b7837", "signal": "#1b7837", "unclear": "#999999", "expect little": "#b35806",
     "noise": "#b35806",
 }  # fmt: skip
+COLUMNS = (
+    "study", "variant", "ε", "parameters", "records", "S/N", "worth", "foretold", "gain", "95 %", "came", "pooled",
+)  # fmt: skip
 WORDS = ("better", "no clear difference", "worse")
 
 
-def comparisons(folders: Sequence[Path]) -> Iterator[Path]:
-    """The folders of comparisons in and below these."""
+def found_in(place: Path) -> Iterator[dict[str, Any]]:
+    """The rows of all comparisons in and below a folder, or those that a file of `--numbers` keeps."""
+    if place.is_file():
+        yield from json.loads(place.read_text(encoding="utf-8"))
+        return
+    folders = sorted({p.parent for p in place.rglob("comparison.json")})
+    if not folders:
+        raise SystemExit(f"{place}: no comparison.json in or below it; `confrere compare --out` writes one")
     for folder in folders:
-        found = sorted({p.parent for p in folder.rglob("comparison.json")})
-        if not found:
-            raise SystemExit(
-                f"{folder}: no comparison.json in or below it; `confrere compare --out` writes one"
-            )
-        yield from found
+        yield from rows(folder)
 
 
 def rows(folder: Path) -> Iterator[dict[str, Any]]:
@@ -200,19 +204,7 @@ def label(row: Mapping[str, Any]) -> str:
 def show(found: Sequence[Mapping[str, Any]]) -> None:
     console = Console(highlight=False, width=170)
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in (
-        "study",
-        "variant",
-        "ε",
-        "parameters",
-        "records",
-        "S/N",
-        "worth",
-        "foretold",
-        "gain",
-        "95 %",
-        "came",
-    ):
+    for column in COLUMNS:
         table.add_column(column)
     for row in found:
         ends = " to ".join(share(v) for v in row["interval"]) if row["interval"] else "–"
@@ -235,16 +227,13 @@ def show(found: Sequence[Mapping[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, help="folders of comparisons, or one --numbers file")
+    parser.add_argument("places", nargs="+", type=Path, help="folders of comparisons, or files of --numbers")
     parser.add_argument("--figure", type=Path, help="draw it: .svg, .png or .pdf")
     parser.add_argument("--numbers", type=Path, help="keep what was found, as JSON")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     try:
-        if options.folders[0].is_file():
-            found = json.loads(options.folders[0].read_text(encoding="utf-8"))
-        else:
-            found = [row for folder in comparisons(options.folders) for row in rows(folder)]
+        found = [row for place in options.places for row in found_in(place)]
     except ConfrereError as error:
         raise SystemExit(str(error)) from None
     if options.numbers:

@@ -22,8 +22,8 @@ to their number:
 v = 0.5 is an assumption too (it is at most 1). To a site only that part is new which comes from the others: the same
 with their records in place of N. Two independent findings that are worth n and m records are worth n + m together at
 best: where what is new is worth a site's own number of records, its error can fall by 1 − 1/√2 = 29 %; where it is worth
-a quarter of that, by 11 %, which a test of some hundred records does not show. Hence the limits below; they were set
-by this reasoning, and not moved after gains were measured.
+a quarter of that, by 11 %, which a test of some hundred records does not show. Hence the limits below: they
+follow from this, and were not fitted to measured gains (docs/utility.md sets both side by side).
 
 What is left out makes the estimate too low or too high: P counts parameters, and only directions in which records vary
 matter (too low where inputs are correlated); sites are taken to be alike (too high where they are not); proxies are taken
