@@ -245,7 +245,7 @@ def test_reference_values_make_sense() -> None:
 
 
 def test_a_source_in_another_unit_is_converted_before_something_is_derived_from_it() -> None:
-    bmi = Column("bmi", range=(10, 60), derive=Derivation("bmi", ("weight", "height")))
+    bmi = Column("bmi", range=(10, 90), derive=Derivation("bmi", ("weight", "height")))
     schema = Schema(label=Label(column="sick"), columns=(bmi,))
     metric = pd.DataFrame({"weight": [70.0, 90.0], "height": [175.0, 180.0], "sick": [0, 1]})
     pounds = metric.assign(weight=metric["weight"] / 0.45359237)
