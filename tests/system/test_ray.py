@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,17 @@ QUICK_TO_NOTICE = {
 }  # fmt: skip
 
 
+def patiently(start: Callable[[], Any]) -> Any:
+    """Ray gives a node half a minute to start, which a busy machine may not manage at once."""
+    for _ in range(3):
+        try:
+            return start()
+        except Exception as error:
+            if "timed out" not in str(error):
+                raise
+    return start()
+
+
 class Nodes:
     """A cluster whose nodes can be lost."""
 
@@ -40,13 +51,17 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
-        self.cluster = Cluster(True, head_node_args={**head, "_system_config": QUICK_TO_NOTICE})
+        self.cluster = patiently(
+            lambda: Cluster(True, head_node_args={**head, "_system_config": QUICK_TO_NOTICE})
+        )
         ray.init(address=self.cluster.address, log_to_driver=False)
         self.nodes: list[Any] = []
         self.add(2)
 
     def add(self, count: int) -> None:
-        self.nodes += [self.cluster.add_node(num_cpus=2, object_store_memory=STORE) for _ in range(count)]
+        for _ in range(count):
+            node = patiently(lambda: self.cluster.add_node(num_cpus=2, object_store_memory=STORE))
+            self.nodes.append(node)
         self.cluster.wait_for_nodes()
 
     def kill_one(self) -> None:
