@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,9 @@ import typer
 from confrere.cli.output import command_line, console, print_json, run_folder
 from confrere.core.errors import StudyError
 from confrere.observe.progress import progress
-from confrere.observe.tables import run_table
+from confrere.observe.tables import profile_table, run_table
 from confrere.runtime.processes import simulate_processes
+from confrere.runtime.profile import profiled
 from confrere.runtime.simulate import resume as resume_run
 from confrere.runtime.simulate import simulate as simulate_study
 from confrere.study import load
@@ -47,6 +49,7 @@ def simulate(
             help='Train sites together ("cohort") or one at a time ("one"); the result is the same.'
         ),
     ] = "cohort",
+    profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Rehearse one collaboration on this machine.
@@ -55,8 +58,11 @@ def simulate(
     """
     if (study is None) == (resume is None):
         raise StudyError("say which study to run (STUDY.toml), or which run to go on with (--resume FOLDER)")
+    if profile and (processes or workers not in (None, 1) or engine != "memory"):
+        raise StudyError("--profile looks at one process; leave --processes, --workers and --engine out")
+    watched = profiled() if profile else nullcontext()
     if resume is not None:
-        with progress(None, f"Going on with {resume}") as listener:
+        with progress(None, f"Going on with {resume}") as listener, watched as seen:
             run = resume_run(
                 resume, device=device, listeners=(listener,), workers=workers, engine=engine, trainer=trainer
             )
@@ -69,7 +75,7 @@ def simulate(
             raise StudyError(
                 "--processes is one process per site; it goes with neither --workers nor --engine"
             )
-        with progress(found.rounds, found.title or found.name) as listener:
+        with progress(found.rounds, found.title or found.name) as listener, watched as seen:
             if processes:
                 run = simulate_processes(
                     found, out=place, device=device, listeners=(listener,), command=command_line()
@@ -80,10 +86,12 @@ def simulate(
                     workers=workers, engine=engine, trainer=trainer,
                 )  # fmt: skip
     if as_json:
-        print_json(run.result)
+        print_json({**run.result, **({"profile": seen.as_json()} if seen is not None else {})})
         return
     console.print(run_table(run.result))
     for event in run.events:
         if event.kind == "notice" and event.site is None:
             console.print(f"Note: {event.data['text']}", markup=False)
+    if seen is not None:
+        console.print(profile_table(seen.as_json()))
     console.print(f"Run folder: {run.folder}   Report: confrere report {run.folder}")

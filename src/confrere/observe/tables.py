@@ -33,6 +33,19 @@ def comparison_table(document: Mapping[str, Json] | Comparison) -> RenderableTyp
     return _ComparisonTable(document if isinstance(document, Comparison) else comparison_of(document))
 
 
+def profile_table(profile: Mapping[str, Json]) -> RenderableType:
+    """Where the time of a run went, the dearest part first."""
+    table = _table()
+    table.add_column("Spent on")
+    for heading in ("CPU seconds", "Share", "Calls"):
+        table.add_column(heading, justify="right")
+    for part, found in profile["parts"].items():
+        calls = "" if found["calls"] is None else f"{found['calls']:,}"
+        table.add_row(part, f"{found['cpu_seconds']:.2f}", f"{found['share']:.0%}", calls)
+    table.add_row("in all", f"{profile['cpu_seconds']:.2f}", "", "", style="bold")
+    return table
+
+
 def run_table(document: Mapping[str, Json] | Run) -> RenderableType:
     """What `simulate --json` prints, for people."""
     run = document if isinstance(document, Run) else _with_journal(document)
