@@ -6,6 +6,7 @@
 last. `ratio` is by the clock, and depends on whether both cores are free; `cores` is the processor time of one process
 over the longest way through two (the busier worker, and then the parent): what a clock would show on two free cores.
 *Site*: processor time of a site's round, and the memory that a further site takes, beside the estimate before a start.
+*Sharing*: what a worker has of its own beside what it shares with its parent.
 *Message*: processor time of a parcel in memory, between workers (in batches), and spelled for the wire.
 *Needs*: 10, 1,000 and 100,000 sites, from these numbers.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -101,6 +103,29 @@ def two_workers(case: str, sites: int, records: int, rounds: int, repeats: int) 
         "cores": statistics.median(cores),
         "cores_spread": [min(cores), max(cores)],
         "more_processor_time": statistics.median(two["all"] / one["here"] for one, two in runs),
+    }
+
+
+def sharing() -> dict[str, Any]:
+    """What two workers have of their own in the middle of a run, and what they share with their parent."""
+    found: list[dict[str, int]] = []
+
+    def look(event: Event) -> None:
+        if event.kind == "round-started" and event.round == 1:
+            for child in multiprocessing.active_children():
+                with open(f"/proc/{child.pid}/smaps_rollup", encoding="ascii") as file:
+                    lines = file.read().splitlines()[1:]
+                found.append({line.split(":")[0]: int(line.split()[1]) for line in lines})
+
+    plain = study("avgpush", 2).with_(training=Training(tune=False, batch_size=5000))
+    data = table(8, 200_000)
+    simulation_on("memory", 2, plain, open_sites(plain, data), trainer="one").run(None, (look,))
+    return {
+        "case": "a worker's own memory, 4 of 8 sites of 200000 records",
+        "ours": statistics.mean(f["Private_Dirty"] for f in found) / 1e3,
+        "unit": "MB",
+        "resident_mb": statistics.mean(f["Rss"] for f in found) / 1e3,
+        "records_mb": sum(x.nbytes + y.nbytes for x, y in data.values()) / 1e6,
     }
 
 
@@ -207,7 +232,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true", help="less of everything")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", choices=("workers", "site", "message"), help="leave the rest out")
+    parser.add_argument(
+        "--only", choices=("workers", "sharing", "site", "message"), help="leave the rest out"
+    )
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -223,6 +250,8 @@ def main() -> None:
         for case in ("proxyfl", "avgpush"):
             rows.append(one_site(case, many // 4, many, 50, 4))
         rows += needs(rows[-2])
+    if asked.only in (None, "sharing"):
+        rows.append(sharing())
     if asked.only in (None, "workers"):
         for case, sites, records in (("proxyfl", 32, 2000), ("avgpush", 1024, 200)):
             size = (sites // 4, records, 3) if asked.quick else (sites, records, 5)
