@@ -6,7 +6,9 @@ import tomllib
 
 import pytest
 
-from confrere.privacy.planning import least_noise
+from confrere.privacy.planning import Contributor, Forecast, least_noise
+from confrere.runtime.suggestion import suggest
+from confrere.study import parse
 from tests.unit.cli.command import PRIVATE, QUICK, Desk
 
 NUMBERS = ("--records", "1000", "--sites", "8", "--parameters", "8450", "--epsilon", "3")
@@ -71,6 +73,17 @@ def test_check_accepts_what_is_suggested(desk: Desk) -> None:
     for site in found["sites"].values():
         assert site["noise_multiplier"] == pytest.approx(suggested["noise_multiplier"], rel=1e-3)
         assert site["proxy_parameters"] <= suggested["most_parameters"]
+
+
+def test_what_is_suggested_for_pictures_is_a_study() -> None:
+    forecast = Forecast(8340, tuple(Contributor(str(k), 1000, 1.3906) for k in range(8)))
+    found = suggest(forecast, epsilon=3.0, delta=1e-5, noise=1.3906, unit="patient", pictures=True)
+    study = parse(tomllib.loads(found.toml))
+    assert (study.models.proxy, study.data.features, study.rounds) == ("centred-linear", "gradients", 100)
+    assert study.privacy is not None
+    assert (study.privacy.unit, study.privacy.sampling, study.privacy.steps) == ("patient", "full", 1)
+    assert study.training.states_steps
+    assert found.noise_multiplier == pytest.approx(13.906)
 
 
 def test_training_that_belongs_to_another_proxy_is_not_kept(desk: Desk) -> None:
