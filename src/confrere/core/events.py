@@ -17,6 +17,7 @@ missing        the receiver    senders, phase
 absent, joined, left, lost     text
 fitted         yes, PRIVATE    role, loss, prior, length, held_out_loss, shares: a site's own model trained to the end
 evaluated      yes, PRIVATE    validation, test, common_test: each {role: {metric: number}} or null
+connected, disconnected, unreachable (of a node)   peer, dialled or text
 notice         yes or –        text
 resumed        –               round (the first one that is done again)
 run-finished   –               seconds, result (what `simulate --json` prints)
