@@ -14,6 +14,7 @@ from confrere.core.errors import ConfrereError, StudyError
 from confrere.learning.engine import Job, OneAtATime, Trained, Trainer, work
 from confrere.learning.joined import kind_of as kind_of_loss
 from confrere.learning.joined import needed
+from confrere.learning.optimisers import SGD, Adam, AdamW, Optimiser
 from confrere.learning.stack import Dense
 from confrere.learning.together import work_together
 from confrere.privacy.stacked import can_clip
@@ -114,6 +115,9 @@ def why_alone(job: Job) -> str | None:
             return f'the network of "{role}" ({kind}) is not a chain of dense layers'
     if job.records.inputs.dtype != job.networks[next(iter(job.objective))].flat.dtype:
         return "the records are not single-precision numbers"
+    for rule in job.optimisers.values():
+        if type(rule) not in (SGD, Adam, AdamW):
+            return f"the optimiser {type(rule).__name__} is not known on stacks"
     for mechanism in job.mechanisms.values():
         if mechanism.unit != "record":
             return f"privacy is per {mechanism.unit}"
@@ -127,7 +131,7 @@ def kind_of(job: Job) -> Hashable:
     mechanism = next(iter(job.mechanisms.values()), None)
     return (
         tuple(
-            (r, kind_of_loss(loss), job.optimisers[r], r in job.mechanisms)
+            (r, kind_of_loss(loss), _kind_of_rule(job.optimisers[r]), r in job.mechanisms)
             for r, loss in job.objective.items()
         ),
         tuple([(r, id(job.networks[r].layers)) for r in sorted(_roles(job))]),
@@ -135,6 +139,13 @@ def kind_of(job: Job) -> Hashable:
         (job.batch_size, job.epochs),
         (job.records.inputs.shape[1:], job.records.targets.dtype, job.records.targets.shape[1:]),
     )
+
+
+def _kind_of_rule(rule: Optimiser) -> Hashable:
+    """Plain descent may take steps of a site's own length; moments must be kept alike."""
+    if isinstance(rule, SGD):
+        return (SGD, rule.momentum, rule.weight_decay)
+    return (type(rule), rule)
 
 
 def _roles(job: Job) -> set[str]:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from confrere.core.protocols import Loss
+from confrere.learning.balance import Balanced, log_shares
 from confrere.learning.objectives import Distilled, Near, Stacked, Supervised, divergence, supervised_loss
 
 Joined = Callable[[Tensor, Mapping[str, Tensor], Tensor, Sequence[int]], tuple[Tensor, Tensor]]
@@ -29,17 +30,23 @@ def kind_of(loss: Loss) -> Hashable:
         return (Distilled, loss.teacher, loss.direction)
     if type(loss) is Stacked:
         return (Stacked, loss.under)
+    if isinstance(loss, Balanced):
+        return (type(loss), kind_of(loss.within))
     return (type(loss), loss.reads, getattr(loss, "pull", None))
 
 
 def needed(loss: Loss) -> frozenset[str]:
     """The models whose outputs the loss looks at; an anchor alone is looked at through its weights."""
+    if isinstance(loss, Balanced):
+        return needed(loss.within)
     return frozenset() if type(loss) is Near else loss.reads
 
 
 def joined(losses: Sequence[Loss]) -> Joined:
     """One function for the losses of several sites; all of them are of one kind."""
     first = losses[0]
+    if isinstance(first, Balanced):
+        return _balanced([loss for loss in losses if isinstance(loss, Balanced)])
     if type(first) in (Supervised, Near):
         return _supervised
     weights = torch.tensor([_weight_of(loss) for loss in losses])
@@ -82,6 +89,19 @@ def _stacked(under: str, weights: Tensor) -> Joined:
         own: Tensor, others: Mapping[str, Tensor], targets: Tensor, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         return _supervised(own + weights[: len(own), None, None] * others[under], {}, targets, counts)
+
+    return loss
+
+
+def _balanced(losses: Sequence[Balanced]) -> Joined:
+    """The losses within, of outputs to which each site's log class shares were added."""
+    within = joined([loss.within for loss in losses])
+
+    def loss(
+        own: Tensor, others: Mapping[str, Tensor], targets: Tensor, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        shifts = torch.stack([log_shares(one.shares, own.shape[2]) for one in losses[: len(own)]])
+        return within(own + shifts.unsqueeze(1), others, targets, counts)
 
     return loss
 

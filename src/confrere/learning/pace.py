@@ -17,6 +17,9 @@ MOMENTUM = 0.5
 LONGEST = 500.0
 """With so many records that noise does not matter, this is far enough."""
 
+FURTHEST = 50_000.0
+"""The same for records of norm 1, whose weights are that much larger."""
+
 
 def time_for(
     *, noise_multiplier: float, steps: int, batch: float, clip: float, parameters: int, sites: int
@@ -27,6 +30,17 @@ def time_for(
     """
     loud = noise_multiplier * clip * math.sqrt(parameters / (steps * sites)) / batch
     return min(LONGEST, 1 / loud) if loud > 0 else LONGEST
+
+
+def time_for_unit_records(
+    *, noise_multiplier: float, steps: int, batch: float, clip: float, sites: int
+) -> float:
+    """The same for a proxy whose records all have norm 1: so far that the noise in a record's output is about 1.
+
+    The noise of the weights comes into an output as far as the record reaches, however many weights there are.
+    """
+    loud = noise_multiplier * clip / (batch * math.sqrt(steps * sites))
+    return min(FURTHEST, 1 / loud) if loud > 0 else FURTHEST
 
 
 def paced(time: float, steps: int) -> SGD:

@@ -69,10 +69,12 @@ class _Table:
             if isinstance(loss, Proximal)
         }
         self.gradient = {r: torch.empty_like(self.stacks[r].weights) for r in self.objective}
+        self.paces = {r: self._pace(r) for r in self.objective}
         self.straight = {
             r: rule.learning_rate
             for r, rule in first.optimisers.items()
             if type(rule) is SGD and not rule.momentum and not rule.weight_decay and r not in self.anchors
+            if self.paces[r] is None
         }
         """Learning rates of models that go straight down their gradient, which then needs no place of its own."""
         self.totals = {r: torch.zeros(len(jobs)) for r in self.objective}
@@ -97,6 +99,14 @@ class _Table:
         fresh = rule.start(size)
         rows = [fresh if k is None else k for k in kept]
         return {name: torch.stack([row[name] for row in rows]) for name in fresh}
+
+    def _pace(self, role: str) -> Tensor | None:
+        """The learning rate of each site; None if all step alike."""
+        rules = [job.optimisers[role] for job in self.jobs]
+        if all(rule == rules[0] for rule in rules):
+            return None
+        rates = [rule.learning_rate for rule in rules if isinstance(rule, SGD)]
+        return torch.tensor(rates).unsqueeze(1)
 
     def _clipping(self, role: str) -> list[Mapping[str, Tensor]]:
         layout = Layout.of(self.jobs[0].networks[role].module)
@@ -169,6 +179,7 @@ class _Table:
         self.moments = {r: {n: t[at] for n, t in m.items()} for r, m in self.moments.items()}
         self.clipping = {r: [states[k] for k in order] for r, states in self.clipping.items()}
         self.anchors = {r: t[at] for r, t in self.anchors.items()}
+        self.paces = {r: None if t is None else t[at] for r, t in self.paces.items()}
         self.totals = {r: t[at] for r, t in self.totals.items()}
         self.seen = {r: [n[k] for k in order] for r, n in self.seen.items()}
         self.dropped = [self.dropped[k] for k in order]
@@ -233,6 +244,10 @@ class _Table:
             gradient = gradient + loss.pull * (weights - self.anchors[role][:sites])
         moments = {name: t[:sites] for name, t in self.moments[role].items()}
         rule = self.jobs[0].optimisers[role]
+        pace = self.paces[role]
+        if pace is not None:
+            self._step_apart(role, weights, gradient, moments, pace[:sites], counts)
+            return
         if role in self.protected or min(counts) > 0:
             rule.update(weights, gradient, moments)
             return
@@ -243,6 +258,22 @@ class _Table:
             weights[who] = part
             for name, t in own.items():
                 moments[name][who] = t
+
+    def _step_apart(
+        self, role: str, weights: Tensor, gradient: Tensor, moments: OptimiserState, pace: Tensor,
+        counts: Sequence[int],
+    ) -> None:  # fmt: skip
+        """Descent in which every site has its own learning rate."""
+        rule = self.jobs[0].optimisers[role]
+        assert isinstance(rule, SGD)
+        moved = gradient.add(weights, alpha=rule.weight_decay)
+        who: Tensor | slice = slice(None)
+        if role not in self.protected and min(counts) == 0:
+            who = torch.tensor(counts).nonzero()[:, 0]
+        if rule.momentum:
+            moments["velocity"][who] = moments["velocity"][who] * rule.momentum + moved[who]
+            moved = moments["velocity"]
+        weights[who] = weights[who] - pace[who] * moved[who]
 
     def _note(self, role: str, values: Tensor, real: Tensor | None, counts: Sequence[int]) -> None:
         found = values.sum(1) if real is None else values.where(real > 0, 0.0).sum(1)

@@ -23,11 +23,11 @@ from confrere.learning.centre import PROFILE
 from confrere.learning.echo import Echo
 from confrere.learning.engine import Job, Trainer
 from confrere.learning.evaluate import loss_metrics, measure, predict
-from confrere.learning.nets import describe
+from confrere.learning.nets import Centred, describe
 from confrere.learning.network import Network, Workshop
 from confrere.learning.objectives import Stacked
 from confrere.learning.optimisers import SGD, Optimiser
-from confrere.learning.pace import paced, time_for
+from confrere.learning.pace import paced, time_for, time_for_unit_records
 from confrere.learning.scale import best_scale
 from confrere.learning.tuning import fit
 from confrere.privacy import lint
@@ -178,11 +178,17 @@ class Participant:
         """As far as the noise lets private training go; from public numbers only."""
         assert self.mechanism is not None
         steps, clipping = self.steps * self.study.rounds, self.mechanism.clipping
-        time = time_for(
-            noise_multiplier=self.mechanism.noise_multiplier, steps=steps, batch=self.mechanism.expected_batch,
-            clip=clipping.norm if isinstance(clipping, Flat) else 1.0,
-            parameters=self.build("proxy").params.count, sites=self.among,
-        )  # fmt: skip
+        clip, batch = clipping.norm if isinstance(clipping, Flat) else 1.0, self.mechanism.expected_batch
+        noise, proxy = self.mechanism.noise_multiplier, self.network("proxy", self.architecture("proxy").name)
+        if isinstance(proxy.module, Centred) and proxy.module.unit:
+            time = time_for_unit_records(
+                noise_multiplier=noise, steps=steps, batch=batch, clip=clip, sites=self.among
+            )
+        else:
+            time = time_for(
+                noise_multiplier=noise, steps=steps, batch=batch, clip=clip,
+                parameters=self.build("proxy").params.count, sites=self.among,
+            )  # fmt: skip
         return paced(time, steps)
 
     def own_records(self) -> Records:

@@ -17,6 +17,7 @@ from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.core.protocols import Objective
 from confrere.data.records import Records
+from confrere.learning.balance import balance
 from confrere.learning.cohort import Cohort, kind_of, why_alone
 from confrere.learning.engine import Job, Trained, work
 from confrere.learning.nets import architecture
@@ -140,6 +141,24 @@ def test_a_model_on_top_of_another_and_one_that_is_pulled() -> None:
     )
     compare([job(k, {"model": Near("start", 0.4)}) for k in range(4)])
     compare([job(k, {"model": Near("start", 0.4)}, protect=("model",)) for k in range(4)])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("protect", [(), ("model",)])
+def test_sites_may_step_at_their_own_pace(momentum: float, protect: tuple[str, ...]) -> None:
+    jobs = [
+        job(k, {"model": Supervised()}, protect=protect, rule=SGD(0.1 * (k + 1), momentum, 1e-3))
+        for k in range(4)
+    ]
+    compare(jobs)
+
+
+def test_classes_may_count_alike_by_each_sites_own_shares() -> None:
+    def shares(k: int) -> tuple[Any, ...]:
+        return tuple(private(s) for s in (0.2 + 0.1 * k, 0.5 - 0.1 * k, 0.3))
+
+    compare([job(k, {"model": balance(Supervised(), shares(k))}) for k in range(4)])
+    compare([job(k, {"model": balance(Near("start", 0.3), shares(k))}, protect=("model",)) for k in range(4)])
 
 
 @pytest.mark.parametrize("outputs", [1, 3])

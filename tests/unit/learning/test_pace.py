@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from confrere.learning.optimisers import SGD
-from confrere.learning.pace import LONGEST, paced, time_for
+from confrere.learning.pace import LONGEST, paced, time_for, time_for_unit_records
 from confrere.privacy.accounting import calibrate
 from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import Simulation
@@ -62,3 +64,12 @@ def test_a_study_that_says_nothing_is_paced_and_one_that_says_how_is_obeyed() ->
     assert isinstance(own, SGD)
     assert own.momentum == 0.5
     assert 0 < own.learning_rate * 10 / 0.5 < LONGEST
+
+
+def test_records_of_norm_one_are_learned_from_until_noise_moves_their_outputs_by_one() -> None:
+    # the noise of a weight is time/steps·noise·clip/batch per step; an output sees one such number per site and step
+    time = time_for_unit_records(noise_multiplier=14.0, steps=100, batch=1000.0, clip=0.5, sites=8)
+    per_step = time / 100 * 14.0 * 0.5 / 1000
+    assert per_step * math.sqrt(100 / 8) == pytest.approx(1.0)
+    louder = time_for_unit_records(noise_multiplier=28.0, steps=100, batch=1000.0, clip=0.5, sites=8)
+    assert louder == pytest.approx(time / 2)
