@@ -226,7 +226,9 @@ def test_a_loss_that_is_no_number_later_on_keeps_the_last_good_checkpoint(
 
     poisoned = {derive(0, "site1", 2, "training")}
     monkeypatch.setattr(engine, "work", work)
-    answer = desk.confrere("simulate", desk.study('strategy = "fedavg"\nrounds = 4'), "--out", "run", "--trainer", "one")
+    answer = desk.confrere(
+        "simulate", desk.study('strategy = "fedavg"\nrounds = 4'), "--out", "run", "--trainer", "one"
+    )
     assert answer.code == 2
     assert 'site "site1", round 3: the weights of "model" are no longer finite' in answer.said
     assert "Traceback" not in answer.err
