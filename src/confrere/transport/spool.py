@@ -30,7 +30,9 @@ class Spool:
 
     def __init__(self, number: int, size: int, folder: Path | None) -> None:
         self.number, self.size = number, size
-        self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, dir=folder)  # noqa: SIM115
+        self._file = tempfile.SpooledTemporaryFile(
+            max_size=IN_MEMORY, dir=None if folder is None else str(folder)
+        )  # noqa: SIM115
         self._received = 0
 
     @property
