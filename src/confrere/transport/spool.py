@@ -30,9 +30,8 @@ class Spool:
 
     def __init__(self, number: int, size: int, folder: Path | None) -> None:
         self.number, self.size = number, size
-        self._file = tempfile.SpooledTemporaryFile(
-            max_size=IN_MEMORY, dir=None if folder is None else str(folder)
-        )  # noqa: SIM115
+        place = None if folder is None else str(folder)
+        self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, dir=place)  # noqa: SIM115
         self._received = 0
 
     @property
