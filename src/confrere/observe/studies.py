@@ -47,7 +47,13 @@ def _rows(study: str, comparison: Comparison) -> list[list[RenderableType]]:
     sites = words.count(len(comparison.sites), "site")
     for name in [m for m in comparison.metrics if m != "macro_accuracy"]:
         gained, closed = mean_gain(comparison, name), gap_closed(comparison, name)
-        share = "–" if closed is None else "no clear gap" if closed.share is None else f"{closed.share * 100:.0f} %"
+        share = (
+            "–"
+            if closed is None
+            else "no clear gap"
+            if closed.share is None
+            else f"{closed.share * 100:.0f} %"
+        )
         means = [words.measured(name, s.mean.get(name)) if s else "–" for s in (alone, together, pooled)]
         rows.append(
             [study if not rows else sites if len(rows) == 1 else "", words.metric(name).label, *means]
