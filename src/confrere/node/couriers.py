@@ -99,9 +99,20 @@ class Reception:
         self._epoch, self._accept_unproven, self.limits = epoch, accept_unproven, limits
         self.mailroom: Mailroom | None = None
         """Where parcels go from here, once a node has restored its state."""
+        self._begun: set[asyncio.Task[Receipt]] = set()
 
     async def deliver(self, sender: str, blob: bytes) -> Receipt:
-        """What `Connections` calls with each whole parcel of an authenticated peer."""
+        """What `Connections` calls with each whole parcel of an authenticated peer.
+
+        What has begun is finished, even if whoever waits for the answer is gone: a parcel that is credited and
+        not in the mailroom would lie in the store, unseen, until the next start.
+        """
+        work = asyncio.create_task(self._take_in(sender, blob))
+        self._begun.add(work)
+        work.add_done_callback(self._begun.discard)
+        return await asyncio.shield(work)
+
+    async def _take_in(self, sender: str, blob: bytes) -> Receipt:
         try:
             parcel = await asyncio.to_thread(self._inspect, sender, blob)
             if parcel.phase <= ANSWER and parcel.epoch < self._epoch():

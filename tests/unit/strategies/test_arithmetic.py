@@ -54,6 +54,12 @@ class Round:
         self.kept = self.column.pop(me, 0.0)
         self.boxes, self.asked = boxes, list[str]()
 
+    async def news(self) -> Model | None:
+        return None
+
+    async def tell_newcomers(self, model: Model) -> None:
+        return None
+
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
         for to, share in self.column.items():
             shared = {k: v * share if k == "mass" else v for k, v in scalars.items()}
