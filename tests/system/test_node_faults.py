@@ -50,8 +50,22 @@ def start(places: dict[str, Setting], network: Network) -> dict[str, Node]:
 
 
 async def through(*nodes: Node, seconds: float = 120.0) -> None:
-    """All of these nodes to their end."""
-    await asyncio.wait_for(asyncio.gather(*(n.run(until_done=True) for n in nodes)), seconds)
+    """All of these nodes to their end; they stay for each other until nobody owes anybody anything."""
+    await settled({n: asyncio.create_task(n.run()) for n in nodes}, seconds)
+
+
+async def settled(running: dict[Node, asyncio.Task[None]], seconds: float = 120.0) -> None:
+    def over() -> bool:
+        for task in running.values():
+            if task.done():
+                task.result()
+        return all(n.doing in ("finished", "left") and not n.store.owed() for n in running)
+
+    try:
+        await until(over, seconds)
+    finally:
+        for task in running.values():
+            await ends(task)
 
 
 async def until(true: Callable[[], Any], seconds: float = 60.0) -> None:
@@ -110,13 +124,13 @@ def test_sites_that_were_cut_off_go_on_together_and_lose_no_mass(tmp_path: Path)
 
     async def story() -> None:
         nodes = start(places, network)
-        running = [asyncio.create_task(n.run(until_done=True)) for n in nodes.values()]
+        running = asyncio.create_task(through(*nodes.values()))
         await until(lambda: nodes["site2"].done >= 1)
         network.cut = {frozenset(("site2", other)) for other in ("site0", "site1")}
         await until(lambda: nodes["site0"].done >= 4)
         assert nodes["site2"].done < 4  # alone, it begins no round
         network.cut = set()
-        await asyncio.wait_for(asyncio.gather(*running), 60)
+        await running
 
     asyncio.run(story())
     assert "site2" in missing([e for e, _ in verified(places["site0"].home / "journal.jsonl")])
@@ -155,16 +169,16 @@ def test_a_site_that_was_away_for_long_goes_on_where_the_others_are(tmp_path: Pa
 
     async def story() -> None:
         nodes = start({n: places[n] for n in ("site0", "site1")}, network)
-        running = [asyncio.create_task(n.run(until_done=True)) for n in nodes.values()]
+        running = {n: asyncio.create_task(n.run()) for n in nodes.values()}
         await until(lambda: min(n.done for n in nodes.values()) >= 8)
         for node in nodes.values():
             node.pause(True)
         late = Node(places["site2"], connect=network.connect)
-        running.append(asyncio.create_task(late.run(until_done=True)))
+        running[late] = asyncio.create_task(late.run())
         await until(lambda: late.done >= 6)
         for node in nodes.values():
             node.pause(False)
-        await asyncio.wait_for(asyncio.gather(*running), 90)
+        await settled(running)
 
     asyncio.run(story())
     away = events(places["site2"], "absent")
@@ -363,7 +377,7 @@ def test_a_full_disk_pauses_the_node_and_loses_nothing(tmp_path: Path) -> None:
 def test_a_full_disk_pauses_the_node_on_a_small_file_system(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", small], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", small], check=False).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         study, network = study_of(4), Network()
