@@ -389,11 +389,10 @@ def test_a_full_disk_pauses_the_node_on_a_small_file_system(tmp_path: Path) -> N
         async def story() -> dict[str, Node]:
             nodes = start(places, network)
             ballast = small / "ballast"
-            with open(ballast, "wb") as file:
+            with open(ballast, "wb", buffering=0) as file:
                 try:
                     while True:
                         file.write(b"x" * 4096)
-                        file.flush()
                 except OSError:
                     pass
             running = asyncio.create_task(through(*nodes.values(), seconds=240))
