@@ -405,7 +405,7 @@ def test_a_full_disk_pauses_the_node_on_a_small_file_system(tmp_path: Path) -> N
         same_as_simulated(study, nodes)
         books(study, places)
     finally:
-        subprocess.run(["umount", small], check=False)
+        subprocess.run(["umount", "-l", small], check=False)
 
 
 # -- the owner -------------------------------------------------------------------------------------
