@@ -1,0 +1,44 @@
+"""A study: what all sites agree on, read strictly from TOML.
+
+A wrong key is an error that names the nearest right one; a wrong value says what it must be. Nothing is
+guessed. The hash of a study is part of every run and every handshake; the seed is not part of it.
+"""
+
+from confrere.study.agreement import MOST_ROUNDS, Study, check, schema_of
+from confrere.study.reading import load, load_site, merged, parse
+from confrere.study.settings import (
+    Caps,
+    Data,
+    Evaluation,
+    Models,
+    NetworkSpec,
+    Privacy,
+    SiteConfig,
+    Split,
+    Training,
+)
+from confrere.study.strict import Named, build, check_types, named
+
+__all__ = [
+    "MOST_ROUNDS",
+    "Caps",
+    "Data",
+    "Evaluation",
+    "Models",
+    "Named",
+    "NetworkSpec",
+    "Privacy",
+    "SiteConfig",
+    "Split",
+    "Study",
+    "Training",
+    "build",
+    "check",
+    "check_types",
+    "load",
+    "load_site",
+    "merged",
+    "named",
+    "parse",
+    "schema_of",
+]

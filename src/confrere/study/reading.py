@@ -1,0 +1,139 @@
+"""Studies and site configurations from TOML. Nothing is guessed; a mistake is told with its place."""
+
+from __future__ import annotations
+
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from confrere.core.errors import ConfrereError, StudyError
+from confrere.study.agreement import Study
+from confrere.study.settings import SiteConfig
+from confrere.study.strict import build, say, strict
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
+    """A study from a TOML file; `overrides` are `a.b=value` strings, their values written as in TOML."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise StudyError(
+            f"{path}: no such file; a study is a TOML file, see studies/quickstart.toml"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise StudyError(f"{path}: not a study: its tables are nested without end") from None
+    for override in overrides:
+        _override(table, override)
+    study = parse(table, str(path))
+    if "name" not in table:
+        study = replace(study, name=path.stem)
+    return _anchored(study, path.resolve().parent)
+
+
+def load_site(path: Path) -> SiteConfig:
+    """A site's own configuration from its TOML file; paths in it are relative to it."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StudyError(
+            f"{path}: no such file; it says where the site's records are, and its caps"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from None
+    found: SiteConfig = build(SiteConfig, table, str(path))
+    if found.config is not None:
+        raise StudyError(f"{path}: a site's configuration cannot name another one")
+    home = path.resolve().parent
+    if found.data is not None and "://" not in found.data:
+        found = replace(found, data=str(home / found.data))
+    return replace(found, folder=str(home / found.folder)) if found.folder else found
+
+
+def parse(table: Mapping[str, Any], where: str = "study") -> Study:
+    """A study from the tables of a TOML file."""
+    try:
+        return typing.cast("Study", strict(Study, table))
+    except ValidationError as error:
+        raise StudyError(f"{where}: {say(error, Study, table)}") from None
+    except ConfrereError as error:
+        raise type(error)(f"{where}: {error}") from None
+    except RecursionError:
+        raise StudyError(f"{where}: not a study: its tables are nested without end") from None
+
+
+def merged(study: Study, changes: Mapping[str, Any], where: str) -> Study:
+    """The study with nested changes, in the form of its TOML; a table is merged, anything else replaced."""
+
+    def join(old: Any, new: Any) -> Any:
+        if (
+            isinstance(old, dict)
+            and isinstance(new, dict)
+            and new.get("name", old.get("name")) == old.get("name")
+        ):
+            return {**old, **{k: join(old.get(k), v) for k, v in new.items()}}
+        return new
+
+    functions = study.models
+    table = join(study.as_dict(), dict(changes))
+    found = parse(table, where)
+    return found if "models" in changes else replace(found, models=functions)
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise StudyError(f'--set takes a.b=value, not "{override}"')
+    try:
+        found = tomllib.loads(f"x = {text}")
+        value: Any = found["x"] if len(found) == 1 else text
+    except tomllib.TOMLDecodeError:
+        value = text
+    *path, last = key.strip().split(".")
+    here = table
+    for step in path:
+        inner: Any = here.get(step)
+        if isinstance(inner, str) and step in ("strategy", "topology"):
+            inner = {"name": inner}
+        elif inner is None:
+            inner = {}
+        if not isinstance(inner, dict):
+            raise StudyError(f'--set {override}: "{step}" is a value, not a table')
+        here[step] = dict(inner)
+        here = here[step]
+    here[last] = value
+
+
+def _anchored(study: Study, folder: Path) -> Study:
+    """Relative paths in a study are relative to its file."""
+
+    def at(path: str | None) -> str | None:
+        return None if path is None else path if "://" in path else str(folder / path)
+
+    sites = {
+        n: replace(s, data=at(s.data), folder=at(s.folder or None) or "") for n, s in study.sites.items()
+    }
+    for name, site in sites.items():
+        if site.config is not None:
+            beside = [f.name for f in fields(site) if getattr(site, f.name) != getattr(SiteConfig(), f.name)]
+            if beside != ["config"]:
+                extra = ", ".join(key for key in beside if key != "config")
+                raise StudyError(
+                    f"sites.{name} names a configuration of its own ({site.config}) and states {extra} beside it:"
+                    " say it there, in one place"
+                )
+            sites[name] = load_site(folder / site.config)
+    data = replace(study.data, file=at(study.data.file))
+    schema = at(study.schema) if isinstance(study.schema, str) else study.schema
+    return replace(study, sites=sites, data=data, schema=schema)
