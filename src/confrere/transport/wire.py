@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import torch
 from cryptography.exceptions import InvalidSignature
@@ -30,6 +30,7 @@ from confrere.core.errors import BadParcel, CustodyError
 from confrere.core.model import Model
 from confrere.core.params import Params, Shapes
 from confrere.core.parcel import Parcel
+from confrere.transport.body import PIECE, Body
 
 MAGIC = b"CFP1"
 PREFIX = struct.Struct(">4sI")
@@ -95,8 +96,32 @@ class Header(_Strict):
 
 def encode(parcel: Parcel) -> bytes:
     """The one spelling of a parcel. Refuses what is PRIVATE: the gate's second lock."""
-    header = _header(parcel, _payload_hash(parcel))
-    return b"".join([PREFIX.pack(MAGIC, len(header)), header, *_tensor_chunks(parcel.model)])
+    return b"".join(Sealed(parcel, _head(parcel, _payload_hash(parcel))).pieces())
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A parcel that is ready to leave. Its tensors stay where they are until they are written."""
+
+    parcel: Parcel
+    head: bytes
+
+    @property
+    def size(self) -> int:
+        layout, numbers = _tensor_layout(self.parcel.model)
+        return len(self.head) + len(layout) + numbers
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """What `encode` puts together."""
+        yield self.head
+        yield from _tensor_chunks(self.parcel.model)
+
+
+def seal(parcel: Parcel, key: Ed25519PrivateKey) -> Sealed:
+    """The parcel signed and spelled: `sign` and `encode` in one, looking at the tensors once."""
+    payload = _payload_hash(parcel)
+    signed = replace(parcel, signature=key.sign(_signed_bytes(parcel, payload)))
+    return Sealed(signed, _head(signed, payload))
 
 
 def size(parcel: Parcel) -> int:
@@ -141,10 +166,19 @@ def _number(value: float) -> str:
     return float.__repr__(value)
 
 
-def decode(data: bytes, *, expect: Shapes | None = None, limits: Limits = STANDARD) -> Parcel:
-    """The parcel that these bytes spell, or BadParcel. With `expect`, a model has exactly these tensors."""
+def decode(
+    data: Body | bytes,
+    *,
+    expect: Shapes | None = None,
+    limits: Limits = STANDARD,
+    key: Ed25519PublicKey | None = None,
+) -> Parcel:
+    """The parcel that these bytes spell, or BadParcel. With `expect`, a model has exactly these tensors; with `key`,
+    its holder has signed it, which is looked at before any tensor is."""
+    body = Body.of(data)
     try:
-        return _decode(data, expect, limits)
+        with body.open() as file:
+            return _decode(file, body.size, expect, limits, key)
     except BadParcel:
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error) as error:
@@ -163,25 +197,30 @@ def sign(parcel: Parcel, key: Ed25519PrivateKey) -> Parcel:
 
 def verify(parcel: Parcel, key: Ed25519PublicKey) -> None:
     """Returns if the holder of the key sent exactly this parcel; otherwise it is a BadParcel."""
+    _verify(parcel, _payload_hash(parcel), key)
+
+
+def _verify(parcel: Parcel, payload: str, key: Ed25519PublicKey) -> None:
     try:
-        key.verify(parcel.signature, signed_bytes(parcel))
+        key.verify(parcel.signature, _signed_bytes(parcel, payload))
     except InvalidSignature:
         raise BadParcel(f'a parcel in the name of "{parcel.sender}" without its valid signature') from None
 
 
-def _decode(data: bytes, expect: Shapes | None, limits: Limits) -> Parcel:
-    if len(data) > limits.total:
-        raise BadParcel(f"a parcel of {len(data):,} bytes; at most {limits.total:,} are taken")
-    if len(data) < PREFIX.size:
+def _decode(
+    file: BinaryIO, size: int, expect: Shapes | None, limits: Limits, key: Ed25519PublicKey | None
+) -> Parcel:
+    if size > limits.total:
+        raise BadParcel(f"a parcel of {size:,} bytes; at most {limits.total:,} are taken")
+    if size < PREFIX.size:
         raise BadParcel("a parcel that ends before its header")
-    magic, length = PREFIX.unpack_from(data)
+    magic, length = PREFIX.unpack(_exactly(file, PREFIX.size))
     if magic != MAGIC:
         raise BadParcel("not a parcel, or one of another version")
-    if length > limits.header or PREFIX.size + length > len(data):
-        raise BadParcel(f"a parcel with a header of {length:,} bytes")
     start = PREFIX.size + length
-    header = _parse_header(bytes(data[PREFIX.size : start]), limits)
-    model = _parse_model(header, memoryview(data)[start:], limits)
+    if length > limits.header or start > size:
+        raise BadParcel(f"a parcel with a header of {length:,} bytes")
+    header = _parse_header(_exactly(file, length), limits)
     parcel = Parcel(
         header.run,
         header.epoch,
@@ -190,15 +229,20 @@ def _decode(data: bytes, expect: Shapes | None, limits: Limits) -> Parcel:
         header.sender,
         header.receiver,
         header.sequence,
-        model,
+        None,
         {name: Scalar(n.value, Custody[n.custody]) for name, n in header.scalars.items()},
         bytes.fromhex(header.signature),
     )
-    if _payload_hash(parcel) != header.payload:
+    if key is not None:
+        _verify(parcel, header.payload, key)
+    said = header.model_dump(include={"architecture", "custody", "scalars"})
+    digest = hashlib.sha256(_canonical(said) + b"\n")
+    model = _parse_model(header, file, size - start, limits, digest)
+    if digest.hexdigest() != header.payload:
         raise BadParcel("a parcel whose payload was altered under way: its hash does not fit")
     if expect is not None and model is not None and model.params.shapes != expect:
         raise BadParcel(f"a parcel with other tensors than the study's: {_difference(model, expect)}")
-    return parcel
+    return replace(parcel, model=model)
 
 
 def _parse_header(text: bytes, limits: Limits) -> Header:
@@ -222,18 +266,22 @@ def _parse_header(text: bytes, limits: Limits) -> Header:
     return header
 
 
-def _parse_model(header: Header, data: memoryview, limits: Limits) -> Model | None:
+def _parse_model(
+    header: Header, file: BinaryIO, size: int, limits: Limits, digest: hashlib._Hash
+) -> Model | None:
+    """The model in the `size` bytes that are left, all of which go through `digest`."""
     if header.architecture is None or header.custody is None:
-        if len(data):
+        if size:
             raise BadParcel("a parcel with tensors but without a model")
         return None
-    if len(data) < TENSOR_PREFIX.size:
+    if size < TENSOR_PREFIX.size:
         raise BadParcel("a parcel that ends before its tensors")
-    (length,) = TENSOR_PREFIX.unpack_from(data)
+    prefix = _exactly(file, TENSOR_PREFIX.size)
+    (length,) = TENSOR_PREFIX.unpack(prefix)
     start = TENSOR_PREFIX.size + length
-    if length > limits.header or start > len(data):
+    if length > limits.header or start > size:
         raise BadParcel(f"a parcel with a tensor header of {length:,} bytes")
-    text = bytes(data[TENSOR_PREFIX.size : start])
+    text = _exactly(file, length)
     if text.count(b'"dtype"') > limits.tensors:
         raise BadParcel(f"a parcel with more than {limits.tensors:,} tensors")
     table = json.loads(text, parse_constant=_refuse_constant)
@@ -241,34 +289,56 @@ def _parse_model(header: Header, data: memoryview, limits: Limits) -> Model | No
         raise BadParcel("a parcel whose tensor header is not a table")
     layout = [(name, entry["dtype"], entry["shape"]) for name, entry in sorted(table.items())]
     canonical, total = _layout(layout)
-    if TENSOR_PREFIX.pack(length) + text != canonical:
+    if prefix + text != canonical:
         raise BadParcel("a parcel whose tensor header is not in the canonical spelling")
-    if start + total != len(data):
-        raise BadParcel(f"a parcel with {len(data) - start:,} bytes of tensors instead of {total:,}")
+    if start + total != size:
+        raise BadParcel(f"a parcel with {size - start:,} bytes of tensors instead of {total:,}")
+    digest.update(canonical)
     return Model(
-        Params(dict(_tensors(layout, data[start:], limits))), header.architecture, Custody[header.custody]
+        Params(dict(_tensors(layout, file, limits, digest))), header.architecture, Custody[header.custody]
     )
 
 
 def _tensors(
-    layout: list[tuple[str, str, list[int]]], data: memoryview, limits: Limits
+    layout: list[tuple[str, str, list[int]]], file: BinaryIO, limits: Limits, digest: hashlib._Hash
 ) -> Iterator[tuple[str, Tensor]]:
-    at = 0
+    """Each straight into memory of its own, piece by piece."""
     for name, code, shape in layout:
-        dtype, numbers = DTYPES[code], math.prod(shape)
-        end = at + numbers * dtype.itemsize
-        if dtype is torch.bool and max(data[at:end], default=0) > 1:
+        dtype = DTYPES[code]
+        tensor = torch.empty(math.prod(shape), dtype=dtype)
+        raw = tensor.view(torch.uint8).numpy()
+        view = raw.data
+        for at in range(0, len(view), PIECE):
+            piece = view[at : at + PIECE]
+            _fill(file, piece)
+            digest.update(piece)
+        if dtype is torch.bool and raw.max(initial=0) > 1:
             raise BadParcel(f'a parcel whose tensor "{name[:80]}" has truth values other than 0 and 1')
-        # a copy, because tensors own aligned memory that can be written to
-        tensor = (
-            torch.frombuffer(bytearray(data[at:end]), dtype=dtype) if numbers else torch.empty(0, dtype=dtype)
-        )
-        if numbers and dtype.is_floating_point:
+        if len(view) and dtype.is_floating_point:
             low, high = torch.aminmax(tensor)
             if not (float(low) >= -limits.magnitude and float(high) <= limits.magnitude):
                 raise BadParcel(f'a parcel whose tensor "{name[:80]}" is not finite or out of all proportion')
         yield name, tensor.reshape(shape)
-        at = end
+
+
+def _exactly(file: BinaryIO, length: int) -> bytes:
+    data = bytearray(length)
+    _fill(file, memoryview(data))
+    return bytes(data)
+
+
+def _fill(file: BinaryIO, view: memoryview) -> None:
+    """A file may give less than it is asked for."""
+    while len(view):
+        count = file.readinto(view)  # type: ignore[attr-defined]
+        if not count:
+            raise BadParcel("a parcel that ends before its tensors")
+        view = view[count:]
+
+
+def _head(parcel: Parcel, payload: str) -> bytes:
+    header = _header(parcel, payload)
+    return PREFIX.pack(MAGIC, len(header)) + header
 
 
 def _header(parcel: Parcel, payload: str) -> bytes:

@@ -1,0 +1,47 @@
+"""The bytes of a parcel, wherever they lie: in memory while they are few, in a file once they are not.
+
+A parcel may be as large as a model. Whoever sends, keeps or reads one does it piece by piece, so that a node never
+holds its bytes beside its tensors.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+IN_MEMORY = 64 * 1024
+"""Bytes up to which a body is kept in memory, and in the database."""
+PIECE = 256 * 1024
+"""Bytes that are read, written or hashed at a time."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """Whole, and never changed once it is one."""
+
+    size: int
+    data: bytes | None = None
+    file: Path | None = None
+
+    @classmethod
+    def of(cls, what: Body | bytes) -> Body:
+        return what if isinstance(what, Body) else cls(len(what), bytes(what))
+
+    def open(self) -> AbstractContextManager[BinaryIO]:
+        """To be read from its beginning; FileNotFoundError if it was dropped meanwhile."""
+        if self.file is None:
+            return io.BytesIO(self.data or b"")
+        return open(self.file, "rb", buffering=0)
+
+    def read(self) -> bytes:
+        """All of it at once."""
+        return b"".join(self.pieces())
+
+    def pieces(self, length: int = PIECE) -> Iterator[bytes]:
+        with self.open() as file:
+            while piece := file.read(length):
+                yield piece
