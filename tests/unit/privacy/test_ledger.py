@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,12 +17,62 @@ import pytest
 
 from confrere.core.errors import BudgetExhausted, PrivacyError
 from confrere.privacy.accounting import calibrate, epsilon
+from confrere.privacy.book import Entry
 from confrere.privacy.charges import Charge, gaussian
 from confrere.privacy.ledger import Budget, Ledger, strictest
 
 STEP = gaussian(20.0)
 BUDGET = Budget(1.0, 1e-5)  # 28 such steps fit
 FITS = 28
+
+
+@pytest.fixture(params=["memory", "file"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    """A ledger of a rehearsal, and one of a node: they keep the same promises."""
+    with Ledger(tmp_path / "kept.db" if request.param == "file" else None) as made:
+        yield made
+
+
+def test_both_kinds_of_ledger_chain_the_same_entries(tmp_path: Path) -> None:
+    with Ledger(dataset="d") as one, Ledger(tmp_path / "ledger.db", dataset="d") as other:
+        for ledger in (one, other):
+            ledger.spend([STEP * 2], key="round 0", budget=BUDGET)
+            ledger.spend([STEP, gaussian(30.0)], key="round 1", budget=BUDGET)
+        timeless = [{**e, "at": "", "previous": "", "hash": ""} for e in other.entries()]
+        assert [{**e, "previous": "", "hash": ""} for e in one.entries()] == timeless
+        assert (one.charges(), one.counter) == (other.charges(), other.counter)
+        for ledger in (one, other):
+            first, second = ledger.entries()
+            assert (second["previous"], second["hash"]) == (first["hash"], ledger.head)
+            assert Ledger.restore(ledger.entries(), dataset="d").head == ledger.head
+
+
+def test_what_fails_on_the_way_leaves_no_entry(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.spend([STEP], key="round 0", budget=BUDGET)
+    append = ledger._book.append
+
+    def broken(entry: Entry) -> None:
+        append(entry)
+        raise RuntimeError("the lights went out")
+
+    monkeypatch.setattr(ledger._book, "append", broken)
+    with pytest.raises(RuntimeError):
+        ledger.spend([STEP], key="round 1", budget=BUDGET)
+    monkeypatch.undo()
+    assert (ledger.counter, len(ledger.entries()), ledger.charges()) == (1, 1, (STEP,))
+    assert ledger.spend([STEP], key="round 1", budget=BUDGET, replay=True).counter == 2
+
+
+def test_a_ledger_that_peers_saw_further_on_is_refused(ledger: Ledger) -> None:
+    ledger.spend([STEP], key="round 0", budget=BUDGET)
+    head = ledger.head
+    ledger.refuse_rollback(1, head)
+    ledger.spend([STEP], key="round 1", budget=BUDGET)
+    ledger.refuse_rollback(1, head)
+    with pytest.raises(PrivacyError, match="rolled back"):
+        ledger.refuse_rollback(3)
+    with pytest.raises(PrivacyError, match="rewritten"):
+        ledger.refuse_rollback(2, head)
 
 
 def test_a_spend_is_there_after_reopening(tmp_path: Path) -> None:
@@ -37,12 +88,11 @@ def test_a_spend_is_there_after_reopening(tmp_path: Path) -> None:
 def test_the_file_is_for_the_owner_only_and_every_commit_reaches_the_disk(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
         assert (tmp_path / "ledger.db").stat().st_mode & 0o077 == 0
-        assert ledger._database.execute("PRAGMA synchronous").fetchone() == (2,)
-        assert ledger._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert ledger._book.database.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert ledger._book.database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_the_step_that_would_overspend_is_refused_and_not_written() -> None:
-    ledger = Ledger()
+def test_the_step_that_would_overspend_is_refused_and_not_written(ledger: Ledger) -> None:
     assert ledger.remaining(BUDGET, STEP) == FITS
     for step in range(FITS):
         ledger.spend([STEP], key=f"step {step}", budget=BUDGET)
@@ -54,8 +104,7 @@ def test_the_step_that_would_overspend_is_refused_and_not_written() -> None:
     assert ledger.epsilon(1e-5) <= 1.0
 
 
-def test_a_whole_round_is_refused_if_only_part_of_it_fits() -> None:
-    ledger = Ledger()
+def test_a_whole_round_is_refused_if_only_part_of_it_fits(ledger: Ledger) -> None:
     ledger.spend([STEP * 20], key="round 0", budget=BUDGET)
     assert ledger.remaining(BUDGET, STEP * 8) == 1
     assert ledger.remaining(BUDGET, STEP * 9) == 0
@@ -63,15 +112,14 @@ def test_a_whole_round_is_refused_if_only_part_of_it_fits() -> None:
         ledger.spend([STEP * 9], key="round 1", budget=BUDGET)
 
 
-def test_a_plan_that_was_calibrated_to_the_budget_can_be_carried_out_to_its_last_step() -> None:
+def test_a_plan_that_was_calibrated_to_the_budget_can_be_carried_out_to_its_last_step(ledger: Ledger) -> None:
     noise = calibrate(2.0, 1e-6, sample_rate=Fraction(1, 10), steps=30)
-    ledger, a_round = Ledger(), gaussian(noise, Fraction(1, 10), 10)
+    a_round = gaussian(noise, Fraction(1, 10), 10)
     for r in range(3):
         ledger.spend([a_round], key=f"round {r}", budget=Budget(2.0, 1e-6))
 
 
-def test_all_studies_on_a_data_set_compose() -> None:
-    ledger = Ledger()
+def test_all_studies_on_a_data_set_compose(ledger: Ledger) -> None:
     ledger.spend([STEP * 20], key="study a", budget=None)
     ledger.spend([gaussian(30.0) * 5], key="study b", budget=BUDGET)
     assert ledger.epsilon(1e-5) == epsilon([STEP * 20, gaussian(30.0) * 5], 1e-5)
@@ -86,15 +134,13 @@ def test_the_sites_own_cap_wins_over_the_study() -> None:
     assert strictest(None, None) is None
 
 
-def test_spending_again_under_the_same_key_is_charged_again() -> None:
-    ledger = Ledger()
+def test_spending_again_under_the_same_key_is_charged_again(ledger: Ledger) -> None:
     for _ in range(2):
         ledger.spend([STEP], key="round 0", budget=BUDGET)
     assert ledger.charges() == (STEP * 2,)
 
 
-def test_only_an_identical_replay_is_free() -> None:
-    ledger = Ledger()
+def test_only_an_identical_replay_is_free(ledger: Ledger) -> None:
     first = ledger.spend([STEP], key="round 0", budget=BUDGET)
     assert ledger.spend([STEP], key="round 0", budget=BUDGET, replay=True) == first
     assert ledger.counter == 1
@@ -103,16 +149,14 @@ def test_only_an_identical_replay_is_free() -> None:
     assert ledger.spend([STEP], key="round 1", budget=BUDGET, replay=True).counter == 2
 
 
-def test_a_step_without_noise_keeps_to_no_budget() -> None:
-    ledger = Ledger()
+def test_a_step_without_noise_keeps_to_no_budget(ledger: Ledger) -> None:
     with pytest.raises(PrivacyError, match="no noise"):
         ledger.spend([gaussian(0)], key="round 0", budget=BUDGET)
     ledger.spend([gaussian(0)], key="round 0", budget=None)
     assert ledger.epsilon(1e-5) == float("inf")
 
 
-def test_the_weakest_unit_and_claim_name_the_guarantee() -> None:
-    ledger = Ledger()
+def test_the_weakest_unit_and_claim_name_the_guarantee(ledger: Ledger) -> None:
     ledger.spend([gaussian(20, unit="patient")], key="a", budget=None)
     assert (ledger.guarantee(1e-5).unit, ledger.guarantee(1e-5).proven) == ("patient", True)
     ledger.spend([gaussian(20, proven=False)], key="b", budget=None)
@@ -152,7 +196,7 @@ def test_the_database_itself_refuses_to_change_an_entry(tmp_path: Path) -> None:
         ledger.spend([STEP], key="step", budget=None)
         for change in ("DELETE FROM entries", "UPDATE entries SET key = 'x'"):
             with pytest.raises(sqlite3.IntegrityError, match="never"):
-                ledger._database.execute(change)
+                ledger._book.database.execute(change)
 
 
 def test_a_ledger_of_another_data_set_is_refused(tmp_path: Path) -> None:
@@ -180,7 +224,7 @@ def test_a_rolled_back_ledger_is_refused_by_what_peers_saw(tmp_path: Path) -> No
     path, copy = tmp_path / "ledger.db", tmp_path / "backup.db"
     with Ledger(path, dataset="d") as ledger:
         ledger.spend([STEP], key="step 0", budget=None)
-        ledger._database.execute("VACUUM INTO ?", (str(copy),))
+        ledger._book.database.execute("VACUUM INTO ?", (str(copy),))
         ledger.spend([STEP], key="step 1", budget=None)
         seen, head = ledger.counter, ledger.head
         ledger.refuse_rollback(seen, head)
@@ -296,7 +340,7 @@ def test_a_killed_process_over_counts_and_never_under_counts(tmp_path: Path) -> 
 
 def test_a_spend_that_cannot_be_written_is_an_error_and_spends_nothing(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
-        ledger._database.execute("PRAGMA query_only = 1")
+        ledger._book.database.execute("PRAGMA query_only = 1")
         with pytest.raises(PrivacyError, match="nothing was spent"):
             ledger.spend([STEP], key="step", budget=None)
         assert ledger.counter == 0
