@@ -203,9 +203,8 @@ class Mailroom(Mailbox):
             parcels = [p for p in map(wire.decode, before[0]) if p.epoch == epoch]
             parcels.sort(key=lambda p: (p.round, p.phase, p.sender, p.sequence))
             return Inbox(tuple(parcels), tuple(before[1]["missing"]), round, phase)
-        earlier = set(self._taken)
         inbox = await super().take(round, phase, epoch, expected, patience, ended)
-        ids = [(sender, sequence) for sender, _, sequence in self._taken - earlier]
+        ids = [(parcel.sender, parcel.sequence) for parcel in self.lately]
         facts = {"missing": list(inbox.missing)}
         await durably(self._room, self._store.take, number, call, ids, facts)
         for sender in inbox.missing:

@@ -18,18 +18,27 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._parcels: dict[tuple[str, str, int], Parcel] = {}
-        self._taken: set[tuple[str, str, int]] = set()
-        self._here: set[Slip] = set()
+        self._here: dict[int, set[Slip]] = {}
+        """What has come of each round that may still be waited for."""
         self._gone: dict[str, int] = {}
         self._finished: dict[str, int] = {}
         self._changed = asyncio.Event()
+        self._before: dict[tuple[str, str], Numbers] = {}
+        self.lately: list[Parcel] = []
+        """What the last taking took out, whether it was handed on or thrown away."""
 
     def deliver(self, parcel: Parcel) -> bool:
         """Put a parcel in; False if it was here before."""
-        if parcel.id in self._parcels or parcel.id in self._taken:
+        name = parcel.id
+        taken = self._before.get(name[:2])
+        if name in self._parcels or (taken is not None and name[2] in taken):
             return False
-        self._parcels[parcel.id] = parcel
-        self._here.add((parcel.round, parcel.phase, parcel.sender))
+        self._parcels[name] = parcel
+        slip = (parcel.round, parcel.phase, parcel.sender)
+        if parcel.round in self._here:
+            self._here[parcel.round].add(slip)
+        else:
+            self._here[parcel.round] = {slip}
         self._changed.set()
         return True
 
@@ -51,12 +60,15 @@ class Mailbox:
         self._changed.set()
 
     def _waiting(self, expected: Iterable[Slip], ended: Mapping[str, int]) -> bool:
-        return any(
-            slip not in self._here
-            and self._finished.get(slip[2], -1) < slip[0] < self._gone.get(slip[2], slip[0] + 1)
-            and ended.get(slip[2], -1) < slip[0]
-            for slip in expected
-        )
+        here = self._here
+        for slip in expected:
+            round, _, sender = slip
+            if round in here and slip in here[round]:
+                continue
+            over = max(self._finished.get(sender, -1), ended.get(sender, -1))
+            if over < round < self._gone.get(sender, round + 1):
+                return True
+        return False
 
     async def take(
         self,
@@ -78,24 +90,72 @@ class Mailbox:
         deadline = None if patience is None else asyncio.get_running_loop().time() + patience
         while self._waiting(expected, ended):
             self._changed.clear()
-            left = None if deadline is None else deadline - asyncio.get_running_loop().time()
-            if left is not None and left <= 0:
+            if deadline is None:
+                await self._changed.wait()
+                continue
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
                 break
             try:
                 await asyncio.wait_for(self._changed.wait(), left)
             except TimeoutError:
                 break
-        missing = tuple(sorted({s for r, p, s in expected - self._here if (r, p) == (round, phase)}))
-        ripe = [
-            p for p in self._parcels.values() if (p.round, p.phase) <= (round, phase) and p.epoch <= epoch
-        ]
+        here, now = self._here.get(round, ()), (round, phase)
+        missing = tuple(sorted({slip[2] for slip in expected if slip[:2] == now and slip not in here}))
+        ripe = [p for p in self._parcels.values() if (p.round, p.phase) <= now and p.epoch <= epoch]
         for parcel in ripe:
-            del self._parcels[parcel.id]
-            self._taken.add(parcel.id)
+            name = parcel.id
+            del self._parcels[name]
+            self._before.setdefault(name[:2], Numbers()).add(name[2])
+        for old in [r for r in self._here if r < round]:  # nobody waits for an earlier round again
+            del self._here[old]
+        self.lately = ripe
         kept = [p for p in ripe if p.epoch == epoch]
-        kept.sort(key=lambda p: (p.round, p.phase, p.sender, p.sequence))
+        if len(kept) > 1:
+            kept.sort(key=_in_order)
         return Inbox(tuple(kept), missing, round, phase)
 
     def waiting(self) -> list[Parcel]:
         """What was delivered and not yet taken, for a checkpoint."""
-        return sorted(self._parcels.values(), key=lambda p: (p.round, p.phase, p.sender, p.sequence))
+        return sorted(self._parcels.values(), key=_in_order)
+
+
+class Numbers:
+    """A set of whole numbers that mostly come one after the other: kept as the runs that they form."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[list[int]] = []
+
+    def __contains__(self, number: int) -> bool:
+        return any(first <= number <= last for first, last in reversed(self._runs))
+
+    def __len__(self) -> int:
+        return sum(last - first + 1 for first, last in self._runs)
+
+    def add(self, number: int) -> None:
+        if self._runs and self._runs[-1][1] + 1 == number:
+            self._runs[-1][1] = number
+        elif number not in self:
+            self._runs = _joined(sorted([*self._runs, [number, number]]))
+
+    @property
+    def runs(self) -> int:
+        """How many unbroken runs there are: what the set takes in memory."""
+        return len(self._runs)
+
+
+def _joined(runs: list[list[int]]) -> list[list[int]]:
+    """Runs that follow each other without a gap become one."""
+    out: list[list[int]] = []
+    for first, last in runs:
+        if out and first == out[-1][1] + 1:
+            out[-1][1] = last
+        else:
+            out.append([first, last])
+    return out
+
+
+def _in_order(parcel: Parcel) -> tuple[int, int, str, int]:
+    return (parcel.round, parcel.phase, parcel.sender, parcel.sequence)

@@ -7,9 +7,11 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from confrere.core.parcel import Inbox, Parcel
-from confrere.runtime.mailbox import Mailbox
+from confrere.runtime.mailbox import Mailbox, Numbers
 
 T = TypeVar("T")
 
@@ -122,3 +124,29 @@ def test_a_change_of_membership_cancels_what_was_on_its_way() -> None:
         return await box.take(1, 0, 1, [], 1.0)
 
     assert senders(soon(work())) == ["b"]
+
+
+def test_what_was_taken_long_ago_is_still_known_and_takes_no_room() -> None:
+    async def work() -> Mailbox:
+        box = Mailbox()
+        for number in range(1, 501):
+            assert box.deliver(parcel("a", number, sequence=number))
+            await box.take(number, 0, 0, [(number, 0, "a")], 1.0)
+        return box
+
+    box = soon(work())
+    assert not box.deliver(parcel("a", 3, sequence=3))
+    assert not box.deliver(parcel("a", 500, sequence=500))
+    assert box.deliver(parcel("a", 501, sequence=501))
+    assert (len(box._before["a", "me"]), box._before["a", "me"].runs) == (500, 1)
+    assert set(box._here) == {500, 501}
+
+
+@given(st.lists(st.integers(1, 30), max_size=40))
+def test_numbers_are_a_set_whatever_the_order(numbers: list[int]) -> None:
+    found = Numbers()
+    for number in numbers:
+        found.add(number)
+    assert [n for n in range(35) if n in found] == sorted(set(numbers))
+    assert len(found) == len(set(numbers))
+    assert found.runs == sum(n - 1 not in set(numbers) for n in set(numbers))
