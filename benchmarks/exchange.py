@@ -38,8 +38,9 @@ from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.node.couriers import Reception
 from confrere.node.heap import share_heap
-from confrere.node.store import Debit, Store
+from confrere.node.store import Store
 from confrere.transport import wire
+from confrere.transport.body import Body
 from confrere.transport.frames import CHUNK
 from confrere.transport.greeting import Greeting
 from confrere.transport.identity import Identity, new_identity
@@ -158,10 +159,18 @@ class Node:
     def greet(self, peer: str) -> Greeting:
         return Greeting("bench", "study", "roster", 0, self.name, peer)
 
-    async def deliver(self, sender: str, blob: bytes) -> Receipt:
-        answer = await self.reception.deliver(sender, blob) if blob.startswith(wire.MAGIC) else ACCEPTED
+    async def deliver(self, sender: str, body: Body) -> Receipt:
+        with body.open() as file:
+            stored = file.read(len(wire.MAGIC)) == wire.MAGIC
+        answer = await self.reception.deliver(sender, body) if stored else self.took(body)
         self.arrived.set()
         return answer
+
+    @staticmethod
+    def took(body: Body) -> Receipt:
+        """As raw gRPC does: all of it in memory."""
+        assert len(body.read()) == body.size
+        return ACCEPTED
 
     async def run(self) -> None:
         self.open_store()
@@ -242,8 +251,7 @@ class Node:
         await asyncio.to_thread(self.store.delivered, self.next, number)
 
     def debit(self, parcel: Parcel) -> None:
-        signed = wire.sign(parcel, self.identity.key)
-        self.store.debit([Debit(signed, wire.encode(signed))])
+        self.store.debit([wire.seal(parcel, self.identity.key)])
 
     # -- raw gRPC: the same credentials and chunks, and nothing else
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confrere.core.events import Event
+from confrere.transport.body import Body
 from confrere.transport.greeting import Greeting, LedgerMark
 from confrere.transport.grpc import Connections
 from confrere.transport.identity import Identity, new_identity
@@ -55,7 +56,8 @@ class Site:
         } | self.greeting
         return Greeting(sender=self.name, receiver=peer, seen=self.marks.get(peer), **facts)
 
-    async def deliver(self, sender: str, blob: bytes) -> Receipt:
+    async def deliver(self, sender: str, body: Body) -> Receipt:
+        blob = body.read()
         if self.pause:
             await asyncio.sleep(self.pause)
         if self.answer is not None:

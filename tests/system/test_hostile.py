@@ -130,7 +130,7 @@ def served(messages: list[bytes], largest: int = 1000) -> tuple[str, list[bytes]
             said.append(message)
 
         async def deliver(sender: str, spool: Spool) -> Receipt:
-            delivered.append(spool.read())
+            delivered.append(spool.body().read())
             spool.close()
             return ACCEPTED
 
@@ -144,7 +144,7 @@ def served(messages: list[bytes], largest: int = 1000) -> tuple[str, list[bytes]
 
 
 def data(number: int, chunk: bytes) -> bytes:
-    return frames.data(number, memoryview(chunk))
+    return frames.data(number, chunk)
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,12 @@ from confrere.core.parcel import Parcel
 from confrere.node.books import look
 from confrere.node.control import ask
 from confrere.node.daemon import Node
+from confrere.node.database import DiskFull
 from confrere.node.metrics import exposition
 from confrere.node.service import serve
 from confrere.node.setting import Setting, check_partners, within
 from confrere.node.status import missing, status_of
-from confrere.node.store import DiskFull, Store
+from confrere.node.store import Store
 from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import simulate
 from confrere.study import Caps, Models, Privacy, SiteConfig, Study

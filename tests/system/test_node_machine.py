@@ -30,7 +30,7 @@ from confrere.node import store as store_module
 from confrere.node.couriers import Reception
 from confrere.node.diary import Desk, Diary, Mailroom, RememberedSite
 from confrere.node.setting import Setting
-from confrere.node.store import Store
+from confrere.node.store import TABLES, Store
 from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import secure
@@ -39,6 +39,7 @@ from confrere.runtime.assemble import participant_of
 from confrere.runtime.office import Office
 from confrere.strategies.proxyfl import ProxyFL
 from confrere.study import Privacy
+from confrere.transport import body as body_module
 from confrere.transport import wire
 from tests.unit.node.sites import settings as node_settings
 from tests.unit.quick import quick
@@ -46,10 +47,11 @@ from tests.unit.quick import quick
 ROUNDS = 1000
 NAMES = ["site0", "site1", "site2"]
 WHILE_WORKING = [
-    "charged", "trained", "training-in-transaction", "training-kept", "debit-in-transaction", "debited",
-    "take-in-transaction", "taken", "round-in-transaction", "round-kept",
+    "charged", "trained", "training-written", "training-in-transaction", "training-kept", "debit-written",
+    "debit-in-transaction", "debited", "take-in-transaction", "taken", "round-written", "round-in-transaction",
+    "round-kept",
 ]  # fmt: skip
-WHILE_CARRYING = ["credit-in-transaction", "credited", "acknowledged", "delivery-noted"]
+WHILE_CARRYING = ["credit-written", "credit-in-transaction", "credited", "acknowledged", "delivery-noted"]
 
 Leaving = tuple[str, str, bytes]
 
@@ -77,8 +79,11 @@ class Bench:
     def __init__(self, setting: Setting, folder: Path, keys: Any) -> None:
         self.me, study = setting.me, setting.study
         self.strategy = study.rule()
-        self.store = Store(folder / f"{self.me}.sqlite", run=setting.run, site=self.me)
-        self.ledger = Ledger(folder / f"{self.me}-ledger.sqlite", dataset=self.me)
+        home = folder / self.me
+        home.mkdir(exist_ok=True)
+        self.store = Store(home / "node.sqlite", run=setting.run, site=self.me)
+        self.store.sweep()
+        self.ledger = Ledger(home / "ledger.sqlite", dataset=self.me)
         self.journal = Journal(None)
         self.site = participant_of(
             study, self.strategy, setting.data, setting.task, run=setting.run, journal=self.journal,
@@ -200,7 +205,8 @@ class Collaboration(RuleBasedStateMachine):
             waiting = self.sites[sender].store.undelivered(receiver)
             if not waiting:
                 return
-            sequence, body = waiting[which % len(waiting)]
+            sequence, kept = waiting[which % len(waiting)]
+            body = kept.read()
             self.left.append((sender, receiver, body))
             receipt = await self.sites[receiver].reception.deliver(sender, body)
             assert receipt.credited
@@ -249,19 +255,19 @@ class Collaboration(RuleBasedStateMachine):
                 there = self.sites[receiver].store._rows(
                     "SELECT body FROM inbox WHERE sender = ? AND sequence = ?", (name, sequence)
                 )
-                blob = kept if kept is not None else there[0][0] if there else None
                 if number >= done:  # debited, in a round that is not over
-                    parcel = wire.decode(blob)
+                    at = (site, kept) if kept is not None else (self.sites[receiver], there[0][0])
+                    parcel = wire.decode(at[0].store.body(at[1]))
                     mass, x = mass - parcel.scalar("mass"), x - flat(parcel)
                 if not there:
                     assert kept is not None, f"parcel {sequence} of {name} is nowhere"
-                    parcel = wire.decode(kept)
+                    parcel = wire.decode(site.store.body(kept))
                     mass, x = mass + parcel.scalar("mass"), x + flat(parcel)
             for _, _, taken, blob in site.store._rows(
                 "SELECT sender, sequence, coalesce(taken_round, ?), body FROM inbox", (done,)
             ):
                 if taken >= done:
-                    parcel = wire.decode(blob)
+                    parcel = wire.decode(site.store.body(blob))
                     mass, x = mass + parcel.scalar("mass"), x + flat(parcel)
         return mass, x
 
@@ -351,9 +357,30 @@ def test_nothing_is_lost_doubled_or_let_out_whatever_happens() -> None:
     collaborate(Collaboration, bounds(4, 25))
 
 
+def test_the_same_holds_for_parcels_that_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "IN_MEMORY", 0)  # so that everything lies in files
+    collaborate(Tidy, bounds(4, 25))
+
+
+class Tidy(Collaboration):
+    @invariant()
+    def every_file_is_named_once_nobody_has_died(self) -> None:
+        for site in self.sites.values():
+            names = [r[0] for t in TABLES for r in site.store._rows(f"SELECT body FROM {t}")]
+            named = {n for n in names if isinstance(n, str)}
+            found = {p.name for p in site.store.shelf.folder.iterdir()}
+            assert named <= found
+            site.store.sweep()
+            assert named == {p.name for p in site.store.shelf.folder.iterdir()}
+
+
 @pytest.mark.slow
-def test_nothing_is_lost_doubled_or_let_out_whatever_happens_for_long() -> None:
-    collaborate(Collaboration, bounds(60, 60))
+@pytest.mark.parametrize("small", [64 * 1024, 0])
+def test_nothing_is_lost_doubled_or_let_out_whatever_happens_for_long(
+    small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_module, "IN_MEMORY", small)
+    collaborate(Tidy, bounds(60, 60))
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def _left(books: Books, store: Store, private: list[Tensor]) -> None:
     released: dict[tuple[str, int, int], bytes] = {}
     for sender, number, body in rows:
         books.parcels += 1
-        parcel = wire.decode(body)
+        parcel = wire.decode(store.body(body))
         if parcel.model is None:
             continue
         if parcel.model.custody > Custody.PROTECTED:

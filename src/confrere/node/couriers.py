@@ -10,7 +10,7 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from confrere.core.custody import Custody
-from confrere.core.errors import BadParcel, PeerMissing
+from confrere.core.errors import BadParcel, CheckpointError, PeerMissing
 from confrere.core.events import Event
 from confrere.core.params import Shapes
 from confrere.core.parcel import Parcel
@@ -18,6 +18,7 @@ from confrere.node.diary import Mailroom
 from confrere.node.store import LEAVING, Store
 from confrere.runtime.office import ANSWER, EXCHANGE, NEWS
 from confrere.transport import wire
+from confrere.transport.body import Body
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
 
 LEAVING_SEQUENCE = 2**50
@@ -28,7 +29,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 class Sends(Protocol):
     """The part of `transport.grpc.Connections` that couriers use."""
 
-    async def send(self, to: str, parcel_id: str, blob: bytes) -> Receipt: ...
+    async def send(self, to: str, parcel_id: str, body: Body) -> Receipt: ...
 
     async def wait_connected(self, peer: str, timeout: float) -> None: ...
 
@@ -47,7 +48,6 @@ class Courier:
         pause = FIRST_PAUSE
         while True:
             self._work.clear()
-            # one at a time: what a peer that was away for weeks is owed does not fit into memory
             batch = await asyncio.to_thread(self._store.undelivered, self.peer, 1)
             if not batch:
                 await self._work.wait()
@@ -60,7 +60,7 @@ class Courier:
                 pause = min(2 * pause, LONGEST_PAUSE)
                 break
 
-    async def _hand_over(self, connections: Sends, sequence: int, body: bytes) -> bool:
+    async def _hand_over(self, connections: Sends, sequence: int, body: Body) -> bool:
         """Whether the peer has said its last word about this parcel."""
         try:
             receipt = await connections.send(self.peer, f"{self.me}/{self.peer}/{sequence}", body)
@@ -68,6 +68,13 @@ class Courier:
             with suppress(PeerMissing):
                 await connections.wait_connected(self.peer, 60.0)
             return False
+        except FileNotFoundError:
+            if await asyncio.to_thread(self._store.owes, self.peer, sequence):
+                raise CheckpointError(
+                    f'{body.file}: a parcel that is owed to "{self.peer}" is not there any more; restore the'
+                    " folder from a backup (but never the ledger)"
+                ) from None
+            return True  # a new membership cancelled it meanwhile
         if receipt.outcome == Outcome.DEFERRED:
             return False
         if receipt.outcome == Outcome.REFUSED:
@@ -101,25 +108,26 @@ class Reception:
         """Where parcels go from here, once a node has restored its state."""
         self._begun: set[asyncio.Task[Receipt]] = set()
 
-    async def deliver(self, sender: str, blob: bytes) -> Receipt:
+    async def deliver(self, sender: str, body: Body | bytes) -> Receipt:
         """What `Connections` calls with each whole parcel of an authenticated peer.
 
         What has begun is finished, even if whoever waits for the answer is gone: a parcel that is credited and
         not in the mailroom would lie in the store, unseen, until the next start.
         """
-        work = asyncio.create_task(self._take_in(sender, blob))
+        work = asyncio.create_task(self._take_in(sender, Body.of(body)))
         self._begun.add(work)
         work.add_done_callback(self._begun.discard)
         return await asyncio.shield(work)
 
-    async def _take_in(self, sender: str, blob: bytes) -> Receipt:
+    async def _take_in(self, sender: str, body: Body) -> Receipt:
         try:
-            parcel = await asyncio.to_thread(self._inspect, sender, blob)
+            parcel = await asyncio.to_thread(self._inspect, sender, body)
             if parcel.phase <= ANSWER and parcel.epoch < self._epoch():
                 return Receipt(Outcome.REFUSED, "it was cancelled when the membership changed")
             if parcel.phase == LEAVING:
-                await asyncio.to_thread(self._store.leaves, sender, int(parcel.scalar("leaves")), blob)
-            new = await asyncio.to_thread(self._store.credit, parcel, blob)
+                first = int(parcel.scalar("leaves"))
+                await asyncio.to_thread(self._store.leaves, sender, first, body.read())
+            new = await asyncio.to_thread(self._store.credit, parcel, body)
         except BadParcel as error:
             text = f'a parcel of "{sender}" was refused and changed nothing: {error}'
             self._tell(Event("notice", self.me, data={"text": text, "sender": sender}))
@@ -128,15 +136,14 @@ class Reception:
             self.mailroom.deliver(parcel)
         return ACCEPTED if new else DUPLICATE
 
-    def _inspect(self, sender: str, blob: bytes) -> Parcel:
-        parcel = wire.decode(blob, limits=self.limits)
+    def _inspect(self, sender: str, body: Body) -> Parcel:
+        if sender not in self.keys:
+            raise BadParcel("its sender is not in the roster")
+        parcel = wire.decode(body, limits=self.limits, key=self.keys[sender])
         if parcel.sender != sender or parcel.receiver != self.me:
             raise BadParcel(f'it is from "{parcel.sender[:80]}" to "{parcel.receiver[:80]}"')
         if parcel.run != self.run:
             raise BadParcel("it belongs to another run")
-        if sender not in self.keys:
-            raise BadParcel("its sender is not in the roster")
-        wire.verify(parcel, self.keys[sender])
         if parcel.phase not in (EXCHANGE, ANSWER, NEWS, LEAVING) or parcel.round >= self.rounds:
             raise BadParcel(
                 f"it is for round {parcel.round + 1}, phase {parcel.phase}, which this run has not"

@@ -24,12 +24,13 @@ from confrere.core.protocols import Finishes, Strategy
 from confrere.node import result, roster
 from confrere.node.beginning import Beginning
 from confrere.node.couriers import Courier
+from confrere.node.database import DiskFull
 from confrere.node.diary import CapReached, Desk, Diary, Mailroom, RememberedSite, aside, durably
 from confrere.node.introductions import Introductions
 from confrere.node.journal import Log, NodeJournal
 from confrere.node.membership import churn_of, exchanges, farewells, front
 from confrere.node.setting import Setting
-from confrere.node.store import DiskFull, Store
+from confrere.node.store import Store
 from confrere.node.telling import tell_start
 from confrere.node.workplace import Links, ledger_of, only_one, reception_of, refuse_other_records, site_of
 from confrere.privacy.gate import Gate
@@ -76,6 +77,7 @@ class Node:
         self.log = Log(setting.home / "log.jsonl")
         self.journal = NodeJournal(setting.home / "journal.jsonl", listeners=(self.log, *listeners))
         self.store = Store(setting.home / "node.sqlite", run=setting.run, site=self.me)
+        self.store.sweep()
         self.ledger = ledger_of(setting)
         self.site = site_of(setting, self.strategy, self.journal, self.ledger)
         self.accepts = consents(self.study, self.site)
@@ -96,7 +98,7 @@ class Node:
         self.links = connect(
             setting.identity, setting.peers, greet=self.introductions.greet, deliver=self.reception.deliver,
             notice=self.journal.add, met=self.introductions.met, listen=setting.listen,
-            largest=self.reception.limits.total, patience=self.study.patience, folder=setting.home,
+            largest=self.reception.limits.total, patience=self.study.patience, folder=self.store.shelf.folder,
         )  # fmt: skip
         self._beginning = Beginning(setting, lambda: self.links.connected)
 

@@ -15,15 +15,16 @@ from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from confrere.core.custody import Custody
+from confrere.core.custody import Custody, Scalar
 from confrere.core.errors import PrivacyError
 from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.parcel import Inbox, Parcel
-from confrere.core.protocols import Fitted, Loss, Metrics, Objective
+from confrere.core.protocols import Effort, Fitted, Loss, Metrics, Objective
 from confrere.learning.engine import Job, Trained, work
+from confrere.node.database import DiskFull
 from confrere.node.failpoints import reach
-from confrere.node.store import Debit, DiskFull, Store
+from confrere.node.store import Store
 from confrere.runtime import checkpoint
 from confrere.runtime.mailbox import NOBODY, Mailbox, Slip
 from confrere.runtime.participant import Participant
@@ -91,9 +92,19 @@ class RememberedSite:
         self._site, self._store, self._diary, self._room = participant, store, diary, room
         self._inner = participant.round(diary.round)
         self.name, self.size = participant.name, participant.size
+        self.rehearsal = self._inner.rehearsal
 
     def build(self, role: str) -> Model:
         return self._inner.build(role)
+
+    def tell(self, text: str) -> None:
+        self._inner.tell(text)
+
+    def effort(self, role: str, model: Model) -> Effort:
+        return self._inner.effort(role, model)
+
+    def weigh(self, weights: Mapping[str, Scalar], note: str = "") -> None:
+        self._inner.weigh(weights, note)
 
     async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
         return await aside(self._inner.evaluate(models))
@@ -133,7 +144,7 @@ class Desk:
         self, store: Store, key: Ed25519PrivateKey, allow: Callable[[int], None], room: Room
     ) -> None:
         self._store, self._key, self._allow, self._room = store, key, allow, room
-        self._staged: list[Debit] = []
+        self._staged: list[wire.Sealed] = []
         self.posted: Callable[[], None] = lambda: None
         """Told when there is something to deliver."""
 
@@ -141,19 +152,15 @@ class Desk:
         known = await asyncio.to_thread(self._store.sent_size, to, parcel.sequence)
         if known is not None:  # before a crash; the bytes of then are those that count
             return known
-        debit = await asyncio.to_thread(self._signed, parcel)
-        self._staged.append(debit)
-        return len(debit.body)
-
-    def _signed(self, parcel: Parcel) -> Debit:
-        signed = wire.sign(parcel, self._key)
-        return Debit(signed, wire.encode(signed))
+        sealed = await asyncio.to_thread(wire.seal, parcel, self._key)
+        self._staged.append(sealed)
+        return sealed.size
 
     async def post(self) -> None:
         """Make what was handed in durable; from here on it is owed to its receivers."""
         staged, self._staged = self._staged, []
         if staged:
-            self._allow(sum(len(d.body) for d in staged))
+            self._allow(sum(sealed.size for sealed in staged))
             await durably(self._room, self._store.debit, staged)
         self.posted()
 

@@ -13,16 +13,20 @@ from collections.abc import Callable
 POINTS = (
     "charged",  # the ledger holds the cost, nothing is computed
     "trained",  # computed, and only in memory
+    "training-written",  # its file is there, if it is large, and nothing names it
     "training-in-transaction",
     "training-kept",  # the released model is on the disk, nothing of it was sent
+    "debit-written",
     "debit-in-transaction",
     "debited",  # parcels are in the outbox, none has left
+    "credit-written",
     "credit-in-transaction",
     "credited",  # a parcel is in the inbox, its sender does not know
     "acknowledged",  # a peer has a parcel, and this is not noted yet
     "delivery-noted",
     "take-in-transaction",
     "taken",  # parcels are assigned to a round that is not over
+    "round-written",
     "round-in-transaction",
     "round-kept",
     "result-written",  # the model is there under its temporary name

@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from confrere.core.errors import PeerRefused, PrivacyError
+from confrere.node.database import DiskFull
 from confrere.node.setting import Setting
-from confrere.node.store import DiskFull, Store
+from confrere.node.store import Store
 from confrere.privacy.ledger import Ledger
 from confrere.transport.greeting import Greeting, LedgerMark
 from confrere.version import __version__

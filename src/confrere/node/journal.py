@@ -17,7 +17,7 @@ from typing import Any
 
 from confrere.core.custody import Custody
 from confrere.core.events import Event, Journal, _digest
-from confrere.node.store import DiskFull
+from confrere.node.database import DiskFull
 
 
 class NodeJournal(Journal):

@@ -13,7 +13,7 @@ from confrere.core.custody import public
 from confrere.core.parcel import Parcel
 from confrere.node.couriers import LEAVING_SEQUENCE
 from confrere.node.setting import Setting
-from confrere.node.store import LEAVING, Debit
+from confrere.node.store import LEAVING
 from confrere.runtime.churn import Churn
 from confrere.transport import wire
 
@@ -28,7 +28,7 @@ def churn_of(setting: Setting, leaving: Mapping[str, int]) -> Churn:
     return replace(own, leave=leave)
 
 
-def farewells(setting: Setting, first: int, left: Collection[str]) -> list[Debit]:
+def farewells(setting: Setting, first: int, left: Collection[str]) -> list[wire.Sealed]:
     """To each peer that has not left itself: this site takes no part from round `first` on.
 
     Made again, they are the same bytes.
@@ -40,8 +40,7 @@ def farewells(setting: Setting, first: int, left: Collection[str]) -> list[Debit
             setting.run, 0, number, LEAVING, setting.me, peer, LEAVING_SEQUENCE, None,
             {"leaves": public(first)},
         )  # fmt: skip
-        signed = wire.sign(said, setting.identity.key)
-        out.append(Debit(signed, wire.encode(signed)))
+        out.append(wire.seal(said, setting.identity.key))
     return out
 
 

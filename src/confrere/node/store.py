@@ -1,5 +1,7 @@
 """What a node may never forget, in one SQLite file: outbox, inbox, the log of the round, and the last states.
 
+What is large (a model) lies in a file of its own beside it (`shelf.py`), and its row holds the name of that file.
+
 A round can be done again from the state before it: whatever cannot be repeated (a training, which is paid for
 and draws fresh noise; parcels that were taken) is in the log under (round, call) and is read back instead.
 
@@ -18,30 +20,27 @@ the log of the rounds after the older one: if the newest is damaged, the round b
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import shutil
-import sqlite3
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any
 
 from confrere.core.errors import BadParcel, CheckpointError
 from confrere.core.parcel import Parcel
+from confrere.node.database import Database, DiskFull
 from confrere.node.failpoints import reach
+from confrere.node.shelf import Shelf
+from confrere.transport import body as bodies
+from confrere.transport.body import Body
+from confrere.transport.wire import Sealed
 
 FORMAT = "confrere-node-1"
 WAITING, DELIVERED, CANCELLED = 0, 1, 2
 LEAVING = 255
 """The phase of a parcel that says that its sender leaves for good; no exchange comes near it."""
-
-PAGE = 32768
-"""Bytes of a page: parcels are large, and with the usual 4 KiB a write takes twice as long."""
-PIECE = 2**20
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -66,21 +65,8 @@ CREATE TABLE IF NOT EXISTS states (done INTEGER PRIMARY KEY, digest TEXT NOT NUL
 CREATE TABLE IF NOT EXISTS leaving (site TEXT PRIMARY KEY, round INTEGER NOT NULL, body BLOB NOT NULL);
 """
 
-
-class DiskFull(CheckpointError):
-    """There is no room to write; nothing was changed."""
-
-
-@dataclass(frozen=True)
-class Debit:
-    """A parcel that is about to leave: its exact bytes, and what it takes along."""
-
-    parcel: Parcel
-    body: bytes
-
-    @property
-    def mass(self) -> float:
-        return mass_of(self.parcel)
+TABLES = ("outbox", "inbox", "log", "states")
+"""Those with bodies: bytes, or as text the name of a file on the shelf."""
 
 
 class Store:
@@ -88,19 +74,11 @@ class Store:
 
     def __init__(self, path: Path, *, run: str, site: str) -> None:
         self.path = path
-        self._lock = threading.RLock()
-        try:
-            path.touch(mode=0o600)
-            self._database = sqlite3.connect(
-                str(path), isolation_level=None, check_same_thread=False, timeout=60
-            )
-            self._database.execute(f"PRAGMA page_size={PAGE}")
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=FULL")
-            self._database.executescript(SCHEMA)
-            known = self.facts()
-        except (sqlite3.Error, OSError) as error:
-            raise self._trouble(error) from None
+        self._database = Database(path, SCHEMA)
+        self._rows, self._writing = self._database.rows, self._database.writing
+        with self._database.speaking_plainly():
+            self.shelf = Shelf(path.parent / "parcels")
+        known = self.facts()
         for key, value in {"format": FORMAT, "run": run, "site": site}.items():
             if known.get(key, value) != value:
                 raise CheckpointError(
@@ -108,6 +86,13 @@ class Store:
                 )
         if "format" not in known:
             self.note(format=FORMAT, run=run, site=site)
+
+    def sweep(self) -> None:
+        """Remove files that a crash has left behind. Only for the node whose folder it is, before it begins."""
+        query = " UNION ALL ".join(f"SELECT body FROM {t} WHERE typeof(body) = 'text'" for t in TABLES)
+        named = {row[0] for row in self._rows(query)}
+        with self._database.speaking_plainly():
+            self.shelf.sweep(named)
 
     # -- facts ------------------------------------------------------------------------------------
 
@@ -123,36 +108,44 @@ class Store:
 
     # -- what leaves ------------------------------------------------------------------------------
 
-    def debit(self, parcels: Sequence[Debit]) -> None:
+    def debit(self, parcels: Sequence[Sealed]) -> None:
         """Put the parcels of one exchange into the outbox, all or none; those that are there stay as they are."""
-        with self._writing() as database:
-            for debit in parcels:
-                p = debit.parcel
-                done = database.execute(
-                    "INSERT OR IGNORE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, zeroblob(?))",
-                    (p.receiver, p.sequence, p.epoch, p.round, p.phase, debit.mass, len(debit.body), WAITING,
-                     len(debit.body)),
-                )  # fmt: skip
-                _fill(database, "outbox", done, debit.body)
-            reach("debit-in-transaction")
+        unused = []
+        with self._shelved(*parcels) as bodies:
+            reach("debit-written")
+            with self._writing() as database:
+                for sealed, body in zip(parcels, bodies, strict=True):
+                    p = sealed.parcel
+                    done = database.execute(
+                        "INSERT OR IGNORE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (p.receiver, p.sequence, p.epoch, p.round, p.phase, mass_of(p), sealed.size, WAITING,
+                         body),
+                    )  # fmt: skip
+                    unused += [] if done.rowcount else [body]
+                reach("debit-in-transaction")
         reach("debited")
+        self._drop(unused)
 
     def sent_size(self, receiver: str, sequence: int) -> int | None:
         """How large a parcel is that is in the outbox already."""
         rows = self._rows("SELECT size FROM outbox WHERE receiver = ? AND sequence = ?", (receiver, sequence))
         return int(rows[0][0]) if rows else None
 
-    def undelivered(self, receiver: str, most: int = 16) -> list[tuple[int, bytes]]:
+    def undelivered(self, receiver: str, most: int = 16) -> list[tuple[int, Body]]:
         """The oldest parcels that this receiver has not acknowledged."""
-        with self._lock:
-            rows = self._rows(
-                "SELECT sequence, rowid FROM outbox WHERE receiver = ? AND status = 0 ORDER BY sequence LIMIT ?",
-                (receiver, most),
-            )
-            try:
-                return [(sequence, _body(self._database, "outbox", row)) for sequence, row in rows]
-            except sqlite3.Error as error:
-                raise self._trouble(error) from None
+        rows = self._rows(
+            "SELECT sequence, size, body FROM outbox WHERE receiver = ? AND status = 0 ORDER BY sequence LIMIT ?",
+            (receiver, most),
+        )
+        return [
+            (number, Body.of(kept) if isinstance(kept, bytes) else Body(size, file=self.shelf.folder / kept))
+            for number, size, kept in rows
+        ]
+
+    def owes(self, receiver: str, sequence: int) -> bool:
+        """Whether this parcel still waits to be acknowledged."""
+        query = "SELECT 1 FROM outbox WHERE receiver = ? AND sequence = ? AND status = 0"
+        return bool(self._rows(query, (receiver, sequence)))
 
     def owed(self) -> dict[str, int]:
         """How many parcels wait for each receiver."""
@@ -162,19 +155,22 @@ class Store:
         """The receiver has it for good, or refuses it for good; its bytes are not needed any more."""
         reach("acknowledged")
         with self._writing() as database:
+            which = "outbox WHERE receiver = ? AND sequence = ? AND status = 0", (receiver, sequence)
+            gone = _named(database, *which)
             database.execute(
                 "UPDATE outbox SET status = ?, body = NULL WHERE receiver = ? AND sequence = ? AND status = 0",
                 (DELIVERED if credited else CANCELLED, receiver, sequence),
             )
         reach("delivery-noted")
+        self._drop(gone)
 
     def cancel(self, epoch: int) -> None:
         """A new epoch of membership: exchanges that were not delivered in an earlier one never will be."""
+        which = "status = 0 AND epoch < ? AND phase < 2"
         with self._writing() as database:
-            database.execute(
-                "UPDATE outbox SET status = 2, body = NULL WHERE status = 0 AND epoch < ? AND phase < 2",
-                (epoch,),
-            )
+            gone = _named(database, f"outbox WHERE {which}", (epoch,))
+            database.execute(f"UPDATE outbox SET status = 2, body = NULL WHERE {which}", (epoch,))
+        self._drop(gone)
 
     def bytes_out(self) -> int:
         """How many bytes of parcels were ever put into the outbox."""
@@ -184,33 +180,36 @@ class Store:
 
     # -- what arrives -----------------------------------------------------------------------------
 
-    def credit(self, parcel: Parcel, body: bytes) -> bool:
+    def credit(self, parcel: Parcel, body: Body) -> bool:
         """Take a parcel in for good; False if it was here before. Acknowledge after this, never before.
 
         A sender has one parcel for each phase of a round: another one is refused, or a peer could fill the disk.
         """
-        with self._writing() as database:
-            done = database.execute(
-                "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?, ?, ?, ?, NULL, NULL, zeroblob(?))",
-                (parcel.sender, parcel.sequence, parcel.epoch, parcel.round, parcel.phase, mass_of(parcel),
-                 len(body)),
-            )  # fmt: skip
-            _fill(database, "inbox", done, body)
-            reach("credit-in-transaction")
-            known = database.execute(
-                "SELECT 1 FROM inbox WHERE sender = ? AND sequence = ?", (parcel.sender, parcel.sequence)
-            ).fetchone()
-            if known is None:
-                raise BadParcel(f"a second parcel for phase {parcel.phase} of round {parcel.round + 1}")
+        with self._shelved(body) as (kept,):
+            reach("credit-written")
+            with self._writing() as database:
+                done = database.execute(
+                    "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?, ?, ?, ?, NULL, NULL, ?)",
+                    (parcel.sender, parcel.sequence, parcel.epoch, parcel.round, parcel.phase, mass_of(parcel),
+                     kept),
+                )  # fmt: skip
+                reach("credit-in-transaction")
+                known = database.execute(
+                    "SELECT 1 FROM inbox WHERE sender = ? AND sequence = ?", (parcel.sender, parcel.sequence)
+                ).fetchone()
+                if known is None:
+                    raise BadParcel(f"a second parcel for phase {parcel.phase} of round {parcel.round + 1}")
         reach("credited")
+        if not done.rowcount:
+            self._drop([kept])
         return done.rowcount == 1
 
-    def waiting(self) -> list[bytes]:
+    def waiting(self) -> Iterator[Body]:
         """Parcels that no exchange was given yet."""
-        rows = self._rows(
+        for (body,) in self._rows(
             "SELECT body FROM inbox WHERE taken_round IS NULL AND body IS NOT NULL ORDER BY sender, sequence"
-        )
-        return [r[0] for r in rows]
+        ):
+            yield self.body(body)
 
     def heard(self) -> dict[str, int]:
         """The latest round that each peer has sent something in."""
@@ -230,7 +229,7 @@ class Store:
             reach("take-in-transaction")
         reach("taken")
 
-    def taken(self, round: int, call: int) -> tuple[list[bytes], dict[str, Any]] | None:
+    def taken(self, round: int, call: int) -> tuple[list[Body], dict[str, Any]] | None:
         """What that call was given before, if it was."""
         facts = self.kept(round, call, "take")
         if facts is None:
@@ -240,30 +239,33 @@ class Store:
             " ORDER BY sender, sequence",
             (round, call),
         )
-        return [r[0] for r in rows], json.loads(facts)
+        return [self.body(r[0]) for r in rows], json.loads(facts)
 
     # -- the log of the round ---------------------------------------------------------------------
 
     def keep(self, round: int, call: int, body: bytes) -> None:
         """The result of a training. There is one for each call, whatever happens."""
-        with self._writing() as database:
-            database.execute(
-                "INSERT INTO log VALUES (?, ?, 'training', ?, ?)", (round, call, _digest(body), body)
-            )
-            reach("training-in-transaction")
+        with self._shelved(Body.of(body)) as (kept,):
+            reach("training-written")
+            with self._writing() as database:
+                database.execute(
+                    "INSERT INTO log VALUES (?, ?, 'training', ?, ?)", (round, call, _digest(body), kept)
+                )
+                reach("training-in-transaction")
         reach("training-kept")
 
     def kept(self, round: int, call: int, kind: str) -> bytes | None:
         rows = self._rows("SELECT kind, digest, body FROM log WHERE round = ? AND call = ?", (round, call))
         if not rows:
             return None
-        found, digest, body = rows[0]
-        if found != kind or _digest(body) != digest:
+        found, digest, kept = rows[0]
+        body = self._whole(kept, digest)
+        if found != kind or body is None:
             raise CheckpointError(
                 f"{self.path}: the log of round {round + 1} is damaged, so the round cannot be done again"
                 " without a second release; restore the folder from its last backup, but never the ledger"
             )
-        return bytes(body)
+        return body
 
     def trainings(self) -> list[tuple[int, int]]:
         """Round and call of every training that is in the log."""
@@ -275,26 +277,38 @@ class Store:
         """The state after `done` rounds. What only the states before the last one needed is dropped."""
         before = [r[0] for r in self._rows("SELECT done FROM states WHERE done < ? ORDER BY done", (done,))]
         first = before[-1] if before else 0  # replays start here at the earliest
-        with self._writing() as database:
-            database.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (done, _digest(body), body))
-            database.execute("DELETE FROM states WHERE done < ? OR done > ?", (first, done))
-            database.execute("DELETE FROM log WHERE round < ?", (first,))
-            database.execute(
-                "UPDATE inbox SET body = NULL WHERE taken_round < ? AND body IS NOT NULL", (first,)
-            )
-            gone = "status > 0 AND round < ?"
-            row = database.execute(f"SELECT coalesce(sum(size), 0) FROM outbox WHERE {gone}", (first,))
-            earlier = int(self.facts().get("bytes_out", 0)) + int(row.fetchone()[0])
-            database.execute(f"DELETE FROM outbox WHERE {gone}", (first,))
-            database.execute("INSERT OR REPLACE INTO facts VALUES ('bytes_out', ?)", (str(earlier),))
-            reach("round-in-transaction")
+        gone = "status > 0 AND round < ?"
+        with self._shelved(Body.of(body)) as (kept,):
+            reach("round-written")
+            with self._writing() as database:
+                dropped = [
+                    *_named(database, "states WHERE done < ? OR done >= ?", (first, done)),
+                    *_named(database, "log WHERE round < ?", (first,)),
+                    *_named(database, "inbox WHERE taken_round < ?", (first,)),
+                    *_named(database, f"outbox WHERE {gone}", (first,)),
+                ]
+                database.execute(
+                    "INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (done, _digest(body), kept)
+                )
+                database.execute("DELETE FROM states WHERE done < ? OR done > ?", (first, done))
+                database.execute("DELETE FROM log WHERE round < ?", (first,))
+                database.execute(
+                    "UPDATE inbox SET body = NULL WHERE taken_round < ? AND body IS NOT NULL", (first,)
+                )
+                row = database.execute(f"SELECT coalesce(sum(size), 0) FROM outbox WHERE {gone}", (first,))
+                earlier = int(self.facts().get("bytes_out", 0)) + int(row.fetchone()[0])
+                database.execute(f"DELETE FROM outbox WHERE {gone}", (first,))
+                database.execute("INSERT OR REPLACE INTO facts VALUES ('bytes_out', ?)", (str(earlier),))
+                reach("round-in-transaction")
         reach("round-kept")
+        self._drop(dropped)
 
     def latest(self) -> Iterator[tuple[int, bytes]]:
         """The states that are whole, the newest first."""
-        for done, digest, body in self._rows("SELECT done, digest, body FROM states ORDER BY done DESC"):
-            if _digest(body) == digest:
-                yield int(done), bytes(body)
+        for done, digest, kept in self._rows("SELECT done, digest, body FROM states ORDER BY done DESC"):
+            body = self._whole(kept, digest)
+            if body is not None:
+                yield int(done), body
 
     def newest(self) -> int | None:
         """How many rounds the newest state claims to have behind it, whole or not; None if there is none."""
@@ -330,38 +344,45 @@ class Store:
             return False
         return True
 
-    def close(self) -> None:
-        with self._lock:
-            self._database.close()
+    def body(self, kept: bytes | str) -> Body:
+        """What a row holds of a body, as a body."""
+        with self._database.speaking_plainly():
+            return Body.of(kept) if isinstance(kept, bytes) else self.shelf.body(kept)
 
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._lock:
-            try:
-                return self._database.execute(query, values).fetchall()
-            except sqlite3.Error as error:
-                raise self._trouble(error) from None
+    def close(self) -> None:
+        self._database.close()
+
+    def _whole(self, kept: bytes | str, digest: str) -> bytes | None:
+        """The bytes, if they are those that were written."""
+        try:
+            body = self.body(kept).read()
+        except (CheckpointError, OSError):
+            return None
+        return body if _digest(body) == digest else None
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: on the disk when it is over, or never begun."""
-        with self._lock:
-            try:
-                self._database.execute("BEGIN IMMEDIATE")
-                yield self._database
-                self._database.execute("COMMIT")
-            except BaseException as error:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error | OSError):
-                    raise self._trouble(error) from None
-                raise
+    def _shelved(self, *what: Sealed | Body) -> Iterator[list[bytes | str]]:
+        """Bodies as their rows hold them; files are on the disk before the transaction in here begins."""
+        held: list[bytes | str] = []
+        try:
+            with self._database.speaking_plainly():
+                for one in what:
+                    if one.size <= bodies.IN_MEMORY:
+                        held.append(b"".join(one.pieces()))
+                    elif isinstance(one, Body) and one.file is not None:
+                        held.append(self.shelf.adopt(one.file))
+                    else:
+                        held.append(self.shelf.put(one.pieces()))
+                if any(isinstance(kept, str) for kept in held):
+                    self.shelf.settle()
+            yield held
+        except Exception:
+            self._drop(held)
+            raise
 
-    def _trouble(self, error: Exception) -> CheckpointError:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        full = code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) == errno.ENOSPC
-        if full or (code == sqlite3.SQLITE_IOERR and shutil.disk_usage(self.path.parent).free < 2**20):
-            return DiskFull(f"{self.path}: the disk is full; free some space, nothing was lost")
-        return CheckpointError(f"{self.path} cannot be used ({error}); restore the folder from a backup")
+    def _drop(self, kept: Sequence[bytes | str]) -> None:
+        with self._database.speaking_plainly():
+            self.shelf.drop(name for name in kept if isinstance(name, str))
 
 
 def mass_of(parcel: Parcel) -> float:
@@ -369,17 +390,11 @@ def mass_of(parcel: Parcel) -> float:
     return parcel.scalar("mass", 0.0) if parcel.model is not None else 0.0
 
 
-def _fill(database: sqlite3.Connection, table: str, inserted: sqlite3.Cursor, body: bytes) -> None:
-    """Write a body into the row that was just inserted, piece by piece: bound to a statement it would be copied twice."""
-    if inserted.rowcount == 1 and body and inserted.lastrowid is not None:
-        with database.blobopen(table, "body", inserted.lastrowid) as blob:
-            for at in range(0, len(body), PIECE):
-                blob.write(body[at : at + PIECE])
-
-
-def _body(database: sqlite3.Connection, table: str, row: int) -> bytes:
-    with database.blobopen(table, "body", row, readonly=True) as blob:
-        return blob.read()
+def _named(database: Connection, which: str, values: Sequence[Any]) -> list[str]:
+    """The files that these rows name."""
+    place, _, condition = which.partition(" WHERE ")
+    query = f"SELECT body FROM {place} WHERE ({condition}) AND typeof(body) = 'text'"
+    return [row[0] for row in database.execute(query, values)]
 
 
 def _digest(body: bytes) -> str:

@@ -9,7 +9,7 @@ from typing import IO, Protocol
 
 from confrere.core.errors import CheckpointError, CustodyError
 from confrere.core.events import Event, Journal
-from confrere.core.protocols import Strategy
+from confrere.core.protocols import LooksAtMembers, Strategy
 from confrere.node.couriers import Reception
 from confrere.node.diary import Worker
 from confrere.node.membership import exchanges
@@ -21,6 +21,7 @@ from confrere.runtime.assemble import consents, participant_of
 from confrere.runtime.participant import Participant
 from confrere.runtime.simulate import _mark
 from confrere.transport import wire
+from confrere.transport.body import Body
 from confrere.transport.receipt import Receipt
 
 
@@ -29,7 +30,7 @@ class Links(Protocol):
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
-    async def send(self, to: str, parcel_id: str, blob: bytes) -> Receipt: ...
+    async def send(self, to: str, parcel_id: str, body: Body) -> Receipt: ...
     async def wait_connected(self, peer: str, timeout: float) -> None: ...
     @property
     def connected(self) -> frozenset[str]: ...
@@ -66,8 +67,10 @@ def site_of(setting: Setting, strategy: Strategy, journal: Journal, ledger: Ledg
     site = participant_of(
         setting.study, strategy, setting.data, setting.task,
         run=setting.run, journal=journal, trainer=Worker(), ledger=ledger, doubt=setting.doubt,
+        among=len(setting.members),
     )  # fmt: skip
-    site.among = len(setting.members)
+    if isinstance(strategy, LooksAtMembers):
+        strategy.look_at(list(setting.members), setting.rehearsal)
     if not setting.rehearsal:
         site.randomness = secure()
     if site.unproven is not None and not consents(setting.study, site) and exchanges(setting, 0):

@@ -82,7 +82,7 @@ def read_offer(frame: bytes) -> Offer:
     return Offer(number, size, printable(name, LONGEST_ID))
 
 
-def data(number: int, chunk: memoryview) -> bytes:
+def data(number: int, chunk: bytes) -> bytes:
     return b"".join((DATA, _NUMBER.pack(number), chunk))
 
 

@@ -2,15 +2,16 @@
 
     connections = Connections(identity, members, greet=greet, deliver=deliver, notice=journal.add, ...)
     await connections.start()                     # listens, if the site has an address, and dials everybody it can
-    receipt = await connections.send("b", "a/b/7", blob)   # PeerMissing if b is not there, or is lost meanwhile
+    receipt = await connections.send("b", "a/b/7", body)   # PeerMissing if b is not there, or is lost meanwhile
     await connections.stop()
 
 - `members` is the roster: every other site by name (`transport.member.Member`); `node.roster.Roster.members` gives it.
 - `greet(peer) -> Greeting` is called at every handshake, so it may look up the epoch, the ledger and the marks.
 - `met(peer, greeting)`, if given, sees the greeting of an authenticated peer before anything is exchanged. It is the
   place to store `greeting.mark` durably and to compare `greeting.seen` with one's own ledger; PeerRefused refuses.
-- `deliver(sender, blob) -> Receipt` gets each whole parcel of an authenticated peer, one at a time, and returns what it
-  did with it once that is durable. Raising means «not now»: the sender keeps the parcel and sends it again.
+- `deliver(sender, body) -> Receipt` gets each whole parcel of an authenticated peer, one at a time, and returns what it
+  did with it once that is durable; a body that lies in a file may be moved away. Raising means «not now»: the sender
+  keeps the parcel and sends it again.
 - `notice(event)` hears `connected`, `disconnected`, `unreachable` and `notice`, once per change and not per attempt.
 
 Whoever can dial dials. Where both can, the site whose name sorts first does, and the other one only after a moment, so
@@ -36,6 +37,7 @@ from typing import Any
 from confrere.core.errors import ConfrereError, PeerError, PeerMissing, PeerRefused
 from confrere.core.events import Event
 from confrere.transport import channel, frames, handshake
+from confrere.transport.body import Body
 from confrere.transport.certificates import CertificateKeeper
 from confrere.transport.greeting import Greeting, printable
 from confrere.transport.identity import Identity
@@ -64,7 +66,7 @@ class Connections:
         members: Mapping[str, Member],
         *,
         greet: Callable[[str], Greeting],
-        deliver: Callable[[str, bytes], Awaitable[Receipt]],
+        deliver: Callable[[str, Body], Awaitable[Receipt]],
         notice: Callable[[Event], None] = lambda event: None,
         met: Callable[[str, Greeting], None] = lambda peer, greeting: None,
         listen: str | None = None,
@@ -127,9 +129,9 @@ class Connections:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def send(self, to: str, parcel_id: str, blob: bytes) -> Receipt:
+    async def send(self, to: str, parcel_id: str, body: Body | bytes) -> Receipt:
         """Stream a parcel in chunks; returns once the peer durably credited, refused or put it off."""
-        return await self._peer(to).send(parcel_id, blob)
+        return await self._peer(to).send(parcel_id, Body.of(body))
 
     async def wait_connected(self, peer: str, timeout: float) -> None:
         """Returns once the peer is there; PeerMissing after `timeout` seconds, with the last reason."""
@@ -268,7 +270,7 @@ class Connections:
         async with self._one_delivery:
             try:
                 with contextlib.closing(spool):
-                    return await self._deliver(sender, spool.read())
+                    return await self._deliver(sender, spool.body())
             except Exception as error:  # whatever it is, the sender still has the parcel
                 self._say(f'a parcel from "{sender}" could not be taken now: {type(error).__name__}: {error}')
                 return Receipt(Outcome.DEFERRED, "it could not be taken now")

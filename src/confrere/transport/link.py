@@ -1,7 +1,7 @@
 """One stream between this site and one peer, after the handshake: parcels both ways, receipts, heartbeats.
 
 A parcel goes out in chunks, one parcel at a time; its receipt may come while the next is on its way. What comes in
-is written to a spool, in memory while it is small and in a nameless file once it is not, so that many slow peers
+is written to a spool, in memory while it is small and in a file once it is not, so that many slow peers
 cost no memory; only a whole parcel is ever handed on. Both sides say something at least four times per `silence`,
 and a peer that was not heard for that long is lost, whatever the network says.
 
@@ -15,10 +15,11 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
-from confrere.core.errors import PeerError, PeerMissing
+from confrere.core.errors import CheckpointError, PeerError, PeerMissing
 from confrere.transport import frames
+from confrere.transport.body import Body
 from confrere.transport.receipt import Outcome, Receipt
 from confrere.transport.spool import Spool, Terms
 
@@ -125,18 +126,19 @@ class Link:
     def ask_to_move(self) -> None:
         self._say(frames.MOVE)
 
-    async def send(self, parcel_id: str, blob: bytes) -> Receipt:
+    async def send(self, parcel_id: str, body: Body) -> Receipt:
         """Stream a parcel and wait for what the peer says; PeerMissing if the stream ends before."""
-        return await self._unless_ended(self._send(parcel_id, blob))
+        return await self._unless_ended(self._send(parcel_id, body))
 
-    async def _send(self, parcel_id: str, blob: bytes) -> Receipt:
+    async def _send(self, parcel_id: str, body: Body) -> Receipt:
         self._number += 1
         number, leaving = self._number, _Leaving(asyncio.get_running_loop().create_future())
         self._leaving[number] = leaving
         try:
             async with self._one_parcel:
-                await self._put(frames.offer(number, len(blob), parcel_id))
-                await self._stream(number, memoryview(blob), leaving)
+                with body.open() as file:
+                    await self._put(frames.offer(number, body.size, parcel_id))
+                    await self._stream(number, file, body.size, leaving)
             await leaving.complete.wait()
             async with asyncio.timeout(self._terms.patience):
                 return await leaving.decided
@@ -148,12 +150,17 @@ class Link:
         finally:
             del self._leaving[number]
 
-    async def _stream(self, number: int, blob: memoryview, leaving: _Leaving) -> None:
+    async def _stream(self, number: int, file: BinaryIO, size: int, leaving: _Leaving) -> None:
         try:
-            for at in range(0, len(blob), frames.CHUNK):
+            left = size
+            while left > 0:
                 if leaving.decided.done():  # refused before all of it was sent
                     return
-                await self._put(frames.data(number, blob[at : at + frames.CHUNK]))
+                chunk = file.read(min(left, frames.CHUNK))
+                if not chunk:
+                    raise CheckpointError(f'a parcel for "{self.peer}" lacks its last {left:,} bytes here')
+                await self._put(frames.data(number, chunk))
+                left -= len(chunk)
         except asyncio.CancelledError:
             self._say(frames.numbered(frames.WITHDRAWN, number))
             raise

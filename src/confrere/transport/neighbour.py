@@ -13,6 +13,7 @@ from typing import Any
 
 from confrere.core.errors import PeerMissing, PeerRefused
 from confrere.core.events import Event
+from confrere.transport.body import Body
 from confrere.transport.channel import Stream
 from confrere.transport.greeting import Greeting, refuse
 from confrere.transport.link import Link, Meter
@@ -53,10 +54,10 @@ class Neighbour:
     def connected(self) -> bool:
         return self.link is not None and self.link.open
 
-    async def send(self, parcel_id: str, blob: bytes) -> Receipt:
+    async def send(self, parcel_id: str, body: Body) -> Receipt:
         if self.link is None or not self.link.open:
             raise PeerMissing(f'"{self.name}" is not connected: {self.reason}')
-        return await self.link.send(parcel_id, blob)
+        return await self.link.send(parcel_id, body)
 
     async def wait_connected(self, timeout: float) -> None:
         try:

@@ -1,14 +1,18 @@
-"""Where a parcel is kept while it arrives: in memory while it is small, in a nameless file once it is not."""
+"""Where a parcel is kept while it arrives: in memory while it is small, in a file once it is not."""
 
 from __future__ import annotations
 
+import os
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from confrere.transport.body import IN_MEMORY, Body
 from confrere.transport.frames import BadFrame
 
-IN_MEMORY = 128 * 1024
+ARRIVING = "arriving-"
+"""What the name of such a file begins with, so that those of a program that was killed are found."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +30,15 @@ class Terms:
 
 
 class Spool:
-    """The bytes of one parcel so far. Its file has no name, so nothing is left behind by a crash."""
+    """The bytes of one parcel so far. Whoever takes it in may move its file away; else `close` removes it."""
 
     def __init__(self, number: int, size: int, folder: Path | None) -> None:
         self.number, self.size = number, size
-        place = None if folder is None else str(folder)
-        self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, dir=place)  # noqa: SIM115
+        self._folder = folder
         self._received = 0
+        self._memory = bytearray()
+        self._file: int | None = None
+        self._path: Path | None = None
 
     @property
     def whole(self) -> bool:
@@ -41,13 +47,26 @@ class Spool:
     def add(self, chunk: memoryview) -> None:
         if self._received + len(chunk) > self.size:
             raise BadFrame("it sent more of a parcel than it had offered")
-        self._file.write(chunk)
         self._received += len(chunk)
+        if self.size <= IN_MEMORY:
+            self._memory += chunk
+            return
+        if self._file is None:
+            self._file, path = tempfile.mkstemp(prefix=ARRIVING, dir=self._folder)
+            self._path = Path(path)
+        while len(chunk):
+            chunk = chunk[os.write(self._file, chunk) :]
 
-    def read(self) -> bytes:
-        """All of it, once."""
-        self._file.seek(0)
-        return self._file.read(self.size)
+    def body(self) -> Body:
+        """All of it, once it is whole."""
+        if self._path is None:
+            return Body(self.size, bytes(self._memory))
+        return Body(self.size, file=self._path)
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        if self._path is not None:
+            with suppress(FileNotFoundError):
+                self._path.unlink()

@@ -38,10 +38,10 @@ def test_the_first_word_of_who_leaves_counts_and_starts_an_epoch(tmp_path: Path)
 def test_a_farewell_is_signed_and_made_again_is_the_same(tmp_path: Path) -> None:
     setting = settings(tmp_path)["site0"]
     one, two = farewells(setting, 3, ()), farewells(setting, 3, ())
-    assert [d.body for d in one] == [d.body for d in two]
+    assert [b"".join(d.pieces()) for d in one] == [b"".join(d.pieces()) for d in two]
     assert {d.parcel.receiver for d in one} == {"site1", "site2"}
     for debit in one:
-        wire.verify(wire.decode(debit.body), setting.identity.member.key)
+        wire.verify(wire.decode(b"".join(debit.pieces())), setting.identity.member.key)
     assert {d.parcel.receiver for d in farewells(setting, 3, ["site2"])} == {"site1"}
 
 

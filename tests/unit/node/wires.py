@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from confrere.core.errors import PeerMissing, PeerRefused
+from confrere.transport.body import Body
 from confrere.transport.greeting import refuse
 from confrere.transport.identity import Identity
 from confrere.transport.member import Member
@@ -43,7 +44,7 @@ class Wire:
         members: Mapping[str, Member],
         *,
         greet: Callable[[str], Any],
-        deliver: Callable[[str, bytes], Any],
+        deliver: Callable[[str, Body], Any],
         notice: Callable[[Any], None],
         met: Callable[[str, Any], None],
         **_: Any,
@@ -99,7 +100,8 @@ class Wire:
                 raise PeerMissing(peer)
             await asyncio.sleep(0.02)
 
-    async def send(self, to: str, parcel_id: str, blob: bytes) -> Receipt:
+    async def send(self, to: str, parcel_id: str, body: Body) -> Receipt:
+        blob = body.read()
         await asyncio.sleep(0)
         other = self._reach(to)
         if other is None:
@@ -112,7 +114,7 @@ class Wire:
         receipt = Receipt(Outcome.DEFERRED)
         for _ in range(times):
             try:
-                receipt = await other.deliver(self.me, blob)
+                receipt = await other.deliver(self.me, Body.of(blob))
             except Exception:
                 return Receipt(Outcome.DEFERRED)
         other.last_contact[self.me] = self.last_contact[to] = time.time()

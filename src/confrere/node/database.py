@@ -1,0 +1,72 @@
+"""One SQLite file as a node uses it: a transaction is on the disk when it is over, or was never begun."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confrere.core.errors import CheckpointError
+
+
+class DiskFull(CheckpointError):
+    """There is no room to write; nothing was changed."""
+
+
+class Database:
+    """Used by one thread at a time; whatever goes wrong is a CheckpointError that says which file."""
+
+    def __init__(self, path: Path, schema: str) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        with self.speaking_plainly():
+            path.touch(mode=0o600)
+            self._connection = sqlite3.connect(
+                str(path), isolation_level=None, check_same_thread=False, timeout=60
+            )
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=FULL")
+            self._connection.executescript(schema)
+
+    def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._lock, self.speaking_plainly():
+            return self._connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction."""
+        with self._lock, self.speaking_plainly():
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def speaking_plainly(self) -> Iterator[None]:
+        """What the disk or SQLite complains about, in words for the owner of the node."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            full = code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (
+                errno.ENOSPC,
+                errno.EDQUOT,
+            )
+            if full or (code == sqlite3.SQLITE_IOERR and shutil.disk_usage(self.path.parent).free < 2**20):
+                raise DiskFull(f"{self.path}: the disk is full; free some space, nothing was lost") from None
+            raise CheckpointError(
+                f"{self.path} cannot be used ({error}); restore the folder from a backup"
+            ) from None
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
