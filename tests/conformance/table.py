@@ -38,6 +38,8 @@ ROWS = [
     Row("avgpush", gossips=True),
     Row("cwt"),
     Row("fml"),
+    Row("coln"),
+    Row("coln", topology="star", label="coln-star"),
     Row("proxyfl", gossips=True),
     Row("proxyfl", {"alpha": 0.3, "beta": 0.3, "teacher": "peers"}, gossips=True, label="proxyfl-peers"),
 ]

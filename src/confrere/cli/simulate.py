@@ -89,9 +89,9 @@ def simulate(
         print_json({**run.result, **({"profile": seen.as_json()} if seen is not None else {})})
         return
     console.print(run_table(run.result))
-    for event in run.events:
-        if event.kind == "notice" and event.site is None:
-            console.print(f"Note: {event.data['text']}", markup=False)
+    notices = [e for e in run.events if e.kind == "notice" and (e.site is None or e.data.get("told"))]
+    for text in dict.fromkeys(e.data["text"] for e in notices):  # what all sites say is said once
+        console.print(f"Note: {text}", markup=False)
     if seen is not None:
         console.print(profile_table(seen.as_json()))
     console.print(f"Run folder: {run.folder}   Report: confrere report {run.folder}")

@@ -109,6 +109,10 @@ class Site(Protocol):
         """
         ...
 
+    def tell(self, text: str) -> None:
+        """Put a notice into the site's journal, for people."""
+        ...
+
     async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
         """How good models are on the site's own held-out records: PRIVATE numbers."""
         ...

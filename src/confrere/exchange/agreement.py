@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from confrere.core.custody import public
+from collections.abc import Mapping
+
+from confrere.core.custody import Scalar, public
 from confrere.core.model import Model
 from confrere.core.protocols import Combiner, Peers
 
 
-async def agree(peers: Peers, own: Model, weight: float, combiner: Combiner) -> Model:
+async def agree(peers: Peers, own: Model, weight: float, combiner: Combiner, **scalars: Scalar) -> Model:
     """Exchange models and combine them.
 
     Where the topology has a centre, that site combines and answers everybody (it is a site like any
     other, and may be another one in each round). Without a centre each site combines what it received.
     A site that gets no answer goes on with its own model; the journal says who was missing. Where a study draws the
-    sites of each round, those of the next one are told.
+    sites of each round, those of the next one are told. The combiner sees the `scalars` of those who sent.
     """
-    agreed = await _agreed(peers, own, weight, combiner)
+    agreed = await _agreed(peers, own, weight, combiner, scalars)
     await peers.tell_newcomers(agreed)
     return agreed
 
 
-async def _agreed(peers: Peers, own: Model, weight: float, combiner: Combiner) -> Model:
-    inbox = await peers.exchange(own, weight=public(weight))
+async def _agreed(
+    peers: Peers, own: Model, weight: float, combiner: Combiner, scalars: Mapping[str, Scalar]
+) -> Model:
+    inbox = await peers.exchange(own, weight=public(weight), **scalars)
     arrived = [p for p in inbox.current if p.model is not None]
     if peers.centre is None:
         return combiner(own, weight, arrived)

@@ -107,11 +107,15 @@ def knowing_nothing(targets: Tensor, reference: Tensor) -> float:
 
 
 def loss_metrics(outputs: Tensor, records: Records, reference: Records) -> Mapping[str, float]:
-    """The loss of outputs for held-out records beside the loss of knowing only the class shares."""
-    return {
+    """The loss of outputs for held-out records beside the loss of knowing only the class shares, and the accuracy."""
+    found = {
         "loss": float(supervised_loss(outputs.double(), _double(records.targets)).mean()),
         "baseline_loss": knowing_nothing(records.targets, reference.targets),
     }
+    if not records.targets.is_floating_point():
+        right = log_probabilities(outputs.double()).argmax(1) == records.targets.long()
+        found["accuracy"] = float(right.double().mean())
+    return found
 
 
 def _double(targets: Tensor) -> Tensor:

@@ -287,6 +287,9 @@ class SiteRound:
     def build(self, role: str) -> Model:
         return self._site.build(role)
 
+    def tell(self, text: str) -> None:
+        self._site.journal.add(Event("notice", self.name, self._round, data={"text": text, "told": True}))
+
     def trained_before(self) -> None:
         """A training of this round was done before a crash; its result is kept and it is not done again."""
         self._trainings += 1
@@ -370,7 +373,7 @@ class SiteRound:
             optimisers={r: SUMS if r == PROFILE else site.rule(r in noisy) for r in trained},
             memory={r: site.memory[slot] for r, slot in slots.items() if slot in site.memory},
             batch_size=study.training.batch_size,
-            epochs=study.training.epochs,
+            epochs=study.training.epochs_at(site.name),
             steps=site.steps,
             seed=derive(study.seed, site.name, self._round, "training", *self._again()),
             device=site.device,

@@ -124,11 +124,12 @@ class Simulation:
                 f'the study has one site ("{self.names[0]}"); a collaboration takes at least two'
             )
         study.churn.check(self.names, study.rounds)
-        for name in study.models.sites:
-            if name not in self.names:
-                raise StudyError(
-                    f'models.sites names "{name}", which is no site of this study{nearest(name, self.names)}'
-                )
+        for key, named in (("models.sites", study.models.sites), ("training.site_epochs", study.training.site_epochs)):
+            for name in named:
+                if name not in self.names:
+                    raise StudyError(
+                        f'{key} names "{name}", which is no site of this study{nearest(name, self.names)}'
+                    )
         check_common_proxy(study)
         check_device(device)
 

@@ -117,6 +117,9 @@ def check(study: Study) -> None:
     t = study.training
     if t.batch_size < 1 or t.epochs < 1:
         raise StudyError("training.batch_size and training.epochs must be at least 1")
+    for name, epochs in t.site_epochs.items():
+        if epochs < 1:
+            raise StudyError(f"training.site_epochs.{name} is {epochs}; it must be at least 1")
     if t.learning_rate <= 0:
         raise StudyError(f"training.learning_rate is {t.learning_rate}; it must be above 0")
     if not t.tune_priors or not all(0 <= p < math.inf for p in t.tune_priors):

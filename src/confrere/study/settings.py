@@ -74,6 +74,8 @@ class Training:
     weight_decay: float = 1e-4
     batch_size: int = 64
     epochs: int = 1
+    site_epochs: dict[str, int] = field(default_factory=dict)
+    """Sites that train for another number of epochs in a round."""
     protected: dict[str, Any] = field(default_factory=dict)
     balanced: bool = False
     """Whether all classes count alike, however many records each has: see learning/balance.py."""
@@ -81,6 +83,9 @@ class Training:
     """Whether a site's own model is in the end trained anew, regularised by cross-validation."""
     tune_priors: tuple[float, ...] = Search.priors
     tune_lengths: tuple[int, ...] = Search.lengths
+
+    def epochs_at(self, site: str) -> int:
+        return self.site_epochs.get(site, self.epochs)
 
     def search(self) -> Search:
         return Search(self.tune_priors, self.tune_lengths)

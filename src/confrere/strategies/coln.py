@@ -1,0 +1,168 @@
+"""CoLN: every site trains the common model, and the models are combined linearly, with a shift for each weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from confrere.core.custody import Custody, Scalar, public
+from confrere.core.errors import StudyError, TrainingError
+from confrere.core.model import Model
+from confrere.core.parcel import Parcel
+from confrere.core.protocols import Peers, Site
+from confrere.core.registry import nearest, strategy
+from confrere.exchange.agreement import agree
+from confrere.exchange.coln import CombinedLearning, Diverged, Form
+from confrere.learning.objectives import Supervised
+
+CALM = 3
+"""So many rounds in a row must bring next to nothing before a site votes for the end."""
+
+
+@dataclass(frozen=True)
+class State:
+    model: Model
+    halted: bool = False
+    """Nothing is trained or combined any more: the last good model is the model."""
+    calm: int = 0
+    """For how many rounds the gain has stayed within the bound."""
+    accuracy: float | None = None
+    """On the site's own held-out records, where the end depends on it: PRIVATE."""
+
+
+@strategy("coln")
+@dataclass(frozen=True)
+class CoLN:
+    """Combined learning of neural network weights: Σ α_h·w_h + β, with α_h = exp(rate·r_h) and r_h from declared sizes (CoLN).
+
+    As printed (`normalise = false`) the models are about added up, so weights grow by the number of sites in every
+    round. When the combination is no longer usable, everybody keeps the last good model and the journal says so.
+    Our default normalises the α. `form = "linear"` is α_h = 1 + r_h; `alternate` takes rate and −rate in turns.
+
+    `start` names a site that trains alone in the first round; the others begin with its model instead of a random
+    one. How many epochs each host trains is training.site_epochs.
+
+    `halt` ends the collaboration once the gain between rounds has stayed within it for three rounds, at all sites that
+    are there. `halt_by = "weights"` (relative change of the combined model) depends on releases alone. "accuracy",
+    as published, depends on held-out records, which no ε covers: its guarantee is shown as not proven.
+    """
+
+    rate: float = 1e-3
+    form: Form = "exponential"
+    alternate: bool = False
+    normalise: bool = True
+    largest: float = 1e6
+    start: str = ""
+    halt: float = 0.0
+    halt_by: Literal["weights", "accuracy"] = "weights"
+    architecture: Literal["private", "proxy"] = "proxy"
+    deploys: ClassVar[tuple[str, ...]] = ("model",)
+    topology: ClassVar[str] = "complete"
+
+    def __post_init__(self) -> None:
+        self._rule(0)
+        if not 0 <= self.halt < math.inf:
+            raise StudyError(f"coln: halt is the gain below which it ends, at least 0, not {self.halt}")
+
+    @property
+    def unproven(self) -> str | None:
+        by_records = self.halt > 0 and self.halt_by == "accuracy"
+        return "when it ends depends on the accuracy on held-out records" if by_records else None
+
+    def init(self, site: Site) -> State:
+        return State(site.build(self.architecture))
+
+    async def round(self, state: State, site: Site, peers: Peers) -> State:
+        before = await peers.news() or state.model
+        alone = peers.round == 0 and self.start != ""
+        if alone and self.start not in peers.members:
+            raise StudyError(
+                f'coln: start names "{self.start}", which is no site of this study'
+                f"{nearest(self.start, list(peers.members))}; the sites are {', '.join(peers.members)}"
+            )
+        if peers.round == 0 and not self.normalise and peers.me == min(peers.members):
+            site.tell(
+                "CoLN as printed: the models are added up, not averaged, so weights grow from round to round"
+            )
+        trained, ended = before, state.halted
+        if not ended and (not alone or peers.me == self.start):
+            try:
+                trained = (await site.train({"model": Supervised()}, {"model": before}, protect=["model"]))[
+                    "model"
+                ]
+            except TrainingError as error:
+                if self.normalise:
+                    raise
+                ended = True
+                site.tell(
+                    f"CoLN as printed diverged in round {peers.round + 1}: {error}; the last good model is kept"
+                )
+        guard = _Guarded(
+            self._rule(peers.round), before, ended, state.calm >= CALM, self.start if alone else "", peers.me
+        )
+        custody = Custody.PUBLIC if self.halt_by == "weights" else Custody.UNPROVEN
+        votes = {"halted": public(float(ended)), "calm": Scalar(float(state.calm >= CALM), custody)}
+        agreed = await agree(peers, before if ended else trained, site.size, guard, **votes)
+        if guard.diverged:
+            site.tell(
+                f"CoLN as printed diverged in round {peers.round + 1}: {guard.diverged};"
+                " every site keeps its last good model"
+            )
+        # whoever has moved and is answered with the model that the round began with knows that it is the last one
+        moved = not trained.params.equals(before.params)
+        halted = ended or (moved and not alone and agreed.params.equals(before.params))
+        now = State(agreed, halted, state.calm, state.accuracy)
+        return now if halted or not self.halt else await self._watched(now, before, site)
+
+    def _rule(self, round: int) -> CombinedLearning:
+        rate = -self.rate if self.alternate and round % 2 else self.rate
+        return CombinedLearning(rate, self.form, self.normalise, self.largest)
+
+    async def _watched(self, state: State, before: Model, site: Site) -> State:
+        """The state that knows whether this round has brought anything."""
+        if self.halt_by == "weights":
+            gain = state.model.params.distance(before.params) / max(before.params.norm(), 1e-12)
+            return replace(state, calm=state.calm + 1 if gain <= self.halt else 0)
+        metrics = (await site.evaluate({"model": state.model}))["model"]
+        found = metrics.get("accuracy", metrics["loss"]).value  # a regression has a loss only
+        gain = math.inf if state.accuracy is None else abs(found - state.accuracy)
+        return replace(state, calm=state.calm + 1 if gain <= self.halt else 0, accuracy=found)
+
+
+class _Guarded:
+    """The combiner with what may end a collaboration: divergence, everybody's calm, or somebody's last word."""
+
+    def __init__(
+        self, rule: CombinedLearning, before: Model, ended: bool, calm: bool, start: str, me: str
+    ) -> None:
+        self.rule, self.before, self.ended, self.calm, self.start, self.me = (
+            rule,
+            before,
+            ended,
+            calm,
+            start,
+            me,
+        )
+        self.diverged: Diverged | None = None
+
+    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
+        if self.ended:
+            return self.before
+        if self.start:
+            return own if self.me == self.start else _sent_by(self.start, inbox) or self.before
+        last = next((p.model for p in inbox if p.scalar("halted", 0.0)), None)
+        if last is not None:
+            return last
+        if self.calm and all(p.scalar("calm", 0.0) for p in inbox):
+            return self.before
+        try:
+            return self.rule(own, weight, inbox)
+        except Diverged as error:
+            self.diverged = error
+            return self.before
+
+
+def _sent_by(site: str, inbox: Sequence[Parcel]) -> Model | None:
+    return next((p.model for p in inbox if p.sender == site), None)

@@ -1,0 +1,134 @@
+"""CoLN as a strategy: as printed it diverges without harm, and it can begin and end as its authors say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from confrere.core.custody import Custody
+from confrere.core.errors import StudyError
+from confrere.privacy.gate import Gate
+from confrere.runtime.run import Run
+from confrere.runtime.simulate import simulate
+from confrere.study import Models, Privacy, Study, Training
+from tests.conftest import arrays
+
+
+def study(rounds: int = 4, topology: Any = None, privacy: Privacy | None = None, **options: Any) -> Study:
+    training = Training(tune=False, learning_rate=0.1, batch_size=32)
+    return Study(
+        name="coln", rounds=rounds, strategy={"name": "coln", **options}, topology=topology, training=training,
+        privacy=privacy, models=Models("linear", {"name": "mlp", "hidden": [4]}),
+    )  # fmt: skip
+
+
+def notices(run: Run) -> list[str]:
+    return [e.data["text"] for e in run.events if e.kind == "notice" and e.data.get("told")]
+
+
+def trained_in(run: Run) -> dict[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    for e in run.events:
+        if e.kind == "trained":
+            assert e.round is not None
+            found.setdefault(e.round, set()).add(str(e.site))
+    return found
+
+
+@pytest.mark.parametrize("topology", [None, "star", {"name": "star", "leader": "site2"}])
+def test_as_printed_it_diverges_with_a_clear_message_and_everybody_keeps_the_last_good_model(
+    topology: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_out: list[float] = []
+    through = Gate.admit
+
+    def tapped(self: Gate, model: Any, scalars: Any = None, **more: Any) -> Any:
+        found = through(self, model, scalars, **more)
+        if found[0] is not None:
+            let_out.append(max(float(t.abs().max()) for t in found[0].params.values()))
+        return found
+
+    monkeypatch.setattr(Gate, "admit", tapped)
+    run = simulate(study(12, topology, normalise=False, largest=200.0), arrays())
+    said = notices(run)
+    assert said[0].startswith("CoLN as printed: the models are added up")
+    assert any("diverged in round" in text and "last good model" in text for text in said)
+    models = [run.models[s]["model"].params for s in run.models]
+    assert all(m.equals(models[0]) and m.is_finite() for m in models)
+    assert all(float(t.abs().max()) <= 200.0 for t in models[0].values())
+    assert max(let_out) < 1000  # what was trained once more from the last good model; never the sum
+    last = max(trained_in(run))
+    assert last < 11  # nobody trains on after that
+    assert run.mean["accuracy"] > 0.7
+
+
+def test_the_default_does_not_diverge() -> None:
+    run = simulate(study(12), arrays())
+    assert notices(run) == []
+    assert max(float(t.abs().max()) for t in run.models["site0"]["model"].params.values()) < 50
+    assert run.mean["accuracy"] > 0.8
+
+
+def test_the_rate_changes_its_sign_from_round_to_round() -> None:
+    swung = simulate(study(2, rate=1.0, alternate=True, normalise=False), arrays())
+    grown = simulate(study(2, rate=1.0, normalise=False), arrays())
+    norm = {n: r.models["site0"]["model"].params.norm() for n, r in (("swung", swung), ("grown", grown))}
+    assert norm["swung"] < 0.8 * norm["grown"]
+
+
+@pytest.mark.parametrize("topology", [None, {"name": "star", "leader": "site2"}])
+def test_the_others_can_begin_with_a_model_that_one_site_has_trained(topology: Any) -> None:
+    run = simulate(study(1, topology, start="site1"), arrays())
+    assert trained_in(run) == {0: {"site1"}}
+    models = [run.models[s]["model"].params for s in run.models]
+    assert all(m.equals(models[0]) for m in models)
+    later = trained_in(simulate(study(2, topology, start="site1"), arrays()))
+    assert later[1] == {"site0", "site1", "site2"}
+
+
+def test_a_start_that_is_nobody_is_refused() -> None:
+    with pytest.raises(StudyError, match=r'start names "site7".*did you mean'):
+        simulate(study(1, start="site7"), arrays())
+
+
+def test_hosts_may_train_for_different_numbers_of_epochs() -> None:
+    base = study(2)
+    longer = base.with_(
+        training=Training(tune=False, learning_rate=0.1, batch_size=32, site_epochs={"site0": 5})
+    )
+    one, two = simulate(base, arrays()), simulate(longer, arrays())
+    assert not one.models["site0"]["model"].params.equals(two.models["site0"]["model"].params)
+    with pytest.raises(StudyError, match="site_epochs"):
+        simulate(base.with_(training=Training(site_epochs={"nobody": 2})), arrays())
+    with pytest.raises(StudyError, match="at least 1"):
+        base.with_(training=Training(site_epochs={"site0": 0}))
+
+
+@pytest.mark.parametrize("by", ["weights", "accuracy"])
+@pytest.mark.parametrize("topology", [None, "star"])
+def test_it_halts_when_the_gain_stays_within_a_bound(by: str, topology: Any) -> None:
+    run = simulate(study(10, topology, halt=1e9, halt_by=by), arrays())
+    assert max(trained_in(run)) < 9  # a bound that everything stays within: three calm rounds, and the vote
+    assert min(len(sites) for sites in trained_in(run).values()) == 3  # all at once
+    models = [run.models[s]["model"].params for s in run.models]
+    assert all(m.equals(models[0]) for m in models)
+    on = simulate(study(10, topology, halt=1e-9, halt_by=by), arrays())
+    assert by == "accuracy" or max(trained_in(on)) == 9
+
+
+def test_halting_by_releases_keeps_the_guarantee_and_halting_by_records_does_not() -> None:
+    privacy = Privacy(epsilon=8.0, delta=1e-4)
+    for by, proven in (("weights", True), ("accuracy", False)):
+        run = simulate(study(6, privacy=privacy, halt=1e9, halt_by=by), arrays())
+        assert run.sites["site0"]["privacy"]["proven"] is proven
+        for event in run.events:
+            if event.kind == "sent":
+                assert (Custody[event.data["custody"]] <= Custody.PROTECTED) is proven
+
+
+def test_a_site_whose_budget_is_spent_does_not_end_it_for_the_others() -> None:
+    privacy = Privacy(epsilon=1.0, noise_multiplier=2.0, delta=1e-4)
+    run = simulate(study(12, "star", privacy), arrays())
+    assert any(e.kind == "budget-spent" for e in run.events)
+    assert not any("diverged" in text for text in notices(run))
