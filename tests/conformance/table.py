@@ -40,6 +40,7 @@ ROWS = [
     Row("fml"),
     Row("coln"),
     Row("coln", topology="star", label="coln-star"),
+    Row("weight_erosion"),
     Row("proxyfl", gossips=True),
     Row("proxyfl", {"alpha": 0.3, "beta": 0.3, "teacher": "peers"}, gossips=True, label="proxyfl-peers"),
 ]

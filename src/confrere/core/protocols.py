@@ -83,6 +83,20 @@ class Fitted:
     """How much each loss has in the model, where it is the mean of several; PRIVATE."""
 
 
+@dataclass(frozen=True)
+class Effort:
+    """What a site puts into a round of plain descent, as far as it is public."""
+
+    passes: float
+    """How often a round goes through the declared records."""
+    passes_of_a_batch: float
+    """The same where a round is one batch; private steps are what they are."""
+    noise: Scalar
+    """The expected squared length of the noise in the sum of a round's gradients."""
+    rate: float
+    """The learning rate that the study states for descent, or that its noise allows."""
+
+
 Predictor = Sequence[tuple[float, Model]]
 """Models whose weighted outputs are added up to one prediction."""
 
@@ -93,6 +107,8 @@ class Site(Protocol):
     name: str
     size: int
     """The declared, public number of records: weights and rates use it, never the true count."""
+    rehearsal: bool
+    """Whether noise and sampling are reproducible, so that nothing here is private in earnest."""
 
     def build(self, role: str) -> Model:
         """A fresh model. The same role starts from the same weights everywhere; PUBLIC."""
@@ -123,6 +139,14 @@ class Site(Protocol):
         Which of the losses, how strongly regularised and for how long is chosen by cross-validation, so
         that training alone and training on top of what peers sent are tuned with the same effort.
         """
+        ...
+
+    def effort(self, role: str, model: Model) -> Effort:
+        """What a round of descent for this role takes: for strategies that compare gradients."""
+        ...
+
+    def weigh(self, weights: Mapping[str, Scalar], note: str = "") -> None:
+        """Put down, for the report, how much each peer counts in this site's model from this round on."""
         ...
 
 
@@ -184,6 +208,22 @@ class Finishes(Protocol):
 
     async def finish(self, state: Any, site: Site) -> Any:
         """The state that a site keeps. Awaits `site` and nothing else."""
+        ...
+
+
+@runtime_checkable
+class Releases(Protocol):
+    """A strategy whose sites give out more than one model in a round; a budget has to last for all of them."""
+
+    def releases(self, sites: int) -> int: ...
+
+
+@runtime_checkable
+class LooksAtMembers(Protocol):
+    """A strategy that does not go with any members; it refuses them before anything starts."""
+
+    def look_at(self, members: Sequence[str], rehearsal: bool) -> Sequence[str]:
+        """What has to be said about these members; a `StudyError` where it cannot go on with them."""
         ...
 
 

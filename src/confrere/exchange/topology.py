@@ -139,10 +139,12 @@ class Star:
 
     `leader` is the name of a site, or "elected": then the members take turns, in sorted order, one a round.
     With a fixed centre mass only flows inwards, so push-sum needs an elected one to reach the mean.
+    `outwards` turns the edges round: the centre sends to all, and they answer.
     """
 
     leader: str = "elected"
     keep: float = 0.0
+    outwards: bool = False
 
     def __post_init__(self) -> None:
         _check_share(self.keep)
@@ -150,9 +152,9 @@ class Star:
     def column(self, round: int, members: Sequence[str], sender: str) -> Mapping[str, float]:
         _place(members, sender)
         centre = self.centre(round, members)
-        if sender == centre:
+        if (sender == centre) != self.outwards:
             return {sender: 1.0}
-        return _shares(sender, [centre], self.keep)
+        return _shares(sender, members if self.outwards else [centre], self.keep)
 
     def centre(self, round: int, members: Sequence[str]) -> str:
         if self.leader == "elected":
@@ -291,7 +293,8 @@ def heard(graph: Topology, round: int, members: Sequence[str]) -> Mapping[str, S
     """For each receiver from whom it receives in this round, itself not counted."""
     if isinstance(graph, Star):  # one column tells them all
         centre = graph.centre(round, members)
-        return {centre: [m for m in members if m != centre] if graph.keep < 1 else []}
+        others = [m for m in members if m != centre] if graph.keep < 1 else []
+        return {m: [centre] for m in others} if graph.outwards else {centre: others}
     found: dict[str, list[str]] = {}
     for sender in members:
         for receiver, share in graph.column(round, members, sender).items():

@@ -88,6 +88,18 @@ class Near:
 
 
 @dataclass(frozen=True)
+class Descent(Supervised):
+    """The plain loss, made smaller by plain descent at a stated rate, whatever the study's optimiser is.
+
+    The way of the weights is then `rate` times the sum of the gradients on it, which can be compared between sites.
+    With `one_batch` it is a single step on one batch; where privacy makes the steps, as many as that.
+    """
+
+    rate: float = 1.0
+    one_batch: bool = True
+
+
+@dataclass(frozen=True)
 class Distilled:
     """(1 − weight)·own labels + weight·divergence from a teacher's prediction."""
 

@@ -100,9 +100,6 @@ class RememberedSite:
     def tell(self, text: str) -> None:
         self._inner.tell(text)
 
-    def tell(self, text: str) -> None:
-        self._inner.tell(text)
-
     def effort(self, role: str, model: Model) -> Effort:
         return self._inner.effort(role, model)
 

@@ -66,6 +66,12 @@ class Mechanism:
         effective = self.clipping.effective_noise_multiplier(self.noise_multiplier, self.expected_batch)
         return gaussian(effective, self.sampling.rate, steps, unit=self.unit, proven=self.proven)
 
+    def loudness(self, size: int, state: Mapping[str, Tensor]) -> float:
+        """The expected squared length of the noise in a released gradient of so many numbers."""
+        std = self.clipping.noise_std(self.noise_multiplier, self.expected_batch, state) / self.expected_batch
+        wide = float(state["scale"].double().sum()) ** 2 if "scale" in state else size  # Σ b² of AdaCliP is (Σ s)²
+        return std**2 * wide
+
     def require(self, budget: Budget | None) -> None:
         """Refuse a budget that cannot mean anything: without noise nothing keeps to it."""
         if budget is not None and self.noise_multiplier == 0:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from confrere.core.errors import DataError, PrivacyError, StudyError
 from confrere.core.events import Journal
-from confrere.core.protocols import Strategy
+from confrere.core.protocols import Releases, Strategy
 from confrere.data.records import SiteData, Task
 from confrere.learning.engine import Trainer
 from confrere.learning.network import Workshop
@@ -124,17 +124,20 @@ def participant_of(
     caps: Budget | None = None,
     doubt: str | None = None,
     workshop: Workshop | None = None,
+    among: int = 1,
 ) -> Participant:
     """A site that is ready to take part. `caps` are the site's own and win over the study's.
 
     `doubt` says why the encoded inputs themselves have no guarantee, where that is so. The networks of a `workshop` are
-    shared by sites of one process that take turns: weights are put on them for every job.
+    shared by sites of one process that take turns: weights are put on them for every job. `among` is how many sites
+    learn together.
     """
     check_records(data, task, study.data.one_class == "allow")
     privacy = study.privacy
     caps = strictest(caps, own_caps(study, data.name))
     mechanism, steps, budget = None, 0, caps
     unproven = getattr(strategy, "unproven", None) or doubt
+    releases = strategy.releases(among) if isinstance(strategy, Releases) else 1
     if privacy is None:
         sends = study.topology is not None or getattr(strategy, "topology", None) is not None
         if caps is not None and sends:
@@ -150,7 +153,9 @@ def participant_of(
                 ' name the patient column in the schema, or use unit = "record"'
             )
         try:
-            mechanism, steps = mechanism_of(privacy, data.declared, study.rounds, unproven is None, caps)
+            mechanism, steps = mechanism_of(
+                privacy, data.declared, study.rounds * releases, unproven is None, caps
+            )
         except (StudyError, PrivacyError) as error:
             raise type(error)(f'site "{data.name}": {error}') from None
         asked = Budget(privacy.epsilon, privacy.delta) if privacy.epsilon is not None else None
@@ -169,6 +174,8 @@ def participant_of(
         budget=budget,
         unproven=unproven,
         device=device,
+        among=among,
+        releases=releases,
         workshop=workshop or Workshop(),
     )
 
@@ -190,7 +197,8 @@ def leaving_when_spent(study: Study, sites: Mapping[str, Participant]) -> Churn:
     for name, site in sites.items():
         if site.mechanism is None or site.budget is None:
             continue
-        left = site.ledger.remaining(site.budget, site.mechanism.charge(1)) // max(1, site.steps)
+        in_a_round = max(1, site.steps * site.releases)
+        left = site.ledger.remaining(site.budget, site.mechanism.charge(1)) // in_a_round
         if left == 0:
             raise PrivacyError(
                 f'site "{name}": its budget of {site.budget} does not last for a single round of {site.steps} steps'

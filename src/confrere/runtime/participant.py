@@ -11,11 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from confrere.core.custody import Custody, private, strictest
+from confrere.core.custody import Custody, Scalar, private, public, strictest
 from confrere.core.errors import BudgetExhausted, DataError, StudyError, TrainingError, UnsafeModule
 from confrere.core.events import Event, Journal
 from confrere.core.model import Architecture, Model
-from confrere.core.protocols import Fitted, Loss, Metrics, Objective, Predictor, loss_custody, read_by
+from confrere.core.protocols import (
+    Effort,
+    Fitted,
+    Loss,
+    Metrics,
+    Objective,
+    Predictor,
+    loss_custody,
+    read_by,
+)
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records, SiteData, Task
 from confrere.learning.balance import Shares, balance, counted, log_shares, released
@@ -25,14 +34,14 @@ from confrere.learning.engine import Job, Trainer
 from confrere.learning.evaluate import loss_metrics, measure, predict
 from confrere.learning.nets import Centred, describe
 from confrere.learning.network import Network, Workshop
-from confrere.learning.objectives import Stacked
+from confrere.learning.objectives import Descent, Stacked, Supervised
 from confrere.learning.optimisers import SGD, Optimiser
 from confrere.learning.pace import paced, time_for, time_for_unit_records
 from confrere.learning.scale import best_scale
 from confrere.learning.tuning import fit
 from confrere.privacy import lint
 from confrere.privacy.accounting import Guarantee, epsilon
-from confrere.privacy.clipping import Flat
+from confrere.privacy.clipping import Flat, Quantile
 from confrere.privacy.ledger import Budget, Ledger
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
@@ -70,6 +79,8 @@ class Participant:
     spent: bool = False
     among: int = 1
     """How many sites learn together."""
+    releases: int = 1
+    """How many models it gives out in a round."""
     said: Kept = field(init=False, default_factory=Kept)
     """What its model said about the test records, for comparisons: PRIVATE."""
     workshop: Workshop = field(default_factory=Workshop, repr=False)
@@ -191,6 +202,26 @@ class Participant:
             )  # fmt: skip
         return paced(time, steps)
 
+    def effort(self, slot: str, model: Model) -> Effort:
+        """What a round of plain descent takes; the memory of `slot` says how its clipping stands."""
+        training, rule = self.study.training, self.rule(self.mechanism is not None)
+        steady = 4 / (1 + math.prod(self.task.inputs))
+        rate = rule.learning_rate / (1 - rule.momentum) if isinstance(rule, SGD) else steady
+        if self.mechanism is None:
+            batch = min(1.0, training.batch_size / self.size)
+            return Effort(float(training.epochs), batch, public(0.0), rate)
+        state = self.memory.get(slot, {}).get("clipping", {})
+        if not state and isinstance(self.mechanism.clipping, Quantile):
+            state = {"norm": torch.tensor(self.mechanism.clipping.norm)}
+        noise = self.steps * self.mechanism.loudness(model.params.count, state)
+        passes = self.steps * float(self.mechanism.sampling.rate)
+        return Effort(passes, passes, Scalar(noise, Custody.PROTECTED if state else Custody.PUBLIC), rate)
+
+    def batch(self, seed: int) -> Records:
+        """One batch of the training records, drawn at random."""
+        rows = torch.randperm(len(self.data.train), generator=generator(seed, "batch"))
+        return self.data.train.select(rows[: self.study.training.batch_size])
+
     def own_records(self) -> Records:
         """Training and validation records together: what a site may use once nothing is held back for choosing."""
         parts = [r for r in (self.data.train, self.data.validation) if len(r)]
@@ -223,7 +254,8 @@ class Participant:
         p = self.study.privacy
         if p is None or self.mechanism is None:
             return None
-        total = epsilon([self.mechanism.charge(self.steps * self.study.rounds)], p.delta, p.accountant)
+        steps = self.steps * self.study.rounds * self.releases
+        total = epsilon([self.mechanism.charge(steps)], p.delta, p.accountant)
         if self.budget is not None:
             total = min(total, self.budget.epsilon)
         return Guarantee(total, p.delta, p.unit, p.accountant, self.unproven is None)
@@ -282,6 +314,7 @@ class SiteRound:
     def __init__(self, participant: Participant, number: int) -> None:
         self._site, self._round = participant, number
         self.name, self.size = participant.name, participant.size
+        self.rehearsal = participant.randomness is None or not participant.randomness.secure
         self._trainings = 0
 
     def build(self, role: str) -> Model:
@@ -293,6 +326,14 @@ class SiteRound:
     def trained_before(self) -> None:
         """A training of this round was done before a crash; its result is kept and it is not done again."""
         self._trainings += 1
+
+    def effort(self, role: str, model: Model) -> Effort:
+        return self._site.effort(f"{role} ({Custody.PROTECTED.name.lower()})", model)
+
+    def weigh(self, weights: Mapping[str, Scalar], note: str = "") -> None:
+        data = {"weights": {name: share.value for name, share in sorted(weights.items())}, "note": note}
+        custody = strictest(share.custody for share in weights.values())
+        self._site.journal.add(Event("weighed", self.name, self._round, custody, data))
 
     async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
         site = self._site
@@ -355,7 +396,9 @@ class SiteRound:
         if not trained:
             return dict(models)
         trained = {
-            r: site.counted(loss, models[r], r in noisy) for r, loss in trained.items() if r != PROFILE
+            r: site.counted(Supervised() if isinstance(loss, Descent) else loss, models[r], r in noisy)
+            for r, loss in trained.items()
+            if r != PROFILE
         } | {r: loss for r, loss in trained.items() if r == PROFILE}
         started = time.perf_counter()
         used = {*trained, *(r for loss in trained.values() for r in loss.reads)}
@@ -363,19 +406,21 @@ class SiteRound:
         custody = {r: self._custody(r, noisy, protect, trained, models) for r in trained}
         # An optimiser's memory shapes the weights as much as the weights themselves do: it is kept apart by custody.
         slots = {r: f"{r} ({held.name.lower()})" for r, held in custody.items()}
+        seed = derive(study.seed, site.name, self._round, "training", *self._again())
+        brief = not noisy and all(isinstance(d := objective[r], Descent) and d.one_batch for r in trained)
         job = Job(
             site=site.name,
-            records=site.data.train,
+            records=site.batch(seed) if brief else site.data.train,
             objective=trained,
             networks=networks,
             anchors={r: models[r].params for loss in trained.values() for r in read_by(loss)},
             mechanisms={r: site.mechanism for r in noisy if site.mechanism is not None},
-            optimisers={r: SUMS if r == PROFILE else site.rule(r in noisy) for r in trained},
+            optimisers={r: self._optimiser(r, objective[r], r in noisy) for r in trained},
             memory={r: site.memory[slot] for r, slot in slots.items() if slot in site.memory},
             batch_size=study.training.batch_size,
-            epochs=study.training.epochs_at(site.name),
+            epochs=1 if brief else study.training.epochs_at(site.name),
             steps=site.steps,
-            seed=derive(study.seed, site.name, self._round, "training", *self._again()),
+            seed=seed,
             device=site.device,
             run=site.run,
             randomness=site.randomness,
@@ -405,6 +450,11 @@ class SiteRound:
         for text in result.notices:
             site.journal.add(Event("notice", site.name, self._round, Custody.PRIVATE, {"text": text}))
         return out
+
+    def _optimiser(self, role: str, loss: Loss, noisy: bool) -> Optimiser:
+        if isinstance(loss, Descent):
+            return SGD(loss.rate)
+        return SUMS if role == PROFILE else self._site.rule(noisy)
 
     def _custody(
         self,

@@ -169,12 +169,12 @@ async def take_part(
             trainer=OneAtATime(),
             device=device,
             doubt=doubt_about(federation),
+            among=len(federation.sites),
         )
         for n, d in federation.sites.items()
         if n == name or (study.privacy is not None and study.privacy.when_spent == "leave")
     }
     churn, site, names = leaving_when_spent(study, sites), sites[name], sorted(federation.sites)
-    site.among = len(names)
     mailbox = Mailbox()
     dead: set[str] = set()
 

@@ -291,7 +291,7 @@ def started(simulation: Simulation, journal: Journal, again: bool, first: int) -
             "hardware": hardware(simulation.device),
         }
         journal.add(Event("run-started", data=data))
-        for text in simulation.federation.notes:
+        for text in (*simulation.federation.notes, *simulation.remarks):
             journal.add(Event("notice", data={"text": text}))
         for name, site in simulation.federation.sites.items():
             warning = unprotected_patients(study, site)

@@ -18,7 +18,7 @@ from confrere.core.errors import CheckpointError, ConfrereError, StudyError
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
 from confrere.core.parcel import Parcel
-from confrere.core.protocols import Finishes, Predictor, Predicts, Strategy
+from confrere.core.protocols import Finishes, LooksAtMembers, Predictor, Predicts, Strategy
 from confrere.core.registry import nearest
 from confrere.data.partition import fingerprints
 from confrere.data.records import Federation, SiteData, concatenate, declared_count
@@ -124,6 +124,10 @@ class Simulation:
                 f'the study has one site ("{self.names[0]}"); a collaboration takes at least two'
             )
         study.churn.check(self.names, study.rounds)
+        self.remarks: list[str] = []
+        """What the strategy has to say about these sites."""
+        if isinstance(self.strategy, LooksAtMembers):
+            self.remarks += self.strategy.look_at(self.names, rehearsal=True)
         for key, named in (("models.sites", study.models.sites), ("training.site_epochs", study.training.site_epochs)):
             for name in named:
                 if name not in self.names:
@@ -168,12 +172,10 @@ class Simulation:
             name: participant_of(
                 self.study, self.strategy, data, self.federation.task,
                 run=run, journal=journal, trainer=self.trainer, device=self.device,
-                doubt=doubt_about(self.federation), workshop=workshop,
+                doubt=doubt_about(self.federation), workshop=workshop, among=len(self._everybody()),
             )
             for name, data in workers.items()
         }  # fmt: skip
-        for site in self.sites.values():
-            site.among = len(self._everybody())
         self.judges = self.sites if not self.pools else {
             n: replace(self.sites[EVERYBODY], name=n, data=d) for n, d in self.federation.sites.items()
         }  # fmt: skip

@@ -1,0 +1,108 @@
+"""Weight Erosion: peers whose gradients point away from the user's count less and less.
+
+Every peer starts with weight 1 and loses in each of its rounds
+
+    Δ = (1 + p_s·⌊(rounds so far)·passes⌋)·p_d·d,     d = ‖g − g_user‖ / ‖g_user‖
+
+where `passes` is how often one round goes through the peer's records: a small site's records come round again
+sooner, and count for less then. The user's own weight stays 1. What is compared, and what the step is made of,
+are the same released gradients. They carry noise of a known size, which makes all of them look far apart: its
+expected share of d² is subtracted.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from confrere.core.model import Model, mix
+
+STILL = 1e-6
+"""A gradient without noise that is no longer than this is none: the model is the user's own optimum."""
+
+CLEAR = 2.0
+"""By so many standard deviations of its noise a gradient's squared length must exceed it to be told from noise."""
+
+Newcomer = Literal["median", "mean"]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a site said in a round: its gradient, the expected squared length of the noise in it, and its passes."""
+
+    gradient: Model
+    noise: float = 0.0
+    passes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much each peer counts, and in how many rounds it was heard."""
+
+    share: Mapping[str, float]
+    rounds: Mapping[str, int]
+
+    def joined_by(self, names: frozenset[str], newcomer: Newcomer) -> Weights:
+        """With those who are heard for the first time: at 1 in the first round, later where the others stand.
+
+        The user, whose weight is always 1, is one of the others.
+        """
+        new = sorted(names - set(self.share))
+        if not new:
+            return self
+        middle = statistics.median if newcomer == "median" else statistics.fmean
+        start = middle([1.0, *self.share.values()]) if self.share else 1.0
+        return Weights({**self.share, **dict.fromkeys(new, start)}, {**self.rounds, **dict.fromkeys(new, 0)})
+
+
+NOBODY = Weights({}, {})
+
+
+def distance(own: Heard, other: Heard) -> float | None:
+    """How far a gradient is from the user's, in lengths of the user's; None where noise hides the user's own."""
+    size = own.gradient.params.count
+    length = own.gradient.params.norm() ** 2 - own.noise
+    if length <= CLEAR * own.noise * math.sqrt(2 / size) or length <= 0:
+        return None
+    apart = own.gradient.params.distance(other.gradient.params) ** 2 - own.noise - other.noise
+    return math.sqrt(max(0.0, apart) / length)
+
+
+def is_still(own: Heard) -> bool:
+    """Whether the user's own gradient is nothing; of a noisy one nobody can say that."""
+    return own.noise == 0 and own.gradient.params.norm() <= STILL
+
+
+def eroded(
+    weights: Weights, own: Heard, others: Mapping[str, Heard], p_d: float, p_s: float, newcomer: Newcomer
+) -> tuple[Weights, bool]:
+    """The weights after a round, and whether anything could be told from noise in it.
+
+    Whoever was not heard keeps its weight, and its rounds do not count.
+    """
+    weights = weights.joined_by(frozenset(others), newcomer)
+    share, rounds, told = dict(weights.share), dict(weights.rounds), True
+    for name, heard in others.items():
+        apart = distance(own, heard)
+        if apart is None:
+            told = False
+        else:
+            seen = math.floor(rounds[name] * heard.passes + 1e-9)
+            share[name] = max(0.0, share[name] - (1 + p_s * seen) * p_d * apart)
+        rounds[name] += 1
+    return Weights(share, rounds), told
+
+
+def step(
+    model: Model, rate: float, own: Heard | None, others: Mapping[str, Heard], weights: Weights
+) -> Model:
+    """The model moved along the weighted mean of what was heard: rate · Σ α·g / Σ α."""
+    terms = [(weights.share[n], h.gradient) for n, h in sorted(others.items()) if weights.share[n] > 0]
+    terms += [(1.0, own.gradient)] if own is not None else []
+    total = sum(w for w, _ in terms)
+    if not terms:
+        return model
+    return mix([(1.0, model), *((-rate * w / total, gradient) for w, gradient in terms)])
