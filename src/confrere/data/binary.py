@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -68,12 +69,15 @@ def read_excel(path: Path, sheet: str = "") -> pd.DataFrame:
 
 
 def read_numpy(path: Path) -> pd.DataFrame:
-    """An .npz with one array for each column (or a two-dimensional one), or a structured .npy."""
+    """An .npz with one array for each column, or a structured .npy.
+
+    A two-dimensional array becomes numbered columns; one of more dimensions stays as it is, an array for each record.
+    """
     try:
         loaded = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path.name}: cannot be read as NumPy arrays: {_first_line(error)}") from None
-    columns: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {}
+    columns: dict[str, Any] = {}
     if isinstance(loaded, np.ndarray):
         if loaded.dtype.names:
             columns = {name: loaded[name] for name in loaded.dtype.names}
@@ -90,8 +94,12 @@ def read_numpy(path: Path) -> pd.DataFrame:
                     columns[name] = array
                 elif array.ndim == 2:
                     columns.update({f"{name}{i}": array[:, i] for i in range(array.shape[1])})
+                elif array.ndim == 0:
+                    raise DataError(
+                        f"{path.name}, array {name}: is a single number; a column has one for each record"
+                    )
                 else:
-                    raise DataError(f"{path.name}, array {name}: has {array.ndim} dimensions; use 1 or 2")
+                    columns[name] = pd.Series(list(array), dtype=object)
     if not columns:
         raise DataError(f"{path.name}: has no columns; save one array for each column with numpy.savez")
     lengths = {name: len(values) for name, values in columns.items()}

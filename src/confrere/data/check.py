@@ -14,10 +14,11 @@ from confrere.data.clinical import lookup
 from confrere.data.derive import derived, missing_sources
 from confrere.data.encode import encode_table, translate
 from confrere.data.federate import Source
+from confrere.data.grids import numbered_columns
 from confrere.data.identifiers import looks_identifying
 from confrere.data.labels import encode_label
 from confrere.data.origin import counted, origin_of
-from confrere.data.schema import Column, Schema
+from confrere.data.schema import ARRAYS, Column, Schema
 from confrere.data.tally import Tally
 from confrere.data.units import converter, likely_slip
 from confrere.data.values import as_numbers
@@ -76,6 +77,7 @@ def check(source: Source, schema: Schema) -> Report:
     findings += [_column(frame, c, schema, source) for c in schema.columns]
     known = {
         *(c.name for c in schema.columns), *(x for c in schema.columns if c.derive for x in c.derive.of),
+        *(n for c in schema.columns if c.kind in ARRAYS for n in numbered_columns(frame, c.name)),
         *schema.label.all_columns, *schema.identifying, *schema.unused, schema.patient, schema.site,
     }  # fmt: skip
     for name in map(str, frame.columns):
@@ -127,7 +129,7 @@ def _patient(frame: pd.DataFrame, schema: Schema) -> list[Finding]:
 
 def _column(frame: pd.DataFrame, column: Column, schema: Schema, source: Source) -> Finding:
     name = column.name
-    if name not in frame.columns:
+    if name not in frame.columns and not (column.kind in ARRAYS and numbered_columns(frame, name)):
         return _absent(frame, column, schema, source)
     if column.kind == "number":
         slip = _slip(frame, frame[name], column, source.units.get(name, ""))
@@ -136,7 +138,7 @@ def _column(frame: pd.DataFrame, column: Column, schema: Schema, source: Source)
     alone = replace(schema, columns=(column,), patient="", label=schema.label)
     try:
         known = encode_label(frame, schema.label, Tally())[1]
-        notes = encode_table(frame[known], alone, units=source.units, folder=source.folder).notes
+        notes = encode_table(frame[known], alone, units=source.units, folder=source.images).notes
     except DataError as error:
         if f"column {name}" not in str(error) and "label" in str(error):
             return Finding(name, "fits", "is there; its values are checked once the label fits")
@@ -180,7 +182,7 @@ def _absent(frame: pd.DataFrame, column: Column, schema: Schema, source: Source)
             return Finding(name, "derived", words)
     near = _alike(name, [str(c) for c in frame.columns], {c.name for c in schema.columns})
     hint = f'; is it {near!r}? Then say rename = {{ "{near}" = "{name}" }} for this site' if near else ""
-    if column.gaps == "refuse" or schema.missing_columns == "refuse" or column.kind in ("text", "image"):
+    if column.gaps == "refuse" or schema.missing_columns == "refuse" or column.kind in ("text", *ARRAYS):
         return Finding(name, "cannot", f"is not there, and the study asks for it{hint}")
     how = "is treated as missing" if schema.missing_columns == "impute" else "is left out at all sites"
     return Finding(name, "missing", f"is not there; it {how}{hint}")

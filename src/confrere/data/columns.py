@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
 from confrere.data.derive import derived, missing_sources
+from confrere.data.grids import load_grids
 from confrere.data.images import load_images
 from confrere.data.origin import counted, origin_of, place, some
 from confrere.data.schema import Column, Schema
@@ -28,6 +29,8 @@ def encode_column(
 ) -> tuple[NDArray[Any], int]:
     """The numbers of one column, and how many of its values are missing."""
     name, n = column.name, len(frame)
+    if column.kind in ("series", "bag", "volume"):
+        return load_grids(frame, column, folder, tally, scaled), 0
     series: pd.Series[Any] | None = frame[name] if name in frame.columns else None
     if series is None and column.derive is not None and not missing_sources(frame, column.derive):
         series = derived(frame, column.derive, units, schema)

@@ -55,6 +55,10 @@ def draft(frame: pd.DataFrame, *, label: str = "", patient: str = "", site: str 
         if name in (label, patient, site):
             continue
         series = frame[name]
+        if (held := _array(name, series)) is not None:
+            columns.append(held[0])
+            comments[name] = held[1]
+            continue
         reason = looks_identifying(name)
         pictures = not reason and _names_pictures(frame, name)
         if not reason and not pictures:
@@ -130,6 +134,23 @@ def _column(name: str, series: pd.Series[Any]) -> tuple[Column | None, str]:
             "free text, as hashed words: make sure that no names are in it"
         )
     return None, "many different values: it may identify people"
+
+
+def _array(name: str, series: pd.Series[Any]) -> tuple[Column, str] | None:
+    """A column that holds arrays: by their dimensions a series or a volume."""
+    held = [v for v in series if isinstance(v, np.ndarray)]
+    if not held or len(held) < len(series):
+        return None
+    shapes = {v.shape for v in held}
+    if len({len(s) for s in shapes}) > 1 or len(held[0].shape) not in (2, 3):
+        raise DataError(f"column {name}: its arrays differ in kind, or are neither series nor volumes")
+    numbers = pd.Series(np.concatenate([v.ravel() for v in held]).astype(np.float64))
+    largest = tuple(max(s[i] for s in shapes) for i in range(len(held[0].shape)))
+    drawn = _round_range(numbers)
+    if len(largest) == 2:
+        column = Column(name, kind="series", shape=largest, range=drawn, private=("range", "shape"))
+        return column, 'steps and values of a step; if the order does not matter: kind = "bag"'
+    return Column(name, kind="volume", shape=largest, range=drawn, private=("range",)), "depth, height, width"
 
 
 def _with_codes(column: Column, codes: tuple[str, ...]) -> Column:

@@ -21,7 +21,7 @@ from confrere.data.columns import LIMIT, encode_column, scaled
 from confrere.data.labels import encode_label, task_of
 from confrere.data.origin import counted, origin_of, place, some
 from confrere.data.records import Records
-from confrere.data.schema import Schema
+from confrere.data.schema import ARRAYS, Schema
 from confrere.data.tally import Tally
 
 __all__ = ["LIMIT", "Encoded", "encode", "encode_table", "task_of"]
@@ -150,7 +150,7 @@ def translate(frame: pd.DataFrame, schema: Schema, rename: Mapping[str, str], si
 
 def written_names(schema: Schema, rename: Mapping[str, str]) -> tuple[str, ...]:
     """The columns, by their names in a file, whose fields are codes rather than numbers."""
-    kinds = ("category", "text", "image")
+    kinds = ("category", "text", *ARRAYS)
     known = {schema.patient, schema.site, *(c.name for c in schema.columns if c.kind in kinds)}
     also = {a for c in schema.columns if c.kind in kinds for a in c.also}
     return tuple(sorted({*known, *also, *(old for old, new in rename.items() if new in known)} - {""}))
@@ -170,7 +170,7 @@ def _without_repeats(frame: pd.DataFrame, schema: Schema, tally: Tally) -> pd.Da
         )
     if not ids.duplicated().any():
         return frame
-    same = frame.duplicated().to_numpy() & ids.notna().to_numpy()
+    same = _hashable(frame, schema).duplicated().to_numpy() & ids.notna().to_numpy()
     if not same.any():
         return frame
     if schema.repeats == "drop":
@@ -180,6 +180,14 @@ def _without_repeats(frame: pd.DataFrame, schema: Schema, tally: Tally) -> pd.Da
     raise DataError(
         f"{place(frame, at, schema.patient)}: the same record of patient {ids.iloc[at]} for the second time "
         f'({counted(same.sum(), "such record")}); remove it, or say repeats = "drop" in the schema'
+    )
+
+
+def _hashable(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
+    """The frame with arrays as their bytes, so that records can be told apart."""
+    held = [c.name for c in schema.columns if c.kind in ARRAYS and c.name in frame.columns]
+    return frame.assign(
+        **{n: frame[n].map(lambda v: v.tobytes() if isinstance(v, np.ndarray) else v) for n in held}
     )
 
 
@@ -220,4 +228,4 @@ def _encode_columns(
             inputs[:, start : start + width] = values
         else:
             gaps = done.gaps
-        tally.missing(column, gaps, here=column.name in frame.columns)
+        tally.missing(column, gaps, here=column.name in frame.columns or column.kind in ARRAYS)

@@ -25,7 +25,7 @@ def load_images(frame: pd.DataFrame, column: Column, folder: str = "") -> NDArra
     for row, name in enumerate(frame[column.name]):
         if not isinstance(name, str) or not name.strip():
             raise DataError(f"{place(frame, row, column.name)}: no image file is named")
-        path = _inside(Path(folder), name, frame, row, column.name)
+        path = find_inside(Path(folder), name, frame, row, column.name)
         try:
             out[row] = _pixels(path, column.size, column.channels)
         except DataError as error:
@@ -33,12 +33,16 @@ def load_images(frame: pd.DataFrame, column: Column, folder: str = "") -> NDArra
     return out
 
 
-def _inside(folder: Path, name: str, frame: pd.DataFrame, row: int, column: str) -> Path:
+def find_inside(
+    folder: Path, name: str, frame: pd.DataFrame, row: int, column: str, folders: bool = False
+) -> Path:
+    """The file (or, where that is allowed, the folder) that a record names; it must lie in the site's own folder."""
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()):
         raise DataError(f"{place(frame, row, column)}: {name!r} lies outside of the image folder")
-    if not path.is_file():
-        raise DataError(f"{place(frame, row, column)}: there is no image file {name!r}")
+    if not (path.is_file() or (folders and path.is_dir())):
+        what = "file or folder" if folders else "image file"
+        raise DataError(f"{place(frame, row, column)}: there is no {what} {name!r}")
     return path
 
 

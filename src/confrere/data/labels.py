@@ -9,9 +9,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
+from confrere.data.branches import branches_of
 from confrere.data.origin import counted, origin_of, place, some
 from confrere.data.records import Task
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import ARRAYS, Column, Label, Schema
 from confrere.data.tally import Tally
 from confrere.data.values import as_flags, as_numbers, kinds_of
 
@@ -19,23 +20,18 @@ from confrere.data.values import as_flags, as_numbers, kinds_of
 def task_of(schema: Schema) -> Task:
     """What the schema asks of a model."""
     label = schema.label
-    features = tuple(schema.features) if len(schema.inputs) == 1 else ()
-    branches, at = [], 0
-    for column in schema.columns:
-        width = len(column.features)
-        if column.kind == "image" and len(schema.columns) > 1:
-            branches.append((column.name, at, (column.channels, *column.size)))
-        at += width
+    features = tuple(n for c in schema.columns if c.kind not in ARRAYS for n in c.features)
+    branches = branches_of(schema)
     if label.kind == "regression":
         low, high = label.range or (-1.0, 1.0)
         return Task("regression", (), schema.inputs, features, (low + high) / 2, (high - low) / 2, label.unit,
-                    tuple(branches))  # fmt: skip
+                    branches)  # fmt: skip
     if label.kind == "multilabel":
-        return Task("multilabel", label.columns, schema.inputs, features, branches=tuple(branches))
+        return Task("multilabel", label.columns, schema.inputs, features, branches=branches)
     kind = "multiclass" if label.kind == "multiclass" else "binary"
     classes = label.classes or ("no", "yes")
     return Task("binary" if kind == "binary" else "multiclass", classes, schema.inputs, features,
-                branches=tuple(branches))  # fmt: skip
+                branches=branches)  # fmt: skip
 
 
 def encode_label(frame: pd.DataFrame, label: Label, tally: Tally) -> tuple[NDArray[Any], NDArray[np.bool_]]:

@@ -116,13 +116,29 @@ class SiteData:
         return Records(torch.cat([p.inputs for p in parts]), torch.cat([p.targets for p in parts]), units)
 
 
+BranchKind = Literal["table", "image", "series", "bag", "volume"]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A part of a record that belongs together: where it lies in the record's numbers, and its shape."""
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+    kind: BranchKind = "table"
+    mask: bool = False
+    """Whether the last channel says which steps (or members of a bag) are there: 1, or 0 for padding."""
+
+
 @dataclass(frozen=True)
 class Task:
     """What is asked: PUBLIC, the same at every site.
 
     `inputs` is the shape of one record. A regression target is stored as (value − centre) / spread with
     the schema's numbers: `centre`, `spread` and `unit` bring an error back into the unit of the column.
-    `branches` names the slices of a flat input that belong together (an image with a history).
+    `branches` says what lies where in a record of several parts (an image with a history), which is then one row of
+    numbers; of a record that is one sequence or bag, it says whether there is a mask.
     """
 
     kind: Kind
@@ -132,7 +148,7 @@ class Task:
     centre: float = 0.0
     spread: float = 1.0
     unit: str = ""
-    branches: tuple[tuple[str, int, tuple[int, ...]], ...] = ()
+    branches: tuple[Branch, ...] = ()
 
     @property
     def outputs(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Literal
@@ -25,6 +26,10 @@ Interval = tuple[float, float]
 MISSING = " missing"
 HIGH, LOW = " high", " low"
 OTHER = "other"
+ARRAYS = ("image", "series", "bag", "volume")
+"""Kinds of columns that are more than one number: each is a branch of a record."""
+TABLE = "table"
+"""The branch of all other columns."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -48,7 +53,7 @@ class Column:
     """One thing that is known about a patient, and how it becomes numbers."""
 
     name: str
-    kind: Literal["number", "category", "flag", "date", "text", "image"] = "number"
+    kind: Literal["number", "category", "flag", "date", "text", "image", "series", "bag", "volume"] = "number"
     meaning: str = ""
     unit: str = ""
     range: Interval | None = None
@@ -88,6 +93,9 @@ class Column:
     length: int = 64
     size: tuple[int, int] = (28, 28)
     channels: Literal[1, 3] = 1
+    shape: tuple[int, ...] = ()
+    """For a series: steps and values of a step. For a bag: members and features. For a volume: depth, height, width.
+    Series and bags may be shorter: what is not there is marked."""
 
     def __post_init__(self) -> None:
         for problem in _column_problems(self):
@@ -108,15 +116,24 @@ class Column:
         elif self.kind == "text":
             count = self.buckets if self.encoding == "hashed" else self.length
             own = tuple(f"{self.name}[{i}]" for i in _upto(count))
-        elif self.kind == "image":
-            own = tuple(f"{self.name}[{i}]" for i in _upto(self.channels * self.size[0] * self.size[1]))
+        elif self.kind in ARRAYS:
+            own = tuple(f"{self.name}[{i}]" for i in _upto(math.prod(self.array)))
         elif self.marks:
             own = (self.name, self.name + HIGH, self.name + LOW)
         return (*own, self.name + MISSING) if self.has_indicator else own
 
     @property
+    def array(self) -> tuple[int, ...]:
+        """The shape of what one record has here; series and bags have one more channel, which says what is there."""
+        if self.kind == "image":
+            return (self.channels, *self.size)
+        if self.kind in ("series", "bag"):
+            return (self.shape[0], self.shape[1] + 1)
+        return (1, *self.shape) if self.kind == "volume" else (len(self.features),)
+
+    @property
     def has_indicator(self) -> bool:
-        return self.gaps == "indicator" and self.kind not in ("text", "image")
+        return self.gaps == "indicator" and self.kind not in ("text", *ARRAYS)
 
 
 _upto = range  # inside Column the name `range` means an interval
@@ -134,6 +151,10 @@ def _column_problems(c: Column) -> list[str]:
             out.append(f"{what} starts at {pair[0]:g}; a log scale needs a number above 0")
     if c.marks and (c.kind != "number" or c.usual is None):
         out.append("marks = true says above or below the usual interval: it needs a number with `usual`")
+    if c.kind in ("series", "bag", "volume"):
+        out += _array_problems(c)
+    elif c.shape:
+        out.append(f'shape is for series, bags and volumes; a column of kind = "{c.kind}" has none')
     if c.kind in ("number", "date") and c.range is None and c.usual is None:
         example = "[1990, 2030] (years)" if c.kind == "date" else "[0, 120]"
         out.append(
@@ -167,6 +188,16 @@ def _column_problems(c: Column) -> list[str]:
     return out
 
 
+def _array_problems(c: Column) -> list[str]:
+    words = {"series": "[steps, values]", "bag": "[members, features]", "volume": "[depth, height, width]"}
+    out = []
+    if len(c.shape) != (3 if c.kind == "volume" else 2) or min(c.shape, default=0) < 1:
+        out.append(f"a {c.kind} needs its shape = {words[c.kind]}")
+    if c.range is None and c.usual is None:
+        out.append(f"a {c.kind} needs the plausible range of its values: it may not come from the records")
+    return out
+
+
 @dataclass(frozen=True, config=STRICT)
 class Label:
     """What is predicted.
@@ -175,7 +206,7 @@ class Label:
     `above` makes a number binary: above it is the second class. regression: `range` is scaled to −1 … 1.
     survival: `column` says whether the event happened (`groups` how that is written), `time` when; the event
     within `horizon` is the second class, and who was lost before the horizon is left out.
-    multilabel: `columns` of yes and no.
+    multilabel: `columns`, each yes or no for itself.
     """
 
     column: str = ""
@@ -207,8 +238,8 @@ class Label:
 def _label_problems(label: Label) -> list[str]:
     out = []
     if label.kind == "multilabel":
-        if len(label.columns) < 1:
-            out.append("a multilabel label needs `columns`")
+        if len(label.columns) < 2:
+            out.append('a multilabel label needs at least two `columns`; for one of them, kind = "binary"')
         return out
     if not label.column:
         out.append("a label needs its `column`")
@@ -247,6 +278,9 @@ class Schema:
     def __post_init__(self) -> None:
         for problem in _schema_problems(self):
             raise ValueError(problem)
+        # the columns of a table lie together, before all branches
+        laid_out = tuple(sorted(self.columns, key=lambda c: c.kind in ARRAYS))
+        object.__setattr__(self, "columns", laid_out)
 
     @property
     def features(self) -> list[str]:
@@ -256,8 +290,8 @@ class Schema:
     @property
     def inputs(self) -> tuple[int, ...]:
         """The shape of one encoded record."""
-        if len(self.columns) == 1 and self.columns[0].kind == "image":
-            return (self.columns[0].channels, *self.columns[0].size)
+        if len(self.columns) == 1 and self.columns[0].kind in ARRAYS:
+            return self.columns[0].array
         return (sum(len(c.features) for c in self.columns),)
 
     @property
@@ -347,6 +381,11 @@ def _schema_problems(s: Schema) -> list[str]:
             out.append(
                 f"the column {c.name!r} {reason or 'is identifying'}: take it out, coarsen it, "
                 "or say identifying = false"
+            )
+    for c in s.columns:
+        if c.name == TABLE and c.kind in ARRAYS:
+            out.append(
+                f'a column of kind = "{c.kind}" cannot be called "{TABLE}": that is the branch of all others'
             )
     sole = [c for c in s.columns if c.kind == "text" and c.encoding == "ids"]
     if sole and len(s.columns) > 1:

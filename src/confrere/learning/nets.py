@@ -1,32 +1,20 @@
-"""Networks that a study can name. All are safe for private training: no layer mixes records.
+"""Networks that a study can name: for tables and pictures. All are safe for private training: no layer mixes records.
 
-A network is a function from input shape and number of outputs to an `nn.Module`; `@network("name")`
-registers one, and its further keyword arguments are its options in a study.
+Those for sequences, bags, volumes and records of several branches have files of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from confrere.core.errors import StudyError
-from confrere.core.model import Architecture
-from confrere.core.registry import Registry, nearest
-from confrere.core.seeds import derive
+from confrere.learning import bags, branches, sequences, volumes  # noqa: F401 (each registers its networks)
+from confrere.learning.architectures import architecture, describe, flat, fresh, network, networks
 
-Build = Callable[..., nn.Module]
-networks: Registry[Build] = Registry("network", group="confrere.networks")
-network = networks.register
-
-
-def _flat(shape: Sequence[int]) -> int:
-    size = 1
-    for s in shape:
-        size *= s
-    return size
+__all__ = ["Adapted", "Centred", "architecture", "describe", "fresh", "network", "networks"]
 
 
 def _image(shape: Sequence[int], name: str) -> tuple[int, int, int]:
@@ -49,7 +37,7 @@ class AsImage(nn.Module):
 @network("linear")
 def linear(shape: Sequence[int], outputs: int) -> nn.Module:
     """Logistic (or linear) regression: the smallest proxy, so the least noise."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(_flat(shape), outputs))
+    return nn.Sequential(nn.Flatten(), nn.Linear(flat(shape), outputs))
 
 
 @network("mlp")
@@ -58,7 +46,7 @@ def mlp(
 ) -> nn.Module:
     """Fully connected layers with ReLU; 200-200 is the proxy of the ProxyFL experiments."""
     layers: list[nn.Module] = [nn.Flatten()]
-    width = _flat(shape)
+    width = flat(shape)
     for h in hidden:
         layers += [nn.Linear(width, h), nn.ReLU()]
         if dropout:
@@ -158,33 +146,7 @@ def centred_linear(
     shape: Sequence[int], outputs: int, unit: bool = True, profiling: bool = False
 ) -> nn.Module:
     """Linear regression around a centre on which the sites agree privately: the proxy for features of pictures."""
-    return Centred(_flat(shape), outputs, unit, profiling)
-
-
-class Recurrent(nn.Module):
-    """An LSTM over tokens or over a time series; the last hidden state is classified."""
-
-    def __init__(self, inputs: int, outputs: int, hidden: int, vocabulary: int, embedding: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0) if vocabulary else None
-        self.lstm = nn.LSTM(embedding if vocabulary else inputs, hidden, batch_first=True)
-        self.head = nn.Linear(hidden, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.embedding is not None:
-            x = self.embedding(x.long())
-        elif x.ndim == 2:
-            x = x.unsqueeze(-1)
-        states, _ = self.lstm(x)
-        return self.head(states[:, -1])  # type: ignore[no-any-return]
-
-
-@network("lstm")
-def lstm(
-    shape: Sequence[int], outputs: int, hidden: int = 64, vocabulary: int = 0, embedding: int = 32
-) -> nn.Module:
-    """An LSTM: for token ids give `vocabulary`, for time series leave it out."""
-    return Recurrent(shape[-1] if len(shape) > 1 else 1, outputs, hidden, vocabulary, embedding)
+    return Centred(flat(shape), outputs, unit, profiling)
 
 
 class Adapted(nn.Module):
@@ -199,48 +161,3 @@ class Adapted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.after(self.common(self.before(x)))  # type: ignore[no-any-return]
-
-
-def describe(spec: str | dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name and options of a network as a study writes it: "mlp" or { name = "mlp", hidden = [32] }."""
-    if isinstance(spec, str):
-        return spec, {}
-    options = dict(spec)
-    if "name" not in options:
-        raise StudyError('a network is written as "mlp" or as { name = "mlp", … }: the name is missing')
-    return str(options.pop("name")), options
-
-
-def architecture(
-    spec: str | dict[str, Any] | Callable[[], nn.Module], shape: Sequence[int], outputs: int
-) -> Architecture:
-    """The architecture behind a study's words, or behind a function that returns one's own module."""
-    if callable(spec):
-        probe = spec()
-        sizes = ",".join(f"{n}{tuple(p.shape)}" for n, p in probe.named_parameters())
-        return Architecture(f"{type(probe).__name__}[{derive(0, sizes):x}]", spec)
-    name, options = describe(spec)
-    build = networks[name]
-    known = list(build.__annotations__)
-    for key in options:
-        if key not in known or key in ("shape", "outputs", "return"):
-            offered = [k for k in known if k not in ("shape", "outputs", "return")]
-            raise StudyError(
-                f'network "{name}" has no option "{key}"{nearest(key, offered)}; it has: {", ".join(offered) or "none"}'
-            )
-
-    def make() -> nn.Module:
-        try:
-            return build(tuple(shape), outputs, **options)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise StudyError(f'network "{name}" cannot be built with {options}: {error}') from error
-
-    words = ", ".join(f"{k}={options[k]}" for k in sorted(options))
-    return Architecture(f"{name}({words})[{'×'.join(map(str, shape))}→{outputs}]", make)
-
-
-def fresh(arch: Architecture, seed: int) -> nn.Module:
-    """A newly initialised network whose weights depend on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return arch.build()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from confrere.core.errors import StudyError
 from confrere.core.model import Architecture
 from confrere.core.params import Params
+from confrere.data.records import Branch
 from confrere.learning.nets import architecture, fresh
 from confrere.learning.stack import layers_of
 
@@ -82,11 +83,13 @@ class Workshop:
         self.safe: set[Hashable] = set()
         """Architectures that were found not to mix records."""
 
-    def architecture(self, spec: Any, shape: Sequence[int], outputs: int) -> Architecture:
+    def architecture(
+        self, spec: Any, shape: Sequence[int], outputs: int, branches: Sequence[Branch] = ()
+    ) -> Architecture:
         """The architecture behind a study's words, or behind somebody's function; the same words, the same one."""
-        key = (spec if callable(spec) else repr(spec), tuple(shape), outputs)
+        key = (spec if callable(spec) else repr(spec), tuple(shape), outputs, tuple(branches))
         if key not in self._architectures:
-            self._architectures[key] = architecture(spec, shape, outputs)
+            self._architectures[key] = architecture(spec, shape, outputs, branches)
         return self._architectures[key]
 
     def network(self, role: str, arch: Architecture, device: str) -> Network:

@@ -22,6 +22,7 @@ from confrere.data.records import Task
 from confrere.data.schema import Label, Schema
 from confrere.data.tables import read
 from confrere.learning.evaluate import predict as outputs_of
+from confrere.learning import matched  # noqa: F401 (a network that a study does not name, yet a model may have)
 from confrere.learning.nets import architecture
 from confrere.learning.network import Network
 from confrere.learning.objectives import log_probabilities
@@ -50,7 +51,9 @@ class SavedModel:
             self.translation: dict[str, Any] = json.loads(meta["site"])
             self.parts: list[tuple[float, Network]] = []
             for n, part in enumerate(json.loads(meta["parts"])):
-                network = Network(architecture(part["network"], tuple(self.task.inputs), outputs))
+                network = Network(
+                    architecture(part["network"], tuple(self.task.inputs), outputs, self.task.branches)
+                )
                 own = {k.partition("/")[2]: t for k, t in tensors.items() if k.partition("/")[0] == str(n)}
                 network.load(Params(own))
                 self.parts.append((float(part["weight"]), network))

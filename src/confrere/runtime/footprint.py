@@ -59,7 +59,7 @@ def footprint(study: Study, federation: Federation) -> Footprint:
             spec = study.models.of(name, role)
             if (key := repr(spec)) not in counts:
                 task = federation.task
-                built = architecture(spec, task.inputs, outputs_of(task)).build()
+                built = architecture(spec, task.inputs, outputs_of(task), task.branches).build()
                 counts[key] = sum(p.numel() for p in built.parameters())
             held = 2 if role != "private" else 1  # what peers sent is kept beside one's own
             weights += held * counts[key] * NUMBER

@@ -121,7 +121,7 @@ class Participant:
             if name != "centred-linear":
                 raise StudyError('only the proxy "centred-linear" has a centre to agree on')
             spec = {"name": name, **options, "profiling": True}
-        found = self.workshop.architecture(spec, self.task.inputs, outputs_of(self.task))
+        found = self.workshop.architecture(spec, self.task.inputs, outputs_of(self.task), self.task.branches)
         self._architectures.setdefault(found.name, found)
         return found
 

@@ -83,9 +83,10 @@ def test_an_image_beside_a_history_is_a_branch_of_a_flat_record(tmp_path: Path) 
     )
     frame = pd.DataFrame({"age": [50], "scan": ["a.png"], "y": [1]})
     records = encode(frame, schema, folder=str(tmp_path))
-    name, start, shape = task_of(schema).branches[0]
-    assert (name, start, shape) == ("scan", 2, (1, 4, 4))
-    assert bool((records.inputs[0, start:] == 1).all())
+    history, scan = task_of(schema).branches
+    assert (history.name, history.start, history.shape) == ("table", 0, (2,))
+    assert (scan.name, scan.start, scan.shape, scan.kind) == ("scan", 2, (1, 4, 4), "image")
+    assert bool((records.inputs[0, scan.start :] == 1).all())
 
 
 def test_words_are_hashed_the_same_everywhere() -> None:

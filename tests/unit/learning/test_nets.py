@@ -20,11 +20,18 @@ FITTING: dict[str, tuple[Any, tuple[int, ...]]] = {
     "cnn2": ("cnn2", (3, 32, 32)),
     "centred-linear": ("centred-linear", (7,)),
     "lstm": ({"name": "lstm", "hidden": 6}, (9, 2)),
+    "gru": ({"name": "gru", "hidden": 6, "mask": True}, (9, 3)),
+    "conv1d": ("conv1d", (9, 2)),
+    "deepsets": ("deepsets", (9, 2)),
+    "cnn3d": ("cnn3d", (5, 6, 7)),
 }
 
 
 def test_every_network_is_tried_here() -> None:
-    assert set(FITTING) == {n for n in networks.names() if networks[n].__module__.startswith("confrere.")}
+    """But for "branches", which needs records of several: see test_branches.py."""
+    assert {*FITTING, "branches"} == {
+        n for n in networks.names() if networks[n].__module__.startswith("confrere.")
+    }
 
 
 @pytest.mark.parametrize("name", FITTING)
