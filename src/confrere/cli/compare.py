@@ -12,9 +12,10 @@ from confrere.core.errors import StudyError
 from confrere.observe.progress import progress
 from confrere.observe.studies import studies_table
 from confrere.observe.tables import comparison_table
-from confrere.runtime.compare import ALONE, POOLED
+from confrere.observe.words import listing
+from confrere.runtime.compare import ALONE, POOLED, default_arms, variant
 from confrere.runtime.compare import compare as compare_study
-from confrere.study import load
+from confrere.study import FULL, load, scaled
 
 
 def compare(
@@ -22,9 +23,18 @@ def compare(
         list[Path], typer.Argument(metavar="STUDY.toml…", help="The study, or studies, to compare on.")
     ],
     strategies: Annotated[
-        str | None, typer.Option(help="Comma-separated strategies or [variants]; «local» always takes part.")
+        str | None,
+        typer.Option(
+            help="Comma-separated strategies or [variants]; «local» always takes part.",
+            show_default="the study's",
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds: 0, 1, 2 …")] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds: 0, 1, 2 …", show_default="the study's, or 3")
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="Run a smaller version of the study: one of its [scales].", metavar="NAME")
+    ] = FULL,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="a.b=value", help="Change a key of the study; may be repeated."),
@@ -33,8 +43,13 @@ def compare(
         Path | None, typer.Option(help="Folder for the runs.", show_default="runs/<name>-<time>")
     ] = None,
     pooled: Annotated[
-        bool, typer.Option(help="Also train on all records pooled, without noise: how much there is to gain.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--pooled/--no-pooled",
+            help="Also train on all records pooled, without noise: how much there is to gain.",
+            show_default="the study's, or --pooled",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -44,23 +59,28 @@ def compare(
 
     Example: `confrere compare studies/quickstart.toml --strategies proxyfl,fedavg --seeds 5`
     """
-    if seeds < 1:
+    if seeds is not None and seeds < 1:
         raise StudyError(f"--seeds is {seeds}; a comparison needs at least one")
     found = [
-        load(path, change or []) for path in study
+        scaled(load(path, change or []), scale) for path in study
     ]  # a mistake in the last is told before the first is run
     results = []
     for number, one in enumerate(found):
-        names = [n.strip() for n in strategies.split(",") if n.strip()] if strategies else [one.strategy_name]
-        total = one.rounds * seeds * len({ALONE, *names, *([POOLED] if pooled else [])})
-        label = f"{one.name}: comparing {', '.join(names)}"
+        names = default_arms(one)
+        if strategies:
+            names = [n.strip() for n in strategies.split(",") if n.strip()]
+        many = seeds or one.comparison.seeds
+        with_pooled = one.comparison.pooled if pooled is None else pooled
+        chosen = {ALONE, *names, *([POOLED] if with_pooled else [])}
+        total = sum(variant(one, name).rounds for name in chosen) * many
+        label = f"{one.name}: comparing {listing(names, 6)}"
         place = run_folder(
             one.name, out if out is None or len(found) == 1 else out / f"{number:02d}-{one.name}"
         )
         with progress(total, label) as listener:
             result = compare_study(
-                one, names, range(one.seed, one.seed + seeds), out=place,
-                device=device, listeners=(listener,), command=command_line(), pooled=pooled,
+                one, names, range(one.seed, one.seed + many), out=place,
+                device=device, listeners=(listener,), command=command_line(), pooled=with_pooled,
             )  # fmt: skip
         results.append((one.name, result.result, result.report()))
     if as_json:

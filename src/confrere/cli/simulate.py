@@ -16,7 +16,7 @@ from confrere.runtime.processes import simulate_processes
 from confrere.runtime.profile import profiled
 from confrere.runtime.simulate import resume as resume_run
 from confrere.runtime.simulate import simulate as simulate_study
-from confrere.study import load
+from confrere.study import FULL, load, scaled
 
 
 def simulate(
@@ -28,6 +28,9 @@ def simulate(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the run.", show_default="runs/<name>-<time>")
     ] = None,
+    scale: Annotated[
+        str, typer.Option(help="Run a smaller version of the study: one of its [scales].", metavar="NAME")
+    ] = FULL,
     seed: Annotated[int | None, typer.Option(help="Seed; the same seed gives the same result.")] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the interrupted run in this folder.")
@@ -69,7 +72,7 @@ def simulate(
     else:
         assert study is not None
         changes = [*(change or []), *([f"seed={seed}"] if seed is not None else [])]
-        found = load(study, changes)
+        found = scaled(load(study, changes), scale)
         place = run_folder(found.name, out)
         if processes and (workers is not None or engine != "memory"):
             raise StudyError(

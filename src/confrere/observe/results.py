@@ -95,7 +95,9 @@ class Comparison:
     metric: str | None = None
     """The measure that the answer is judged by."""
     facts: Mapping[str, Json] = field(default_factory=dict)
-    """Study, command, versions and hardware, as far as they were written down."""
+    """Study, scale, command, versions and hardware, as far as they were written down."""
+    reported: Mapping[str, Json] | None = None
+    """What the study's source reports, beside what was measured."""
 
     @property
     def alone(self) -> StrategyResult | None:
@@ -170,7 +172,8 @@ def comparison_of(document: Mapping[str, Json]) -> Comparison:
         tuple(str(n) for n in document.get("notes") or ()),
         document.get("featured"),
         document.get("metric"),
-        {k: document[k] for k in ("study", "command", "versions", "hardware") if document.get(k)},
+        {k: document[k] for k in ("study", "scale", "command", "versions", "hardware") if document.get(k)},
+        document.get("reported"),
     )
 
 

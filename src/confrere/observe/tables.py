@@ -13,6 +13,7 @@ from rich.text import Text
 from confrere.core.events import Json
 from confrere.observe import words
 from confrere.observe.journal import read_history
+from confrere.observe.published import published_table
 from confrere.observe.results import (
     Comparison,
     Run,
@@ -49,6 +50,7 @@ def profile_table(profile: Mapping[str, Json]) -> RenderableType:
 def run_table(document: Mapping[str, Json] | Run) -> RenderableType:
     """What `simulate --json` prints, for people."""
     run = document if isinstance(document, Run) else _with_journal(document)
+    scale = "full" if isinstance(document, Run) else str(document.get("scale") or "full")
     metrics = in_order(m for s in run.sites.values() for m in s.metrics)
     table = _table()
     table.add_column("Site", overflow="fold")
@@ -69,6 +71,7 @@ def run_table(document: Mapping[str, Json] | Run) -> RenderableType:
     notes = [
         *_privacy_lines(list(run.sites.values())),
         "One seed, so no spread; «confrere compare» shows it.",
+        *_scale_lines(scale),
     ]
     return Group(table, Text(""), *(Text(n) for n in notes))
 
@@ -100,6 +103,8 @@ class _ComparisonTable:
         if comparison.headline and any(s.by_columns for s in comparison.strategies.values()):
             yield _by_columns(comparison, comparison.headline)
             yield Text("")
+        if comparison.reported:
+            yield published_table(comparison.reported)
         if comparison.together is not None:
             for line in _privacy_lines(list(comparison.together.sites.values())):
                 yield Text(line)
@@ -109,6 +114,7 @@ class _ComparisonTable:
             *_common_lines(comparison),
             *_gap_lines(comparison),
             _footnote(comparison),
+            *_scale_lines(str(comparison.facts.get("scale") or "full")),
             *comparison.notes,
         ):
             yield Text(line)
@@ -241,6 +247,15 @@ def _gap_lines(comparison: Comparison) -> list[str]:
         ]
     spread = f" ± {closed.share_std * 100:.0f}" if closed.share_std is not None else ""
     return [f"Of the gap to pooling all records, {closed.share * 100:.0f}{spread} % is closed, by {label}."]
+
+
+def _scale_lines(scale: str) -> list[str]:
+    """Which smaller version of the study was run, where one was."""
+    return (
+        []
+        if scale == "full"
+        else [f"Scale «{scale}»: a smaller version of the study, not the study as it is written."]
+    )
 
 
 def _footnote(comparison: Comparison) -> str:

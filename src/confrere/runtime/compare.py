@@ -13,16 +13,18 @@ from urllib.parse import quote
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.core.registry import nearest, strategies
+from confrere.data.records import Federation
 from confrere.learning.evaluate import HIGHER_IS_BETTER
 from confrere.observe.report import write_report
 from confrere.runtime.bootstrap import intervals
+from confrere.runtime.published import beside
 from confrere.runtime.records import Source, open_sites
 from confrere.runtime.results import by_columns, mean_metrics
 from confrere.runtime.run import Run, check_free, hardware, versions, write_json
 from confrere.runtime.said import PARTS
 from confrere.runtime.simulate import simulate
 from confrere.strategies import discover
-from confrere.study import Study, merged
+from confrere.study import Comparing, Study, merged
 
 ALONE = "local"
 """Training alone, without noise: what every comparison is measured against."""
@@ -49,9 +51,14 @@ def variant(study: Study, name: str) -> Study:
     """The study as `name` would run it: one of its `[variants]`, or a strategy with its own topology.
 
     The study's strategy options and topology are those of its own strategy; every other strategy runs with
-    its defaults, unless `[variants.NAME]` says otherwise.
+    its defaults, unless `[variants.NAME]` says otherwise. «NAME@SETTING» is NAME in one of the comparison's settings.
     """
     discover()
+    arm, setting = study.comparison.parts(name)
+    if setting is not None and name not in study.variants:
+        return merged(
+            variant(study, arm), study.comparison.settings[setting], f'comparison.settings."{setting}"'
+        )
     if name not in study.variants and name not in strategies:
         known = sorted({*study.variants, *strategies.names()})
         raise StudyError(f'unknown strategy "{name}"{nearest(name, known)}; known: {", ".join(known)}')
@@ -59,7 +66,12 @@ def variant(study: Study, name: str) -> Study:
         study = replace(study, strategy=name, topology=None)
     if name in study.variants:
         study = merged(study, study.variants[name], f"variants.{name}")
-    return replace(study, variants={})
+    return replace(study, variants={}, comparison=Comparing(), scales={}, reported=None)
+
+
+def default_arms(study: Study) -> list[str]:
+    """What a comparison of the study runs beside training alone, unless it is told otherwise."""
+    return study.comparison.names() or [study.strategy_name]
 
 
 def compare(
@@ -78,7 +90,7 @@ def compare(
 
     With `pooled`, one model of all records without noise is trained as well: how much there is to gain.
     """
-    chosen = list(dict.fromkeys([ALONE, *(names or [study.strategy_name]), *([POOLED] if pooled else [])]))
+    chosen = list(dict.fromkeys([ALONE, *(names or default_arms(study)), *([POOLED] if pooled else [])]))
     if not seeds:
         raise StudyError("a comparison needs at least one seed")
     variants = {name: variant(study, name) for name in chosen}
@@ -88,13 +100,19 @@ def compare(
     runs: dict[str, list[Run]] = {name: [] for name in chosen}
     seconds = dict.fromkeys(chosen, 0.0)
     for seed in seeds:
-        shared = open_sites(study.with_(seed=seed), sites)  # read and encoded once for all strategies
+        opened: list[
+            tuple[Study, Federation]
+        ] = []  # read and encoded once for all that have the same records
         for name in chosen:
+            shared = next((found for other, found in opened if _same_records(other, variants[name])), None)
+            if shared is None:
+                shared = open_sites(variants[name].with_(seed=seed), sites)
+                opened.append((variants[name], shared))
             place = folder / "runs" / f"{quote(name, safe=' ')}-{seed}" if folder else None
             began = time.perf_counter()
             run = simulate(
                 variants[name].with_(seed=seed),
-                shared if _same_records(study, variants[name]) else sites,
+                shared,
                 out=place,
                 device=device,
                 listeners=listeners,
@@ -108,6 +126,7 @@ def compare(
         "title": study.title or study.name,
         "question": study.question,
         "study": study.hash(),
+        "scale": study.scale,
         "reference": ALONE,
         "seeds": list(seeds),
         "strategies": together,
@@ -117,6 +136,8 @@ def compare(
         "hardware": hardware(device),
         "command": command,
     }
+    if study.reported is not None:
+        result["reported"] = beside(study.reported, runs)
     if folder is not None:
         write_json(folder / "comparison.json", result)
         (folder / "study.toml").write_text(study.to_toml(), encoding="utf-8")

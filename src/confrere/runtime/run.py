@@ -99,6 +99,7 @@ class Folder:
                 facts = {
                     "name": self.study.name,
                     "study": self.study.hash(),
+                    "scale": self.study.scale,
                     "seed": self.study.seed,
                     "strategy": self.study.strategy_name,
                     "versions": versions(),
@@ -225,6 +226,7 @@ class Watch:
         result = {
             "run": str(folder.path) if folder else None,
             "study": study.hash(),
+            "scale": study.scale,
             "seed": study.seed,
             "strategy": study.strategy_name,
             "sites": sites,

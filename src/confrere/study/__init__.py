@@ -5,7 +5,8 @@ guessed. The hash of a study is part of every run and every handshake; the seed 
 """
 
 from confrere.study.agreement import MOST_ROUNDS, Study, check, schema_of
-from confrere.study.reading import load, load_site, merged, parse
+from confrere.study.published import FULL, Claim, Comparing, Reported
+from confrere.study.reading import load, load_site, merged, parse, scaled
 from confrere.study.settings import (
     Caps,
     Data,
@@ -20,14 +21,18 @@ from confrere.study.settings import (
 from confrere.study.strict import Named, build, check_types, named
 
 __all__ = [
+    "FULL",
     "MOST_ROUNDS",
     "Caps",
+    "Claim",
+    "Comparing",
     "Data",
     "Evaluation",
     "Models",
     "Named",
     "NetworkSpec",
     "Privacy",
+    "Reported",
     "SiteConfig",
     "Split",
     "Study",
@@ -40,5 +45,6 @@ __all__ = [
     "merged",
     "named",
     "parse",
+    "scaled",
     "schema_of",
 ]

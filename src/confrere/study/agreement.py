@@ -23,6 +23,7 @@ from confrere.data.schema import Schema
 from confrere.exchange.topology import topologies
 from confrere.runtime.churn import Churn
 from confrere.strategies import discover, strategies
+from confrere.study.published import FULL, Comparing, Reported
 from confrere.study.settings import Data, Evaluation, Models, NetworkSpec, Privacy, SiteConfig, Training
 from confrere.study.strict import STRICT, Named, build, check_types, named
 
@@ -57,6 +58,12 @@ class Study:
     partners: list[str] | None = None
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """For `compare`: named changes to this study, as [variants.NAME] with the keys of a study."""
+    comparison: Comparing = field(default_factory=Comparing)
+    scales: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Smaller versions for `--scale NAME`: named changes to this study, in the form of a variant."""
+    scale: str = FULL
+    """Which of them this is; `--scale` writes it."""
+    reported: Reported | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -84,7 +91,10 @@ class Study:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, without what is not set; functions are named by what they build."""
-        return typing.cast("dict[str, Any]", _plain(asdict(_nameable(self))))
+        table = typing.cast("dict[str, Any]", _plain(asdict(_nameable(self))))
+        if self.comparison.settings:  # a setting that changes nothing is one of them
+            table["comparison"]["settings"] = {k: _plain(v) for k, v in self.comparison.settings.items()}
+        return table
 
     def hash(self) -> str:
         """Names a study in files and on screens."""
@@ -92,7 +102,7 @@ class Study:
 
     def digest(self) -> str:
         """What sites sign and compare: long enough that nobody can write two studies with the same one."""
-        own = ("seed", "title", "question", "sites", "schema")
+        own = ("seed", "title", "question", "sites", "schema", "comparison", "scales", "scale", "reported")
         agreed = {k: v for k, v in self.as_dict().items() if k not in own}
         schema = schema_of(self)
         agreed |= {"members": sorted(self.sites), "columns": schema.fingerprint if schema else ""}
@@ -157,6 +167,11 @@ def check(study: Study) -> None:
         if p.batch_size < 1 or (p.steps is not None and p.steps < 1):
             raise StudyError("privacy.batch_size and privacy.steps must be at least 1")
         p.clipper()
+    study.comparison.check()
+    if study.reported is not None:
+        study.reported.check()
+    if FULL in study.scales:
+        raise StudyError(f"scales.{FULL}: that is the study as it is written; give the scale another name")
     study.rule()
     study.graph()
     t.rule(protected=False)

@@ -12,7 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from confrere.core.errors import ConfrereError, StudyError
+from confrere.core.registry import nearest
 from confrere.study.agreement import Study
+from confrere.study.published import FULL
 from confrere.study.settings import SiteConfig
 from confrere.study.strict import build, say, strict
 
@@ -89,6 +91,19 @@ def merged(study: Study, changes: Mapping[str, Any], where: str) -> Study:
     table = join(study.as_dict(), dict(changes))
     found = parse(table, where)
     return found if "models" in changes else replace(found, models=functions)
+
+
+def scaled(study: Study, name: str) -> Study:
+    """A smaller version of the study: one of its `[scales]`; «full» is the study as it is written."""
+    if name == FULL:
+        return study
+    if name not in study.scales:
+        known = [FULL, *study.scales]
+        raise StudyError(
+            f'study "{study.name}" has no scale "{name}"{nearest(name, known)}; known: {", ".join(known)}'
+        )
+    found = merged(replace(study, scales={}), study.scales[name], f"scales.{name}")
+    return replace(found, scale=name)
 
 
 def _override(table: dict[str, Any], override: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from confrere.observe import words
-from confrere.observe.report import answer, course, exchange, missing, provenance, sites
+from confrere.observe.report import answer, course, exchange, missing, provenance, published, sites
 from confrere.observe.report.markup import Child
 from confrere.observe.results import Comparison, read_facts, read_run, runs_of
 
@@ -30,6 +30,7 @@ def comparison_page(comparison: Comparison, folder: Path) -> tuple[str, list[Chi
     named = comparison.sites
     body: list[Child] = [
         answer.answer(comparison, history),
+        published.published_section(comparison.reported) if comparison.reported else None,
         sites.site_by_site(comparison),
         sites.ways_compared(comparison),
         sites.fairness(comparison),

@@ -39,6 +39,7 @@ def reproduce(runs: Sequence[Mapping[str, Json]], seeds: Sequence[int], command:
     studies = dict.fromkeys(str(r["study"]) for r in runs if r.get("study"))
     facts: list[tuple[str, Child]] = [
         ("Study", _study(list(studies)) if studies else None),
+        ("Scale", str(first["scale"]) if first.get("scale") else None),
         ("Seeds" if len(seeds) != 1 else "Seed", ", ".join(map(str, seeds)) or None),
         (
             "Strategies",

@@ -1,0 +1,209 @@
+"""docs/studies.md: what sources report and what was measured here, side by side, written from docs/studies/*.json."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from confrere.observe.figures import draw_curves, draw_pyramid, draw_settings, draw_stacked
+from confrere.observe.growth import draw_growth
+from confrere.observe.published import judged, label, sides
+from confrere.runtime.repeat import result_file
+from confrere.study import Reported, Study, scaled
+
+HEAD = """# Studies: published experiments, repeated
+
+Written by `scripts/studies`, which runs the studies and keeps what came out in docs/studies/*.json; `scripts/studies
+--page` only writes this page again. A study's file says which figure or table it repeats. `--scale small` and
+`--scale smallest` run a smaller version (the tests run the smallest of every study); **the scale that was run is
+stated with every result, and a smaller one is not the published experiment**.
+
+*Measured* is the mean over seeds and sites, ± the standard deviation over seeds of the mean over sites, and in
+brackets the standard deviation over all sites of all seeds, which is what these sources tend to state. A claim of the
+source is judged by a paired t-test over seeds (with three seeds only large differences are clear); the p-value over
+all sites of all seeds stands beside it, as the sources count, though the sites of one seed have learned from one
+another. `local` is training alone without noise, which the sources leave out; `local-dp` and `pooled-dp` are their
+«Regular» and «Joint».
+"""
+
+
+def write_page(studies: Sequence[Study], docs: Path) -> Path:
+    """The page, with a section for each study, and its figures."""
+    found = [(study, study.reported, _result(docs, study)) for study in studies if study.reported]
+    parts = [HEAD, _overview(found)]
+    source = ""
+    for study, reported, result in found:
+        if reported.source != source:
+            source = reported.source
+            parts.append(f"\n# {source}\n")
+        parts.append(_section(study, reported, result, docs))
+    path = docs / "studies.md"
+    path.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+    return path
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as the docs have it."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(c).replace("|", "\\|") for c in line) + " |" for line in lines)
+
+
+def _result(docs: Path, study: Study) -> dict[str, Any] | None:
+    path = result_file(docs, study.name)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _overview(found: Sequence[tuple[Study, Reported, dict[str, Any] | None]]) -> str:
+    rows = []
+    for study, reported, result in found:
+        link = f"[{study.name}](#{study.name})"
+        rows.append([link, reported.shows, _scale(result), _count(result)])
+    return "\n" + markdown(["Study", "Repeats", "Scale that was run", "Claims of the source"], rows) + "\n"
+
+
+def _scale(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return "not run here"
+    seeds = f", {len(result['seeds'])} seeds" if result["seeds"] else ""
+    return f"{result['scale']}{seeds}"
+
+
+def _count(result: dict[str, Any] | None) -> str:
+    claims = (result or {}).get("reported", {}).get("claims", [])
+    if not claims:
+        return "–"
+    told = Counter(c["verdict"] for c in claims)
+    return "; ".join(f"{n} × {verdict}" for verdict, n in told.most_common())
+
+
+def _section(study: Study, reported: Reported, result: dict[str, Any] | None, docs: Path) -> str:
+    lines = [f'## <a id="{study.name}"></a>{study.title or study.name}', ""]
+    lines += [f"{reported.shows}. [studies/{study.name}.toml](../studies/{study.name}.toml)", ""]
+    if reported.says:
+        lines += ["The source:", *(f"- {s}" for s in reported.says), ""]
+    if result is None:
+        lines += ["**Not run here.**", ""]
+    elif result["by"] == "traffic":
+        lines += _traffic(study, result, docs)
+    elif result["by"] == "epsilon":
+        lines += _epsilon(study, reported, result)
+    else:
+        lines += _compared(study, reported, result, docs)
+    if reported.differs:
+        lines += ["Not as in the source:", *(f"- {d}" for d in reported.differs), ""]
+    if reported.remarks:
+        lines += ["**Where they differ, and why:**", *(f"- {r}" for r in reported.remarks), ""]
+    return "\n".join(lines)
+
+
+def _ran(study: Study, result: dict[str, Any]) -> list[str]:
+    size = result.get("records") or {}
+    told = [f"`{result['command']}`: scale **{result['scale']}**, {result['rounds']} rounds"]
+    if result["scale"] != "full":
+        told[0] += f" (the source: {study.rounds})"
+    if size:
+        low, high = min(size.values()), max(size.values())
+        told.append(f"{len(size)} sites with {low:,}{f' to {high:,}' if high > low else ''} records")
+    if result["seeds"]:
+        told.append(f"seeds {result['seeds'][0]} to {result['seeds'][-1]}")
+    told.append(f"{result['seconds'] / 60:.0f} min" if result["seconds"] >= 60 else f"{result['seconds']} s")
+    stale = ""
+    wanted = _hash(study, result["scale"])
+    if wanted != result["study"]:
+        stale = " *The study has changed since: run it again.*"
+    return [f"{', '.join(told)}.{stale}", ""]
+
+
+def _hash(study: Study, scale: str) -> str:
+    return scaled(study, scale).hash()
+
+
+def _compared(study: Study, reported: Reported, result: dict[str, Any], docs: Path) -> list[str]:
+    document = result["reported"]
+    rows = [(s.arm, s.measure, s.reported, s.measured) for s in sides(document)]
+    lines = [*_ran(study, result), markdown(["Arm", "Measure", "Reported", "Measured here"], rows), ""]
+    claims = [(c.claim, c.reported, c.measured, c.verdict) for c in judged(document)]
+    if claims:
+        lines += [markdown(["The source says", "There", "Here (difference)", "In a word"], claims), ""]
+    for figure in reported.figures:
+        lines += [f"![{study.title}](figures/{_figure(figure, study, result, docs).name})", ""]
+    return lines
+
+
+def _traffic(study: Study, result: dict[str, Any], docs: Path) -> list[str]:
+    path = docs / "figures" / f"{study.name}.svg"
+    grown = {name: [(g["sites"], g["seconds"]) for g in rows] for name, rows in result["traffic"].items()}
+    speed, delay = result["link"]
+    draw_growth(grown, f"One round over links of {speed:g} Mbit/s and {delay:g} ms", path)
+    counts = [g["sites"] for g in next(iter(result["traffic"].values()))]
+    rows = [[name, *(f"{g['seconds']:.2f}" for g in found)] for name, found in result["traffic"].items()]
+    return [
+        f"`{result['command']}`. Seconds of exchange in one round, estimated from the bytes of the parcels:", "",
+        markdown(["Method", *(f"{c} sites" for c in counts)], rows), "",
+        f"![{study.title}](figures/{path.name})", "",
+    ]  # fmt: skip
+
+
+def _epsilon(study: Study, reported: Reported, result: dict[str, Any]) -> list[str]:
+    rows = []
+    for arm, values in reported.values.items():
+        stated, found = values.get("epsilon"), result["epsilon"][arm]
+        rows.append(
+            [arm, f"{values['records']:,.0f}", f"{stated}", f"{found['rdp']:.3f}", f"{found['pld']:.3f}"]
+        )
+    p = study.privacy
+    assert p is not None
+    return [
+        f"`{result['command']}`: batch {p.batch_size}, {study.rounds} epochs, noise {p.noise_multiplier}, δ = {p.delta:g},"
+        f" per {p.unit}, scale **{result['scale']}**.", "",
+        markdown(["Site", "Records", "ε reported", "ε here, RDP as in the source", "ε here, PLD (tight)"], rows), "",
+    ]  # fmt: skip
+
+
+def _figure(kind: str, study: Study, result: dict[str, Any], docs: Path) -> Path:
+    """One picture of the study, drawn from its result."""
+    path = docs / "figures" / f"{study.name}{'' if kind in ('curves', 'settings') else f'-{kind}'}.svg"
+    measure = label(result["measure"])
+    if kind == "curves":
+        return draw_curves(result["curves"], path, measure=measure)
+    if kind == "settings":
+        found, spread = _by_setting(study, result)
+        return draw_settings(found, spread, path, measure=measure)
+    if kind == "weights":
+        return _weights(result, path, measure)
+    found, _ = _by_setting(study, result)
+    baselines = {"local": "local", "fedavg": "global"}
+    groups = {g: v for g, v in found.items() if "local" in v} or result["sites"]
+    floor = round(max(0.0, min(v for values in groups.values() for v in values.values()) - 0.1), 1)
+    if kind == "bars":
+        return draw_stacked(groups, baselines, path, measure=measure, floor=floor)
+    methods = [a for a in dict.fromkeys(a for v in groups.values() for a in v) if a not in baselines][:2]
+    left, right = (*methods, "fedavg")[:2]
+    return draw_pyramid(groups, left, right, path, measure=measure, floor=floor)
+
+
+def _weights(result: dict[str, Any], path: Path, measure: str) -> Path:
+    """Accuracy solid, the weights of the sites dotted, the majority class dashed."""
+    told: dict[str, Any] = next(iter(result["weights"].values()), {})
+    lines = {f"majority class, {s}": v for s, v in result["majority"].items()}
+    return draw_curves(result["curves"], path, measure=measure, dotted=told, lines=lines)
+
+
+def _by_setting(
+    study: Study, result: dict[str, Any]
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+    """Measured means and spreads as found[setting][arm]."""
+    comparison = scaled(study, result["scale"]).comparison
+    found: dict[str, dict[str, float]] = {s: {} for s in comparison.settings}
+    spread: dict[str, dict[str, float]] = {s: {} for s in comparison.settings}
+    for name, measures in result["reported"]["measured"].items():
+        stem, slash, role = name.partition("/")
+        arm, setting = comparison.parts(stem)
+        value = measures.get(result["measure"])
+        if setting is not None and value is not None:
+            found[setting][arm + slash + role] = value["mean"]
+            spread[setting][arm + slash + role] = value["over_seeds"] or 0.0
+    return {s: v for s, v in found.items() if v}, spread

@@ -1,0 +1,87 @@
+"""Claims of a source are judged by what was measured, in pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from confrere.runtime.published import beside, paired_p
+from confrere.study import Claim, Reported, Study
+
+SITES = ("a", "b", "c")
+
+
+@dataclass
+class Ran:
+    """As much of a run as is looked at."""
+
+    study: Study
+    sites: dict[str, Any]
+
+
+def ran(seed: int, values: tuple[float, ...], proxy: tuple[float, ...] = ()) -> Ran:
+    sites: dict[str, Any] = {}
+    for at, (site, value) in enumerate(zip(SITES, values, strict=False)):
+        sites[site] = {"metrics": {"accuracy": value}, "privacy": {"epsilon": 2.0 + at}}
+        if proxy:
+            sites[site]["proxy_metrics"] = {"accuracy": proxy[at]}
+    return Ran(Study(name="x", seed=seed, strategy="fedavg"), sites)
+
+
+GOOD = [ran(0, (0.8, 0.9, 0.7), (0.5, 0.5, 0.5)), ran(1, (0.82, 0.88, 0.75)), ran(2, (0.81, 0.9, 0.72))]
+POOR = [ran(0, (0.6, 0.7, 0.6)), ran(1, (0.61, 0.66, 0.63)), ran(2, (0.6, 0.71, 0.58))]
+
+
+def judged(claim: Claim, runs: Any) -> dict[str, Any]:
+    (found,) = beside(Reported("x", claims=[claim]), runs)["claims"]
+    return dict(found)
+
+
+def test_a_clear_difference_holds_and_its_opposite_is_called_so() -> None:
+    runs = {"one": GOOD, "two": POOR}
+    assert judged(Claim("one", "two"), runs)["verdict"] == "holds here"
+    assert judged(Claim("two", "one"), runs)["verdict"] == "the opposite holds here"
+    assert judged(Claim("two", "one", about="as good"), runs)["verdict"] == "one is clearly better"
+
+
+def test_what_was_not_run_is_said_to_be_so() -> None:
+    assert judged(Claim("one", "three"), {"one": GOOD})["verdict"] == "not run"
+
+
+def test_one_seed_settles_nothing() -> None:
+    found = judged(Claim("one", "two"), {"one": GOOD[:1], "two": POOR[:1]})
+    assert found["verdict"] == "same direction, not clear"
+    assert found["p_seeds"] is None
+
+
+def test_the_p_values_are_those_of_the_paired_test() -> None:
+    found = judged(Claim("one", "two"), {"one": GOOD, "two": POOR})
+    flat = [[r.sites[s]["metrics"]["accuracy"] for r in runs for s in SITES] for runs in (GOOD, POOR)]
+    means = [
+        [sum(r.sites[s]["metrics"]["accuracy"] for s in SITES) / 3 for r in runs] for runs in (GOOD, POOR)
+    ]
+    assert found["p_sites"] == pytest.approx(stats.ttest_rel(*flat).pvalue)
+    assert found["p_seeds"] == pytest.approx(stats.ttest_rel(*means).pvalue)
+
+
+def test_the_proxy_of_an_arm_and_epsilon_are_measured_too() -> None:
+    measured = beside(Reported("x"), {"one": GOOD[:1]})["measured"]
+    assert measured["one/proxy"]["accuracy"]["mean"] == 0.5
+    assert measured["one"]["epsilon"]["mean"] == 3.0
+    assert "epsilon" not in measured["one/proxy"]
+
+
+def test_lower_is_better_for_a_loss_and_for_epsilon() -> None:
+    dear = [Ran(r.study, {"a": {"metrics": {}, "privacy": {"epsilon": 9.0 + r.study.seed}}}) for r in GOOD]
+    cheap = [Ran(r.study, {"a": {"metrics": {}, "privacy": {"epsilon": 1.0}}}) for r in GOOD]
+    found = judged(Claim("cheap", "dear", metric="epsilon"), {"cheap": cheap, "dear": dear})
+    assert found["verdict"] == "holds here"
+
+
+def test_equal_differences_need_no_test() -> None:
+    assert paired_p([0.0, 0.0]) == 1.0
+    assert paired_p([0.1, 0.1]) == 0.0
+    assert paired_p([0.1]) is None
