@@ -170,6 +170,49 @@ def label(people: People, sites: int, rng: Generator, classes_per_site: int = 1)
     return [np.array(sorted(site), dtype=np.int64) for site in out]
 
 
+def given(people: People, sites: int, rng: Generator, counts: Sequence[Sequence[int]] = ()) -> list[Indices]:
+    """Each site has so many of each class: `counts` has a list for each site, with a number for each class.
+
+    Without `counts` every site has as many of each class as there are for all of them.
+    """
+    kinds, available = np.unique(people.classes, return_counts=True)
+    if not counts:
+        counts = [[int(n) // sites for n in available]] * sites
+    if len(counts) != sites or any(len(row) != len(kinds) or min(row) < 0 for row in counts):
+        raise StudyError(
+            f"counts has a list for each of the {sites} sites, with a number for each of the {len(kinds)} classes"
+        )
+    out: list[list[int]] = [[] for _ in range(sites)]
+    for at, c in enumerate(kinds):
+        members = rng.permutation(np.flatnonzero(people.classes == c))
+        wanted = [int(row[at]) for row in counts]
+        if sum(wanted) > len(members):
+            raise DataError(
+                f"counts asks for {sum(wanted)} records of class {c}, and there are {len(members)}"
+            )
+        for site, part in zip(out, np.split(members, np.cumsum(wanted)), strict=False):
+            site.extend(int(i) for i in part)
+    return [np.array(sorted(site), dtype=np.int64) for site in out]
+
+
+def held_out(records: Records, count: int, seed: int) -> tuple[Records, Records]:
+    """The records without, and a common test of about `count` records with as many patients of each class."""
+    rng = np.random.default_rng([seed, 0xC0330])
+    units = _units(records)
+    people = int(units.max()) + 1
+    classes = _classes(records, units, people)
+    kinds = np.unique(classes)
+    test = np.zeros(people, dtype=bool)
+    for c in kinds:
+        members = np.flatnonzero(classes == c)
+        each = count // len(kinds)
+        if each >= len(members):
+            raise DataError(f"a common test of {count} leaves no record of class {c} to learn from")
+        test[rng.choice(members, size=each, replace=False)] = True
+    inside = test[units]
+    return records.select(np.flatnonzero(~inside).tolist()), records.select(np.flatnonzero(inside).tolist())
+
+
 def feature(
     people: People, sites: int, rng: Generator, column: int = 0, strength: float = 1.0
 ) -> list[Indices]:
@@ -221,6 +264,7 @@ PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
     "p_major": p_major,
     "dirichlet": dirichlet,
     "label": label,
+    "given": given,
     "feature": feature,
     "size": size,
     "missing": missing,

@@ -11,6 +11,7 @@ import torch
 from confrere.core.errors import DataError, StudyError
 from confrere.data.partition import PARTITIONS, blank, by_column, partition
 from confrere.data.records import Records
+from confrere.data.skew import held_out
 
 
 def pictures(n: int = 3000, classes: int = 10, patients: int | None = None) -> Records:
@@ -70,6 +71,30 @@ def test_label_skew_leaves_each_site_its_own_classes_only() -> None:
     for k in (1, 2):
         sites = partition(pictures(classes=4), "label", 4, seed=0, classes_per_site=k)
         assert all(len(torch.unique(s.targets)) == k for s in sites)
+
+
+def test_given_counts_are_given_and_too_many_are_refused() -> None:
+    records = pictures(classes=2)
+    counts = [[30, 10], [5, 40]]
+    sites = partition(records, "given", 2, seed=0, counts=counts)
+    assert [np.bincount(s.targets.numpy()).tolist() for s in sites] == counts
+    with pytest.raises(DataError, match="class 1"):
+        partition(records, "given", 2, seed=0, counts=[[1, 3000], [1, 1]])
+    with pytest.raises(StudyError, match="each of the 2 classes"):
+        partition(records, "given", 2, seed=0, counts=[[1, 2, 3], [1, 2, 3]])
+
+
+def test_a_common_test_is_balanced_and_shares_no_patient_with_the_rest() -> None:
+    records = pictures(classes=2, patients=900)
+    rest, test = held_out(records, 200, seed=1)
+    assert len(rest) + len(test) == len(records)
+    assert rest.units is not None
+    assert test.units is not None
+    assert not set(rest.units.tolist()) & set(test.units.tolist())
+    alike, out = held_out(pictures(classes=2), 200, seed=1)
+    assert np.bincount(out.targets.numpy()).tolist() == [100, 100]
+    with pytest.raises(DataError, match="leaves no record"):
+        held_out(alike, 6000, seed=1)
 
 
 def test_size_skew_makes_each_site_a_multiple_of_the_next() -> None:

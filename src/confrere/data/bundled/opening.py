@@ -18,6 +18,7 @@ from confrere.data.origin import counted
 from confrere.data.partition import FRACTIONS, Fractions, partition, split_indices
 from confrere.data.records import Card, Federation, Records, SiteData, Task
 from confrere.data.schema import Schema
+from confrere.data.skew import held_out
 from confrere.data.tables import read
 
 Prepare = Callable[[pd.DataFrame], pd.DataFrame]
@@ -75,10 +76,20 @@ def open_partitioned(
     records_per_site: int = 0,
     schema: Schema | None = None,
     common_test: Records | None = None,
+    common: int = 0,
     notes: tuple[str, ...] = (),
     **options: Any,
 ) -> Federation:
-    """Rehearsal sites, cut from one set that has none of its own."""
+    """Rehearsal sites, cut from one set that has none of its own.
+
+    `common` takes so many records out beforehand, all classes alike, as a common test.
+    """
+    if common:
+        records, common_test = held_out(records, common, seed)
+        notes = (
+            *notes,
+            f"{counted(len(common_test), 'record')} taken out as a common test, all classes alike",
+        )
     parts = partition(records, how, sites, seed, records_per_site=records_per_site, **options)
     out = {}
     for k, part in enumerate(parts):

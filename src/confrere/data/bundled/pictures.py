@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from confrere.core.errors import DataError
+from confrere.core.errors import DataError, StudyError
 from confrere.data.bundled.breast import sklearn_file
 from confrere.data.bundled.opening import folder_of, open_partitioned
 from confrere.data.partition import FRACTIONS, Fractions
@@ -126,11 +126,25 @@ def _cut(
 ) -> Federation:
     how = str(options.pop("partition", "p_major"))
     sites, count = int(options.pop("sites", 8)), int(options.pop("records", 0))
+    tests = int(options.pop("tests", 0))
+    if tests < 0:
+        raise StudyError(f"{card.name}: tests = {tests}; the common test has at least one picture")
+    if 0 < tests < len(test):
+        test = _few(test, tests)
     if how != "p_major":
         options.pop("p", None)
+    if how == "given":
+        count = 0  # it says itself how many
     task = Task("binary" if len(classes) == 2 else "multiclass", classes, tuple(train.inputs.shape[1:]))
     return open_partitioned(train, task, card, seed=seed, split=split, how=how, sites=sites,
                             records_per_site=count, common_test=test, **options)  # fmt: skip
+
+
+def _few(test: Records, count: int) -> Records:
+    """Some of the common test, evenly from all classes; always the same ones, as the test itself is."""
+    order = torch.argsort(test.targets, stable=True)
+    at = torch.linspace(0, len(test) - 1, count).round().long()
+    return test.select(order[at].sort().values)
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
