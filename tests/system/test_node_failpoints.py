@@ -23,6 +23,8 @@ BODY = """
 rounds = 3
 strategy = "proxyfl"
 patience = 600.0
+[models]
+proxy = { name = "mlp", hidden = [4000] }   # so large that parcels and states lie in files
 [training]
 tune = false
 [privacy]

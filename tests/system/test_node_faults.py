@@ -34,6 +34,7 @@ from confrere.node.store import Store
 from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import simulate
 from confrere.study import Caps, Models, Privacy, SiteConfig, Study
+from confrere.transport import body as bodies
 from confrere.transport import wire
 from confrere.transport.receipt import Outcome
 from tests.conftest import arrays
@@ -286,6 +287,39 @@ def flip_newest_state(path: Path) -> None:
     assert at > 0
     data[at + 5] ^= 1
     path.write_bytes(data)
+
+
+def test_a_damaged_file_of_a_large_state_falls_back_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "IN_MEMORY", 0)
+    study = study_of(3)
+    places, network = settings(tmp_path, study), Network()
+
+    async def half() -> None:
+        nodes = start(places, network)
+        running = [asyncio.create_task(n.run()) for n in nodes.values()]
+        await until(lambda: nodes["site0"].done >= 2)
+        for task in running:
+            await ends(task)
+
+    async def rest() -> dict[str, Node]:
+        nodes = start(places, network)
+        assert any("newest state is damaged" in e.data.get("text", "") for e in nodes["site0"].journal.events)
+        await through(*nodes.values())
+        return nodes
+
+    asyncio.run(half())
+    store = Store(places["site0"].home / "node.sqlite", run=places["site0"].run, site="site0")
+    name = store._rows("SELECT body FROM states ORDER BY done DESC LIMIT 1")[0][0]
+    store.close()
+    file = store.shelf.folder / name
+    data = bytearray(file.read_bytes())
+    data[-20] ^= 1
+    file.write_bytes(data)
+    nodes = asyncio.run(rest())
+    same_as_simulated(study, nodes)
+    books(study, places)
 
 
 def test_two_damaged_states_are_refused(tmp_path: Path) -> None:

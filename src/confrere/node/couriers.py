@@ -15,6 +15,7 @@ from confrere.core.events import Event
 from confrere.core.params import Shapes
 from confrere.core.parcel import Parcel
 from confrere.node.diary import Mailroom
+from confrere.node.heap import give_back
 from confrere.node.store import LEAVING, Store
 from confrere.runtime.office import ANSWER, EXCHANGE, NEWS
 from confrere.transport import wire
@@ -139,6 +140,8 @@ class Reception:
     def _inspect(self, sender: str, body: Body) -> Parcel:
         if sender not in self.keys:
             raise BadParcel("its sender is not in the roster")
+        if body.file is not None:
+            give_back()  # what the parcel before this one took
         parcel = wire.decode(body, limits=self.limits, key=self.keys[sender])
         if parcel.sender != sender or parcel.receiver != self.me:
             raise BadParcel(f'it is from "{parcel.sender[:80]}" to "{parcel.receiver[:80]}"')

@@ -41,7 +41,7 @@ class Shelf:
         return name
 
     def adopt(self, file: Path) -> str:
-        """Take over a file that lies in this folder or beside it."""
+        """Take over a file by renaming it, so that whoever wrote it cannot remove it any more."""
         name = secrets.token_hex(12)
         descriptor = os.open(file, os.O_RDONLY)
         try:

@@ -39,9 +39,18 @@ class Body:
 
     def read(self) -> bytes:
         """All of it at once."""
-        return b"".join(self.pieces())
+        with self.open() as file:
+            return file.read() if self.file is None else _all(file, self.size)
 
     def pieces(self, length: int = PIECE) -> Iterator[bytes]:
         with self.open() as file:
             while piece := file.read(length):
                 yield piece
+
+
+def _all(file: BinaryIO, size: int) -> bytes:
+    """In one piece of memory from the start: a file without a buffer may give less than it is asked for."""
+    data = file.read(size)
+    while piece := file.read(PIECE):
+        data += piece
+    return data

@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 
 from confrere.core.custody import public
+from confrere.core.errors import CheckpointError
 from confrere.core.parcel import Parcel
 from confrere.node.daemon import Node
 from confrere.node.store import Store
+from confrere.transport import body as bodies
+from confrere.transport import spool as spools
 from confrere.transport import wire
+from confrere.transport.receipt import Outcome
+from confrere.transport.spool import Spool
 from tests.unit.node.sites import settings
 from tests.unit.node.wires import Network
 
@@ -44,5 +49,65 @@ def test_a_parcel_is_in_the_mailroom_even_if_its_bringer_is_gone_before_the_answ
         assert len(node.store.balance()["in"]) == 1
         assert [p.id for p in node.mailroom.waiting()] == [("site1", "site0", 1)]
         node.close()
+
+    asyncio.run(story())
+
+
+def large(node: Node, run: str, sequence: int = 1) -> Parcel:
+    return Parcel(run, 0, 0, 0, "site1", "site0", sequence, node.site.build("proxy"), {"mass": public(1.0)})
+
+
+def test_a_large_parcel_is_taken_over_as_the_file_in_which_it_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "IN_MEMORY", 0)
+    monkeypatch.setattr(spools, "IN_MEMORY", 0)
+
+    async def story() -> None:
+        places = settings(tmp_path)
+        node, key = Node(places["site0"], connect=Network().connect), places["site1"].identity.key
+        shelf = node.store.shelf.folder
+        for twice in range(2):
+            blob = wire.encode(wire.sign(large(node, places["site0"].run), key))
+            spool = Spool(1, len(blob), shelf)
+            for at in range(0, len(blob), 500):
+                spool.add(memoryview(blob)[at : at + 500])
+            before = set(shelf.iterdir())
+            receipt = await node.reception.deliver("site1", spool.body())
+            spool.close()
+            assert receipt.outcome == (Outcome.DUPLICATE if twice else Outcome.ACCEPTED)
+            assert len(before) - len(set(shelf.iterdir())) == twice  # what is not kept is not left behind
+        assert [body.read() for body in node.store.waiting()] == [blob]
+        node.close()
+
+    asyncio.run(story())
+
+
+def test_files_that_a_crash_has_left_behind_are_swept_away_at_the_next_start(tmp_path: Path) -> None:
+    async def begin() -> None:
+        Node(settings(tmp_path)["site0"], connect=Network().connect).close()
+
+    asyncio.run(begin())
+    (tmp_path / "site0" / "parcels" / "arriving-xyz").write_bytes(b"half a parcel")
+    asyncio.run(begin())
+    assert not list((tmp_path / "site0" / "parcels").glob("arriving*"))
+
+
+def test_an_owed_parcel_whose_file_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "IN_MEMORY", 0)
+
+    async def story() -> None:
+        places, network = settings(tmp_path), Network()
+        node = Node(places["site1"], connect=network.connect)
+        peer = Node(places["site0"], connect=network.connect)
+        await node.links.start()
+        await peer.links.start()
+        node.store.debit([wire.seal(large(node, places["site1"].run), places["site1"].identity.key)])
+        for file in node.store.shelf.folder.iterdir():
+            file.unlink()
+        with pytest.raises(CheckpointError, match="never the ledger"):
+            await asyncio.wait_for(node.couriers["site0"].run(node.links), 10)
+        for one in (node, peer):
+            one.close()
 
     asyncio.run(story())
