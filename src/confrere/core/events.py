@@ -16,7 +16,9 @@ sent           the sender      to, phase, bytes, custody, model (whether there w
 missing        the receiver    senders, phase
 absent, joined, left, lost     text
 fitted         yes, PRIVATE    role, loss, prior, length, held_out_loss, shares: a site's own model trained to the end
-evaluated      yes, PRIVATE    validation, test, common_test: each {role: {metric: number}} or null
+evaluated      yes, PRIVATE    validation, test, common_test: each {role: {metric: number}} or null; majority: for each
+                               of them the accuracy of always saying the site's most frequent class
+weighed        yes             weights {peer: number}, note: how much each peer counts in this site's model
 connected, disconnected, unreachable (of a node)   peer, dialled or text
 notice         yes or –        text
 resumed        –               round (the first one that is done again)

@@ -81,6 +81,16 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Weighing:
+    """How much each peer counts in a site's model from a round on."""
+
+    site: str
+    round: int
+    shares: Mapping[str, float]
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class History:
     """A run, as its journal tells it."""
 
@@ -93,6 +103,9 @@ class History:
     spendings: tuple[Spending, ...] = ()
     missed: tuple[Missed, ...] = ()
     remarks: tuple[Remark, ...] = ()
+    weighings: tuple[Weighing, ...] = ()
+    majority: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """By site and kind of records: the accuracy of always saying the class that is most frequent at the site."""
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -166,6 +179,8 @@ def history(events: Iterable[Event]) -> History:
     spendings: dict[tuple[str, str, int], Spending] = {}
     missed: dict[tuple[int, int, str], Missed] = {}
     remarks: dict[Remark, None] = {}
+    weighings: dict[tuple[str, int], Weighing] = {}
+    majority: dict[tuple[str, str], float] = {}
     for event in standing(events):
         data, site, turn = event.data, event.site or "", event.round
         if event.kind == "run-started":
@@ -183,6 +198,10 @@ def history(events: Iterable[Event]) -> History:
         elif event.kind == "evaluated":
             for key, number in _numbers(site, data):
                 values.setdefault(key, {})[turn] = number
+            majority |= {(site, split): float(v) for split, v in (data.get("majority") or {}).items()}
+        elif event.kind == "weighed":
+            shares = {str(n): float(v) for n, v in (data.get("weights") or {}).items()}
+            weighings[site, turn] = Weighing(site, turn, shares, str(data.get("note") or ""))
         elif event.kind == "sent":
             sending = Sending(
                 turn,
@@ -216,6 +235,8 @@ def history(events: Iterable[Event]) -> History:
         tuple(spendings.values()),
         tuple(missed.values()),
         tuple(remarks),
+        tuple(weighings[at] for at in sorted(weighings)),
+        majority,
     )
 
 

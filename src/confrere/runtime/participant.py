@@ -287,6 +287,12 @@ class Participant:
                 counts = self.said.counts(out[part][used], counts)
             elif counts:
                 self.said.keep(self.name, part, said[used], records)
+        if self.task.kind in ("binary", "multiclass"):
+            usual = int(torch.bincount(self.data.train.targets.long()).argmax())
+            tested = {
+                part: records for part, records in parts.items() if records is not None and len(records)
+            }
+            out["majority"] = {p: float((r.targets == usual).double().mean()) for p, r in tested.items()}
         return out
 
     def predicted(self, terms: Predictor, records: Records) -> Tensor:

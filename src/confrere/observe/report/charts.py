@@ -133,7 +133,12 @@ def lines(
     for t, label_words in _labelled(y.ticks(most), y_words):
         frame.append(tag("line", x1="0", x2="100%", y1=at(t), y2=at(t), class_="grid"))
         frame.append(_text(label_words, "0", at(t) - 3, "start"))
-    frame += [_text(x_words(t), x.percent(t), height - 6.0, _anchor(x(t))) for t in x.ticks(6)]
+    ticks = x.ticks(6)
+    if (
+        len(ticks) > 2 and x(ticks[-1]) - x(ticks[-2]) < 0.2
+    ):  # the last one says what is counted, and needs room
+        del ticks[-2]
+    frame += [_text(x_words(t), x.percent(t), height - 6.0, _anchor(x(t))) for t in ticks]
     if limit is not None:
         frame.append(tag("line", x1="0", x2="100%", y1=at(limit[0]), y2=at(limit[0]), class_="limit"))
         frame.append(_text(limit[1], "100%", at(limit[0]) - 4, "end", "limit-words"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from confrere.observe import words
-from confrere.observe.report import answer, course, exchange, missing, provenance
+from confrere.observe.report import answer, course, exchange, missing, provenance, weights
 from confrere.observe.report.markup import Child, Markup, section, table, tag
 from confrere.observe.results import Run, SiteResult, in_order, is_collaboration
 
@@ -51,6 +51,7 @@ def run_page(run: Run) -> tuple[str, list[Child]]:
         _results(run, sites),
         missing.missing_in_run(run, sites),
         course.learning_curves(histories, sites, metric, legend),
+        weights.who_counted(run.history, sites, what),
         exchange.who_sent_what(run.history, sites, what),
         course.privacy_over_rounds(run.history, sites, what),
         exchange.who_was_missing(run.history, sites, what),
