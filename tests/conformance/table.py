@@ -16,6 +16,7 @@ class Row:
     sends: bool = True
     gossips: bool = False
     memory_only: bool = False
+    proxy: Any = "linear"
     label: str = ""
 
     @property
@@ -40,6 +41,10 @@ ROWS = [
     Row("fml"),
     Row("coln"),
     Row("coln", topology="star", label="coln-star"),
+    Row("fedma", {"spread": 0.3}, proxy={"name": "mlp", "hidden": [5]}),
+    Row("fedma", topology="complete", label="fedma-complete"),
+    Row("pfnm", proxy={"name": "mlp", "hidden": [5]}),
+    Row("pfnm", topology="star", label="pfnm-star"),
     Row("weight_erosion"),
     Row("proxyfl", gossips=True),
     Row("proxyfl", {"alpha": 0.3, "beta": 0.3, "teacher": "peers"}, gossips=True, label="proxyfl-peers"),

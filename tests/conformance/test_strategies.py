@@ -41,7 +41,7 @@ def study(row: Row, **changes: Any) -> Study:
         topology=row.topology,
         training=TRAINING,
         privacy=PRIVACY,
-        models=Models("linear", "linear"),
+        models=Models("linear", row.proxy),
     )
     return base.with_(**changes)
 

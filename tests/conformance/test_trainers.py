@@ -35,6 +35,8 @@ def told(run: Run) -> dict[str | None, list[tuple[Any, ...]]]:
     """What the journal says about each site, in its order, without what a clock measured."""
     out: dict[str | None, list[tuple[Any, ...]]] = {}
     for event in run.events:
+        if event.kind == "notice" and event.site is None:
+            continue  # why a network cannot be stacked is for the cohort to tell
         out.setdefault(event.site, []).append((event.kind, event.round, event.custody, *_numbers(event)))
     return out
 

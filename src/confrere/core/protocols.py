@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from confrere.core.custody import Custody, Scalar, Tagged, strictest
-from confrere.core.model import Model
+from confrere.core.model import Architecture, Model
 from confrere.core.parcel import Inbox, Parcel
 
 Metrics = Mapping[str, Scalar]
@@ -125,6 +125,10 @@ class Site(Protocol):
         """
         ...
 
+    def module(self, role: str) -> nn.Module:
+        """A network of this role to look at: its layers, never its weights."""
+        ...
+
     def tell(self, text: str) -> None:
         """Put a notice into the site's journal, for people."""
         ...
@@ -224,6 +228,17 @@ class LooksAtMembers(Protocol):
 
     def look_at(self, members: Sequence[str], rehearsal: bool) -> Sequence[str]:
         """What has to be said about these members; a `StudyError` where it cannot go on with them."""
+        ...
+
+
+@runtime_checkable
+class Reshapes(Protocol):
+    """A strategy whose models take other shapes on the way than the study's own."""
+
+    architecture: str
+
+    def networks(self, spec: Any, base: Architecture) -> Mapping[str, Any]:
+        """The further networks that it needs, by role and in a study's words, made from the one that it exchanges."""
         ...
 
 

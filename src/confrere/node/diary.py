@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from torch import nn
 
 from confrere.core.custody import Custody, Scalar
 from confrere.core.errors import PrivacyError
@@ -96,6 +97,9 @@ class RememberedSite:
 
     def build(self, role: str) -> Model:
         return self._inner.build(role)
+
+    def module(self, role: str) -> nn.Module:
+        return self._inner.module(role)
 
     def tell(self, text: str) -> None:
         self._inner.tell(text)

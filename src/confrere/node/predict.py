@@ -23,6 +23,7 @@ from confrere.data.schema import Label, Schema
 from confrere.data.tables import read
 from confrere.learning.evaluate import predict as outputs_of
 from confrere.learning import matched  # noqa: F401 (a network that a study does not name, yet a model may have)
+from confrere.learning import matched  # noqa: F401 (a network that a study does not name, yet a model may have)
 from confrere.learning.nets import architecture
 from confrere.learning.network import Network
 from confrere.learning.objectives import log_probabilities

@@ -42,6 +42,7 @@ def save(node: Node) -> Path:
     role = node.strategy.deploys[0]
     terms = [(w, m) for w, m in predictors(node.strategy, node.state)[role] if w]
     specs = {node.site.architecture(r).name: node.study.models.of(node.me, r) for r in ("private", "proxy")}
+    specs |= {node.site.architecture(r).name: spec for r, spec in node.site.further.items()}
     tensors: dict[str, torch.Tensor] = {}
     parts = []
     for n, (weight, model) in enumerate(terms):

@@ -103,7 +103,7 @@ def reception_of(
     accept_unproven: bool,
 ) -> Reception:
     """Who may send what: members of the roster, models of this study, no larger than those."""
-    models = [site.build(role) for role in ("private", "proxy")]
+    models = [site.build(role) for role in ("private", "proxy", *site.further)]
     largest = 2 * max(4 * m.params.count for m in models) + 2**18
     return Reception(
         setting.me, setting.run, setting.study.rounds, {n: m.key for n, m in setting.peers.items()},

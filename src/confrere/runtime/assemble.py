@@ -160,7 +160,7 @@ def participant_of(
             raise type(error)(f'site "{data.name}": {error}') from None
         asked = Budget(privacy.epsilon, privacy.delta) if privacy.epsilon is not None else None
         budget = strictest(asked, caps)
-    return Participant(
+    site = Participant(
         name=data.name,
         data=data,
         task=task,
@@ -178,6 +178,8 @@ def participant_of(
         releases=releases,
         workshop=workshop or Workshop(),
     )
+    site.add_networks(strategy)
+    return site
 
 
 def leaving_when_spent(study: Study, sites: Mapping[str, Participant]) -> Churn:

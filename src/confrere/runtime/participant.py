@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from confrere.core.custody import Custody, Scalar, private, public, strictest
 from confrere.core.errors import BudgetExhausted, DataError, StudyError, TrainingError, UnsafeModule
@@ -22,6 +22,8 @@ from confrere.core.protocols import (
     Metrics,
     Objective,
     Predictor,
+    Reshapes,
+    Strategy,
     loss_custody,
     read_by,
 )
@@ -85,6 +87,8 @@ class Participant:
     """What its model said about the test records, for comparisons: PRIVATE."""
     workshop: Workshop = field(default_factory=Workshop, repr=False)
     """The networks that it works with; sites of one process share them."""
+    further: dict[str, Any] = field(default_factory=dict)
+    """Networks that its strategy needs beside the study's own, by role."""
     _architectures: dict[str, Architecture] = field(default_factory=dict)
     _rules: dict[bool, Optimiser] = field(default_factory=dict)
     _shares: Shares | None = None
@@ -115,7 +119,7 @@ class Participant:
         return self.data.declared
 
     def architecture(self, role: str) -> Architecture:
-        spec = self.study.models.of(self.name, "proxy" if role == PROFILE else role)
+        spec = self.further.get(role) or self.study.models.of(self.name, "proxy" if role == PROFILE else role)
         if role == PROFILE:
             name, options = describe(spec) if isinstance(spec, str | dict) else ("", {})
             if name != "centred-linear":
@@ -124,6 +128,16 @@ class Participant:
         found = self.workshop.architecture(spec, self.task.inputs, outputs_of(self.task), self.task.branches)
         self._architectures.setdefault(found.name, found)
         return found
+
+    def add_networks(self, strategy: Strategy) -> None:
+        """Get to know the networks that a strategy needs beside the study's own."""
+        if isinstance(strategy, Reshapes):
+            role = strategy.architecture
+            self.further = dict(
+                strategy.networks(self.study.models.of(self.name, role), self.architecture(role))
+            )
+            for further in self.further:
+                self._check_fit(further)
 
     def check_safe(self, role: str, name: str) -> None:
         """Refuse to train a network privately that mixes records; tried once, on records that are made up."""
@@ -325,6 +339,9 @@ class SiteRound:
 
     def build(self, role: str) -> Model:
         return self._site.build(role)
+
+    def module(self, role: str) -> nn.Module:
+        return self._site.network(role, self._site.architecture(role).name).module
 
     def tell(self, text: str) -> None:
         self._site.journal.add(Event("notice", self.name, self._round, data={"text": text, "told": True}))
