@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from confrere.core.model import Model
     from confrere.core.protocols import Peers, Site
     from confrere.core.registry import strategy
+    from confrere.data.arrays import padded
     from confrere.data.records import Records, SiteData
     from confrere.learning.nets import Adapted, network
     from confrere.learning.objectives import Supervised
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         Privacy,
         SiteConfig,
         Split,
+        Stop,
         Study,
         Training,
         load,
@@ -45,6 +47,7 @@ _ROOMS = {
     "core.model": ("Model",),
     "core.protocols": ("Peers", "Site"),
     "core.registry": ("strategy",),
+    "data.arrays": ("padded",),
     "data.records": ("Records", "SiteData"),
     "learning.nets": ("Adapted", "network"),
     "learning.objectives": ("Supervised",),
@@ -60,6 +63,7 @@ _ROOMS = {
         "Privacy",
         "SiteConfig",
         "Split",
+        "Stop",
         "Study",
         "Training",
         "load",
@@ -87,6 +91,7 @@ __all__ = [
     "SiteConfig",
     "SiteData",
     "Split",
+    "Stop",
     "Study",
     "Supervised",
     "Training",
@@ -94,6 +99,7 @@ __all__ = [
     "compare",
     "load",
     "network",
+    "padded",
     "private",
     "public",
     "resume",

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError, StudyError
+from confrere.core.registry import nearest
 from confrere.data.records import Records
 from confrere.data.schema import HIGH, LOW, MISSING
 
@@ -24,21 +25,32 @@ Generator = np.random.Generator
 
 @dataclass(frozen=True)
 class People:
-    """One row for each patient: the class (0 for numbers), and the inputs of the first record."""
+    """One row for each patient: the class, and the inputs of the first record; `names` say what the inputs are.
+
+    A number counts as the quarter of all records that it lies in, several labels as the first of them that is yes.
+    """
 
     classes: Indices
     inputs: NDArray[np.float32]
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.classes)
 
 
 def partition(
-    records: Records, how: str, sites: int, seed: int, *, records_per_site: int = 0, **options: Any
+    records: Records,
+    how: str,
+    sites: int,
+    seed: int,
+    *,
+    records_per_site: int = 0,
+    names: Sequence[str] = (),
+    **options: Any,
 ) -> list[Records]:
     """Cut into sites: `how` names one of PARTITIONS, `options` are that function's own.
 
-    `records_per_site` makes all sites equally large.
+    `records_per_site` makes all sites equally large; `names` say what the numbers of a record are.
     """
     if how not in PARTITIONS:
         raise StudyError(f"partition = {how!r}: known are {', '.join(PARTITIONS)}")
@@ -53,7 +65,7 @@ def partition(
     rng = np.random.default_rng([seed, 0x517E5])
     units = _units(records)
     first = np.unique(units, return_index=True)[1]
-    people = People(_classes(records, units, len(first)), records.inputs[first].numpy())
+    people = People(_classes(records, units, len(first)), records.inputs[first].numpy(), tuple(names))
     if how == "p_major" and records_per_site:
         options["records"] = records_per_site
     chosen = PARTITIONS[how](people, sites, rng, **options)
@@ -214,11 +226,17 @@ def held_out(records: Records, count: int, seed: int) -> tuple[Records, Records]
 
 
 def feature(
-    people: People, sites: int, rng: Generator, column: int = 0, strength: float = 1.0
+    people: People, sites: int, rng: Generator, column: int | str = 0, strength: float = 1.0
 ) -> list[Indices]:
-    """Sites see different ranges of one feature; `strength` 0 is iid, 1 cuts the sorted records."""
+    """Sites see different ranges of one feature (by name or place); `strength` 0 is iid, 1 cuts the sorted records."""
     _between("strength", strength, 0.0, 1.0)
     flat = people.inputs.reshape(len(people), -1)
+    if isinstance(column, str):
+        if column not in people.names:
+            raise StudyError(
+                f"column = {column!r}: no number of a record is called so{nearest(column, people.names)}"
+            )
+        column = people.names.index(column)
     if not 0 <= column < flat.shape[1]:
         raise StudyError(f"column = {column}: a record has {flat.shape[1]} numbers")
     rank = np.argsort(np.argsort(flat[:, column] + rng.uniform(0, 1e-6, len(people)))) / max(len(people), 1)
@@ -245,12 +263,33 @@ def missing(people: People, sites: int, rng: Generator) -> list[Indices]:
     return iid(people, sites, rng)
 
 
-def inequality(people: People, sites: int, rng: Generator, degree: float = 0.5) -> list[Indices]:
-    """From all alike (`degree` 0) to each site its own classes (1), as studies of unequal sites vary it.
+def inequality(
+    people: People,
+    sites: int,
+    rng: Generator,
+    degree: float = 0.5,
+    of: str = "label",
+    column: int | str = 0,
+) -> list[Indices]:
+    """From all alike (`degree` 0) to as unlike as can be (1): one knob for each way in which data sets are unequal.
 
-    Each patient goes home, to the site of the own class, with probability `degree`, and else anywhere.
+    Of labels: each patient goes home, to the site of the own class, with probability `degree`, and else anywhere. Of a
+    feature: as `feature` with that strength. Of size: each site has the part 1 − `degree` of the records of the one
+    before. Of missing values: sites alike, of which each then lacks that share of some columns (see data/rehearse.py).
     """
     _between("degree", degree, 0.0, 1.0)
+    if of == "feature":
+        return feature(people, sites, rng, column, degree)
+    if of == "size":
+        if degree == 1:
+            raise StudyError(
+                'degree = 1: with of = "size" all records would be at one site; it must be below 1'
+            )
+        return size(people, sites, rng, 1 / (1 - degree))
+    if of == "missing":
+        return iid(people, sites, rng)
+    if of != "label":
+        raise StudyError(f"of = {of!r}: inequality is of label, feature, size or missing")
     kinds, own = np.unique(people.classes, return_inverse=True)
     homes = [[k for k in range(sites) if k % len(kinds) == c] or [c % sites] for c in range(len(kinds))]
     home = np.array([homes[c][int(rng.integers(len(homes[c])))] for c in own], dtype=np.int64)
@@ -299,8 +338,16 @@ def _units(records: Records) -> Indices:
 
 def _classes(records: Records, units: Indices, count: int) -> Indices:
     out = np.zeros(count, dtype=np.int64)
-    if records.targets.dtype == torch.int64 and records.targets.dim() == 1:
-        np.maximum.at(out, units, records.targets.numpy())
+    targets = records.targets
+    if targets.dtype != torch.int64 and targets.dim() == 2 and targets.shape[1] > 1:
+        yes = targets > 0.5
+        kinds = torch.where(yes.any(1), yes.float().argmax(1) + 1, 0).numpy()
+    elif targets.dtype != torch.int64:
+        values = targets.reshape(-1).double().numpy()
+        kinds = np.searchsorted(np.quantile(values, (0.25, 0.5, 0.75)), values)
+    else:
+        kinds = targets.reshape(-1).numpy()
+    np.maximum.at(out, units, kinds)
     return out
 
 

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from confrere.data.records import Records
-from confrere.learning.objectives import log_probabilities, supervised_loss
+from confrere.learning.objectives import is_multilabel, log_probabilities, supervised_loss
 
 HIGHER_IS_BETTER = {
     "accuracy": True,
     "macro_accuracy": True,
+    "f1": True,
     "auc": True,
     "r2": True,
     "log_loss": False,
@@ -49,23 +50,24 @@ def auc(scores: Tensor, positive: Tensor) -> float:
     return float((ranks[positive].sum() - p * (p + 1) / 2) / (n * p))
 
 
-def measure(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+def measure(outputs: Tensor, targets: Tensor, spread: float = 1.0) -> dict[str, float]:
     """All metrics of one set of predictions.
 
     `macro_accuracy` is the mean of the classes' own accuracies; `auc` for several classes is the mean of
     one class against the rest. A metric that the records do not define (one class only) is left out.
+    `spread` brings the error of a number back into the unit of its column.
     """
     if len(targets) == 0:
         return {}
-    if targets.is_floating_point() and not (targets.ndim == 2 and targets.shape[1] > 1):
-        error = outputs.reshape(-1).double() - targets.reshape(-1).double()
-        spread = (targets.double() - targets.double().mean()).square().sum()
-        found = {"rmse": float(error.square().mean().sqrt())}
-        if float(spread) > 0:
-            found["r2"] = 1 - float(error.square().sum() / spread)
-        return found
-    if targets.is_floating_point():
+    if is_multilabel(targets):
         return _multilabel(outputs, targets)
+    if targets.is_floating_point():
+        error = outputs.reshape(-1).double() - targets.reshape(-1).double()
+        apart = (targets.double() - targets.double().mean()).square().sum()
+        found = {"rmse": float(error.square().mean().sqrt()) * spread}
+        if float(apart) > 0:
+            found["r2"] = 1 - float(error.square().sum() / apart)
+        return found
     logs = log_probabilities(outputs.double())
     truth = targets.long()
     predicted = logs.argmax(1)
@@ -87,11 +89,30 @@ def measure(outputs: Tensor, targets: Tensor) -> dict[str, float]:
 
 
 def _multilabel(outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    loss = float(supervised_loss(outputs.double(), targets.double()).mean() / targets.shape[1])
-    right = ((outputs > 0) == (targets > 0.5)).double()
-    areas = [auc(outputs[:, c], targets[:, c] > 0.5) for c in range(targets.shape[1])]
-    areas = [a for a in areas if not math.isnan(a)]
-    found = {"accuracy": float(right.mean()), "macro_accuracy": float(right.mean(0).mean()), "log_loss": loss}
+    """Each label is a question of its own, and the figures are means over the labels.
+
+    A label without a positive (or without a negative) record has no AUC, one without a positive no F1: it is left out
+    of that mean.
+    """
+    truth, said = targets > 0.5, outputs > 0
+    right = (said == truth).double()
+    labels = range(targets.shape[1])
+    halves = [[right[truth[:, c] == side, c] for side in (True, False)] for c in labels]
+    balanced = [[float(half.mean()) for half in pair if len(half)] for pair in halves]
+    hits = (said & truth).sum(0).double()
+    named = (said.sum(0) + truth.sum(0)).double()
+    scores = [float(2 * hits[c] / named[c]) for c in labels if bool(truth[:, c].any())]
+    areas = [a for a in (auc(outputs[:, c], truth[:, c]) for c in labels) if not math.isnan(a)]
+    # log-probabilities are cut off as they are for classes: one absurd prediction must not decide a mean
+    logs = torch.where(truth, outputs.double(), -outputs.double())
+    loss = -torch.nn.functional.logsigmoid(logs).clamp_min(FLOOR)
+    found = {
+        "accuracy": float(right.mean()),
+        "macro_accuracy": sum(sum(pair) / len(pair) for pair in balanced) / len(balanced),
+        "log_loss": float(loss.mean()),
+    }
+    if scores:
+        found["f1"] = sum(scores) / len(scores)
     if areas:
         found["auc"] = sum(areas) / len(areas)
     return found
@@ -99,6 +120,10 @@ def _multilabel(outputs: Tensor, targets: Tensor) -> dict[str, float]:
 
 def knowing_nothing(targets: Tensor, reference: Tensor) -> float:
     """The loss of predicting only the class shares (or the mean) of `reference`."""
+    if is_multilabel(targets):
+        yes = (reference.double().sum(0) + 1) / (len(reference) + 2)
+        logs = targets.double() * yes.log() + (1 - targets.double()) * (1 - yes).log()
+        return float(-logs.sum(1).mean()) if len(targets) else 0.0
     if targets.is_floating_point():
         return float((targets - reference.mean(0)).square().sum() / max(1, len(targets)))
     classes = int(max(targets.max(), reference.max())) + 1 if len(targets) else 1

@@ -30,10 +30,15 @@ def check_share(**shares: float | str) -> None:
             raise StudyError(f"{name} is a share between 0 and 1, not {value}")
 
 
+def is_multilabel(targets: Tensor) -> bool:
+    """Whether each record has several answers of yes and no."""
+    return targets.is_floating_point() and targets.ndim == 2 and targets.shape[1] > 1
+
+
 def supervised_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy (or squared error) of each record."""
     if targets.is_floating_point():
-        if targets.ndim == 2 and targets.shape[1] > 1:
+        if is_multilabel(targets):
             return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(1)
         return (outputs.reshape(-1) - targets.reshape(-1)).square()
     if outputs.shape[1] == 1:
@@ -52,8 +57,13 @@ def divergence(student: Tensor, teacher: Tensor, direction: Direction, targets: 
     """How far a student's prediction is from its teacher's, record by record.
 
     Kullback–Leibler for classes, in either direction: KL(teacher ‖ student) is the usual one in
-    distillation. For regression and multi-label outputs, the squared distance.
+    distillation. With several labels, the sum of it over the labels, each yes or no. For numbers, the squared distance.
     """
+    if is_multilabel(targets):
+        flat = divergence(
+            student.reshape(-1, 1), teacher.reshape(-1, 1), direction, targets.new_zeros(0).long()
+        )
+        return flat.view(student.shape).sum(1)
     if targets.is_floating_point():
         return (student - teacher).square().sum(1)
     ours, theirs = log_probabilities(student), log_probabilities(teacher)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from confrere.learning.objectives import is_multilabel
+
+Vector = NDArray[np.float64]
 
 PLENTY = 2_000
 """So many records settle one number."""
@@ -23,6 +28,8 @@ def best_scale(outputs: Tensor, targets: Tensor, worth: Tensor | None = None) ->
     z, n = outputs.detach().double(), len(targets)
     if n == 0:
         return 0.0
+    if is_multilabel(targets):
+        return _of_labels(z.numpy(), targets.double().numpy())
     if targets.is_floating_point():
         y = targets.double().reshape(n, -1)
         zc, yc = z - z.mean(0), y - y.mean(0)
@@ -47,6 +54,24 @@ def best_scale(outputs: Tensor, targets: Tensor, worth: Tensor | None = None) ->
         curve[0, 1:] += across
         curve[1:, 0] += across
         curve[1:, 1:] += np.diag((counts * chance).sum(0)) - (counts * chance).T @ chance
+        step = np.linalg.solve(curve, slope)
+        step *= min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-12))
+        at = at - step
+        if float(np.abs(step).max()) < 1e-4:
+            break
+    return min(max(float(at[0]), 0.0), LARGEST)
+
+
+def _of_labels(logits: Vector, truth: Vector) -> float:
+    """The same for several labels: one factor, and a constant for each label."""
+    n, labels = logits.shape
+    at, aim = np.array([1.0, *[0.0] * labels]), np.array([1.0, *[0.0] * labels])
+    for _ in range(12):
+        chance = 1 / (1 + np.exp(-np.clip(at[0] * logits + at[1:], -30, 30)))
+        error, bend = (chance - truth) / n, chance * (1 - chance) / n
+        slope = np.concatenate([[(error * logits).sum()], error.sum(0)]) + 2 * (at - aim) / n
+        curve = np.diag(np.concatenate([[(bend * logits**2).sum()], bend.sum(0)]) + 2 / n)
+        curve[0, 1:] = curve[1:, 0] = (bend * logits).sum(0)
         step = np.linalg.solve(curve, slope)
         step *= min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-12))
         at = at - step

@@ -18,12 +18,13 @@ from torch import Tensor
 from confrere.core.errors import ConfrereError, DataError
 from confrere.core.params import Params
 from confrere.data.encode import encode_table, written_names
+from confrere.data.features import encode as encode_features
+from confrere.data.features import features
 from confrere.data.records import Task
 from confrere.data.schema import Label, Schema
 from confrere.data.tables import read
+from confrere.learning import matched  # noqa: F401 (a network that a study does not name, yet a model may have)
 from confrere.learning.evaluate import predict as outputs_of
-from confrere.learning import matched  # noqa: F401 (a network that a study does not name, yet a model may have)
-from confrere.learning import matched  # noqa: F401 (a network that a study does not name, yet a model may have)
 from confrere.learning.nets import architecture
 from confrere.learning.network import Network
 from confrere.learning.objectives import log_probabilities
@@ -59,6 +60,9 @@ class SavedModel:
                 network.load(Params(own))
                 self.parts.append((float(part["weight"]), network))
             self.outputs = outputs
+            self.features = meta.get("features", "")
+            self.shift = torch.tensor(json.loads(meta.get("shift") or "[]") or [0.0] * outputs)
+            """What the site's own mix of classes adds, where all classes counted alike in learning."""
         except FileNotFoundError:
             raise DataError(f"{path}: no such file; a node leaves its model in its folder model/") from None
         except ConfrereError:
@@ -70,7 +74,7 @@ class SavedModel:
 
     def says(self, inputs: Tensor) -> Tensor:
         """The summed outputs for encoded records."""
-        total = torch.zeros(len(inputs), self.outputs)
+        total = self.shift.expand(len(inputs), self.outputs)
         for weight, network in self.parts:
             total = total + weight * outputs_of(network.module, inputs)
         return total
@@ -90,7 +94,8 @@ class SavedModel:
         seen = frame.assign(**{UNKNOWN: "no"})
         seen.attrs = dict(frame.attrs)
         encoded = encode_table(seen, schema, rename=rename, units=units, folder=folder)
-        return frame, encoded.records.inputs
+        inputs = encoded.records.inputs
+        return frame, encode_features(inputs, features[self.features]) if self.features else inputs
 
 
 def predictions(model: SavedModel, source: Path) -> pd.DataFrame:

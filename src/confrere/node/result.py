@@ -55,6 +55,8 @@ def save(node: Node) -> Path:
         "task": json.dumps({**asdict(task), "outputs": outputs_of(task)}),
         "schema": json.dumps(schema.to_dict(), default=str) if schema is not None else "",
         "site": json.dumps(_translation(node)),
+        "features": node.study.data.features,
+        "shift": json.dumps(node.site.own_mix(torch.zeros(1, outputs_of(task)))[0].tolist()),
     }
     facts = card(node)
     temporary = folder / "model.safetensors.part"

@@ -156,6 +156,8 @@ def load_study(path: Path, me: str, members: Mapping[str, Member]) -> Study:
         raise StudyError(
             f"{path}: [data] bundled and file put all records in one place; a node opens its own, as site.toml says"
         )
+    if study.data.partition is not None:
+        raise StudyError(f"{path}: data.partition cuts sites for a rehearsal; on a node a site is what it is")
     check_common_proxy(study)
     if getattr(study.rule(), "pools", False):
         raise StudyError(f'strategy "{study.strategy_name}" needs all records in one place; run it in memory')

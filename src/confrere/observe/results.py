@@ -153,7 +153,7 @@ class Run:
         return str(self.facts.get("strategy") or self.history.started.get("strategy") or "")
 
 
-ORDER = ("auc", "accuracy", "macro_accuracy", "log_loss", "rmse", "r2")
+ORDER = ("auc", "accuracy", "macro_accuracy", "f1", "log_loss", "rmse", "r2")
 
 
 def is_collaboration(name: str) -> bool:

@@ -43,6 +43,11 @@ METRICS = {
             "log loss",
             "how wrong the stated probabilities are; a confident mistake costs most, and lower is better",
         ),
+        Metric(
+            "f1",
+            "F1",
+            "of what the model names and what is there, how much is both; the mean over the labels (1 is perfect)",
+        ),
         Metric("rmse", "RMSE", "the typical size of an error, in units of the target; lower is better"),
         Metric("r2", "R²", "the share of the target's variation that the model explains (1 is perfect)"),
     )

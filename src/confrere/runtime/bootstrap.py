@@ -101,13 +101,13 @@ def _interval(values: Draws, luck: Draws) -> Interval:
 
 
 def measured(said: Said, weights: NDArray[np.float32]) -> dict[str, Draws]:
-    """Each measure in every draw; a draw that does not define it is NaN. Many labels at once are not resampled."""
+    """Each measure in every draw; a draw that does not define it is NaN."""
     targets = said.targets
     if targets.dtype.kind == "f":
         if targets.ndim == 2 and targets.shape[1] > 1:
-            return {}
+            return _of_labels(said.outputs.astype(float), targets > 0.5, weights)
         error = np.square(said.outputs.reshape(-1).astype(float) - targets.reshape(-1))
-        return {"rmse": np.sqrt(_mean(weights, error))}
+        return {"rmse": np.sqrt(_mean(weights, error)) * said.spread}
     logits = said.outputs.astype(float)
     if logits.shape[1] == 1:
         logits = np.concatenate([np.zeros_like(logits), logits], 1)
@@ -127,11 +127,37 @@ def measured(said: Said, weights: NDArray[np.float32]) -> dict[str, Draws]:
         found["auc"] = areas(logs[:, 1] - logs[:, 0], targets == 1, weights)
     else:
         present = [c for c in range(logs.shape[1]) if (targets == c).any()]
-        each = np.array([areas(logs[:, c], targets == c, weights) for c in present])
-        with np.errstate(invalid="ignore"):
-            here = ~np.isnan(each)
-            found["auc"] = np.where(here, each, 0).sum(0) / here.sum(0)
+        found["auc"] = _over(np.array([areas(logs[:, c], targets == c, weights) for c in present]))
     return found
+
+
+def _of_labels(
+    logits: NDArray[np.float64], truth: NDArray[np.bool_], weights: NDArray[np.float32]
+) -> dict[str, Draws]:
+    """Means over labels, each of them yes or no; as `learning.evaluate` measures them."""
+    said = logits > 0
+    right = (said == truth).astype(float)
+    loss = np.minimum(np.logaddexp(0, np.where(truth, -logits, logits)), -FLOOR)
+    yes, no = weights @ truth, weights @ ~truth
+    hits = weights @ (said & truth)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        halves = np.array([hits / yes, (weights @ (~said & ~truth)) / no])
+        scores = np.where(yes > 0, 2 * hits / (weights @ said + yes), np.nan)
+    columns = range(truth.shape[1])
+    return {
+        "accuracy": _mean(weights, right.mean(1)),
+        "macro_accuracy": _over(_over(halves).T),
+        "log_loss": _mean(weights, loss.mean(1)),
+        "f1": _over(scores.T),
+        "auc": _over(np.array([areas(logits[:, c], truth[:, c], weights) for c in columns])),
+    }
+
+
+def _over(each: Draws) -> Draws:
+    """The mean over the first axis of what is defined there."""
+    here = ~np.isnan(each)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(here, each, 0).sum(0) / here.sum(0))
 
 
 def _mean(weights: NDArray[np.float32], values: NDArray[np.float64]) -> Draws:

@@ -295,12 +295,13 @@ class Participant:
             said = {role: self.predicted(terms, records) for role, terms in predictors.items()}
             if part != "common_test":  # which is as the study wants it; the other parts are as the site is
                 said = {role: self.own_mix(outputs) for role, outputs in said.items()}
-            out[part] = {role: measure(outputs, records.targets) for role, outputs in said.items()}
+            spread = self.task.spread
+            out[part] = {role: measure(outputs, records.targets, spread) for role, outputs in said.items()}
             used = next(iter(predictors))  # the model that the site would use
             if part == "validation":
                 counts = self.said.counts(out[part][used], counts)
             elif counts:
-                self.said.keep(self.name, part, said[used], records)
+                self.said.keep(self.name, part, said[used], records, self.task.spread)
         if self.task.kind in ("binary", "multiclass"):
             usual = int(torch.bincount(self.data.train.targets.long()).argmax())
             tested = {
@@ -555,3 +556,17 @@ def check_records(data: SiteData, task: Task, one_class: bool = False) -> None:
             f'site "{data.name}": all training records are of one class ({only}); a site needs at least two'
             ' (or say data.one_class = "allow")'
         )
+    if not one_class and task.kind == "regression" and float(data.train.targets.std(unbiased=False)) == 0:
+        only_value = float(data.train.targets[0]) * task.spread + task.centre
+        raise DataError(
+            f'site "{data.name}": the target is {only_value:g} in all training records; there is nothing to learn.'
+            ' Is it the right column? (Or say data.one_class = "allow")'
+        )
+    if not one_class and task.kind == "multilabel":
+        shares = data.train.targets.mean(0)
+        for label, share in zip(task.classes, shares.tolist(), strict=True):
+            if share in (0.0, 1.0):
+                raise DataError(
+                    f'site "{data.name}": the label {label} is {"yes" if share else "no"} in all training records;'
+                    ' leave it out, or say data.one_class = "allow"'
+                )

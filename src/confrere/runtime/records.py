@@ -17,7 +17,8 @@ from confrere.data.features import with_features
 from confrere.data.federate import REHEARSAL, of_files
 from confrere.data.federate import Source as Origin
 from confrere.data.records import Federation, SiteData
-from confrere.study import SiteConfig, Study, schema_of
+from confrere.data.rehearse import recut
+from confrere.study import SiteConfig, Study, named, schema_of
 
 Source = SiteData | pd.DataFrame | tuple[Any, Any] | tuple[Any, Any, Any] | str | Path | Origin
 """A site's records: encoded already, a table, arrays (inputs, targets[, patients]), or a file."""
@@ -41,10 +42,25 @@ def open_sites(study: Study, sites: Mapping[str, Source] | Federation | None = N
         found = _given(study, {n: _origin(n, e) for n, e in study.sites.items()}, seed, fractions)
     elif study.data.file:
         found = _given(study, {"all": study.data.file}, seed, fractions)
+        if len(found.sites) == 1 and study.data.partition is None:
+            raise StudyError(
+                "data.file holds the records of one site; name the column that tells sites apart (schema.site), or cut it"
+                ' for a rehearsal: data.partition = { name = "iid", sites = 4 }'
+            )
     else:
         raise StudyError(
             'the study names no records: add [data] bundled = "thyroid", [data] file = "all.csv", or [sites.a] data = "a.csv"'
         )
+    if study.data.partition is not None:
+        if study.sites:
+            raise StudyError(
+                "data.partition cuts all records into sites anew, and [sites] says who has which: drop one"
+            )
+        how, options = named(study.data.partition, "data.partition")
+        try:
+            found = recut(found, how, seed=seed, split=fractions, **options)
+        except TypeError as error:  # a value of another kind than the option has
+            raise StudyError(f"data.partition: {error}") from None
     declared = {n: e.declared for n, e in study.sites.items() if e.declared}
     updated = {n: replace(s, declared=declared.get(n, s.declared)) for n, s in found.sites.items()}
     found = replace(found, sites=dict(sorted(updated.items())))
@@ -80,7 +96,14 @@ def _given(
         return Federation(study.name, task_of_arrays(ready, study.data.classes), ready)
     if all(isinstance(s, tuple) for s in sites.values()):
         arrays = {str(n): s for n, s in sites.items() if isinstance(s, tuple)}
-        return of_arrays(arrays, name=study.name, seed=seed, split=fractions, classes=study.data.classes)
+        return of_arrays(
+            arrays,
+            name=study.name,
+            seed=seed,
+            split=fractions,
+            classes=study.data.classes,
+            range=study.data.range,
+        )
     for name, source in sites.items():
         if not isinstance(source, str | Path | pd.DataFrame | Origin):
             raise StudyError(
@@ -90,6 +113,10 @@ def _given(
     if study.data.classes:
         raise StudyError(
             "data.classes is for arrays; with tables the classes are in the schema: schema.label.classes"
+        )
+    if study.data.range is not None:
+        raise StudyError(
+            "data.range is for arrays; with tables the range is in the schema: schema.label.range"
         )
     schema = schema_of(study)
     tables = {str(n): s for n, s in sites.items() if isinstance(s, str | Path | pd.DataFrame | Origin)}

@@ -31,6 +31,8 @@ class Said:
     outputs: NDArray[np.float32]
     targets: NDArray[Any]
     marks: NDArray[np.str_]
+    spread: float = 1.0
+    """Brings the error of a number back into the unit of its column."""
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Kept:
 
     parts: dict[str, Said] = field(default_factory=dict)
     _least: float = math.inf
+    _spread: float = 1.0
     _marks: dict[str, NDArray[np.str_]] = field(default_factory=dict)
 
     def counts(self, validation: Mapping[str, float], last: bool) -> bool:
@@ -49,22 +52,24 @@ class Kept:
             self._least = value
         return last or better or not self.parts or math.isinf(self._least)
 
-    def keep(self, site: str, part: str, outputs: Tensor, records: Records) -> None:
+    def keep(self, site: str, part: str, outputs: Tensor, records: Records, spread: float = 1.0) -> None:
+        self._spread = spread
         if part not in self._marks:
             self._marks[part] = marks_of(records, "" if part == "common_test" else site)
-        self.parts[part] = Said(outputs.float().cpu().numpy(), records.targets.numpy(), self._marks[part])
+        heard, truth = outputs.float().cpu().numpy(), records.targets.numpy()
+        self.parts[part] = Said(heard, truth, self._marks[part], spread)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of this: outputs alone, since the records are there again when a run goes on."""
         parts = {part: torch.from_numpy(said.outputs) for part, said in self.parts.items()}
-        return {"least": self._least, "parts": parts}
+        return {"least": self._least, "parts": parts, "spread": self._spread}
 
     def put_back(self, site: str, state: Mapping[str, Any], records: Mapping[str, Records | None]) -> None:
         """Be again what `state` was taken of."""
         self.parts, self._least = {}, float(state["least"])
         for part, outputs in state["parts"].items():
             if (found := records.get(part)) is not None:
-                self.keep(site, part, outputs, found)
+                self.keep(site, part, outputs, found, float(state.get("spread", 1.0)))
 
 
 def write(kept: Mapping[str, Kept], path: Path) -> None:

@@ -16,6 +16,7 @@ from confrere.study.settings import (
     Privacy,
     SiteConfig,
     Split,
+    Stop,
     Training,
 )
 from confrere.study.strict import Named, build, check_types, named
@@ -35,6 +36,7 @@ __all__ = [
     "Reported",
     "SiteConfig",
     "Split",
+    "Stop",
     "Study",
     "Training",
     "build",

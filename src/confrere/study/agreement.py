@@ -24,7 +24,7 @@ from confrere.exchange.topology import topologies
 from confrere.runtime.churn import Churn
 from confrere.strategies import discover, strategies
 from confrere.study.published import FULL, Comparing, Reported
-from confrere.study.settings import Data, Evaluation, Models, NetworkSpec, Privacy, SiteConfig, Training
+from confrere.study.settings import Data, Evaluation, Models, NetworkSpec, Privacy, SiteConfig, Stop, Training
 from confrere.study.strict import STRICT, Named, build, check_types, named
 
 MOST_ROUNDS = 1_000_000
@@ -61,6 +61,7 @@ class Study:
     comparison: Comparing = field(default_factory=Comparing)
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Smaller versions for `--scale NAME`: named changes to this study, in the form of a variant."""
+    stop: Stop | None = None
     scale: str = FULL
     """Which of them this is; `--scale` writes it."""
     reported: Reported | None = None
@@ -147,6 +148,14 @@ def check(study: Study) -> None:
         raise StudyError(
             f"data.split leaves no training records: validation {s.validation} + test {s.test} must be below 1"
         )
+    if study.stop is not None:
+        study.stop.check()
+        if study.stop.budget and (study.privacy is None or study.privacy.epsilon is None):
+            raise StudyError(
+                "stop.budget stops when a budget is spent, and the study has none: privacy.epsilon"
+            )
+    if study.data.range is not None and not study.data.range[0] < study.data.range[1]:
+        raise StudyError("data.range is empty: the first number must be the smaller one")
     if study.data.bundled and (study.data.file or study.sites):
         raise StudyError("data.bundled names a data set that comes along; drop it to use files of your own")
     p = study.privacy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -171,10 +172,43 @@ class Data:
     """Without a schema: the column to predict. The schema is then drawn from the records: rehearsals only."""
     classes: tuple[str, ...] = ()
     """For arrays: what the classes 0, 1, 2 … are called. Without it they are counted in the records of all sites."""
+    range: tuple[float, float] | None = None
+    """For arrays: what a target that is a number plausibly lies in; it is scaled to −1 … 1. With tables it is in the schema."""
+    partition: Named | None = None
+    """For a rehearsal: cuts all records anew into sites of a chosen unlikeness; see data/rehearse.py."""
     features: str = ""
     """For pictures: "gradients" puts fixed features in their place, in which no record had a say."""
     split: Split = field(default_factory=Split)
     one_class: Literal["refuse", "allow"] = "refuse"
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class Stop:
+    """When training stops before the last round: whichever comes first; see runtime/stopping.py.
+
+    Nothing here looks at a record: the clock, the budget, and how far the models that were released still move.
+    """
+
+    hours: float | None = None
+    """Of wall clock since the run began; a round that has begun is finished."""
+    budget: bool = False
+    """When a site's privacy budget is spent. Without it, its private model goes on learning."""
+    change: float | None = None
+    """When the model that a site shares moves, in each of `in_a_row` rounds, by at most this part of its length."""
+    in_a_row: int = 3
+
+    def check(self) -> None:
+        if self.hours is None and not self.budget and self.change is None:
+            raise StudyError("stop says nothing: give hours, change, or budget = true; or leave it out")
+        if self.hours is not None and not 0 < self.hours < math.inf:
+            raise StudyError(f"stop.hours is {self.hours}; it is a number above 0")
+        if self.change is not None and not 0 <= self.change < 1:
+            raise StudyError(
+                f"stop.change is {self.change}; it is a part of the model's length, at least 0 and below 1, such as 0.01"
+            )
+        if self.in_a_row < 1:
+            raise StudyError(f"stop.in_a_row is {self.in_a_row}; it is a number of rounds, at least 1")
 
 
 @with_config(STRICT)

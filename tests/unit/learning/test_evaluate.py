@@ -87,6 +87,25 @@ def test_multilabel_by_hand() -> None:
     expected = -(math.log(0.9) + math.log(0.8) + math.log(0.4) + math.log(0.7)) / 4
     assert found["log_loss"] == pytest.approx(expected, rel=1e-6)
     assert found["auc"] == 1.0  # only the second label has both kinds
+    assert found["macro_accuracy"] == 0.75  # (1/2) of the first label's positives; both kinds of the second
+    assert found["f1"] == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_saying_no_to_a_rare_label_is_accurate_and_still_worth_nothing() -> None:
+    targets = torch.zeros(100, 2)
+    targets[:5] = 1.0
+    found = measure(torch.full((100, 2), -3.0), targets)
+    assert found["accuracy"] == 0.95
+    assert found["macro_accuracy"] == 0.5
+    assert found["f1"] == 0.0
+    assert found["auc"] == 0.5
+
+
+def test_the_error_of_a_number_is_in_the_unit_of_its_column() -> None:
+    outputs, targets = torch.tensor([[0.5], [0.0]]), torch.tensor([0.0, 0.0])
+    assert measure(outputs, targets, spread=40.0)["rmse"] == pytest.approx(
+        40 * measure(outputs, targets)["rmse"]
+    )
 
 
 def test_one_absurd_prediction_does_not_decide_the_log_loss() -> None:
@@ -99,6 +118,8 @@ def test_knowing_nothing_is_the_loss_of_the_class_shares() -> None:
     expected = -(math.log(4 / 6) + math.log(2 / 6)) / 2
     assert knowing_nothing(torch.tensor([0, 1]), reference) == pytest.approx(expected)
     assert knowing_nothing(torch.tensor([1.0, 5.0]), torch.tensor([2.0, 4.0])) == pytest.approx(4.0)
+    labels = torch.tensor([[1.0, 0.0], [1.0, 1.0]])  # smoothed by one of each kind: 3/4 and 2/4
+    assert knowing_nothing(labels[:1], labels) == pytest.approx(-math.log(3 / 4) - math.log(2 / 4))
 
 
 def test_prediction_is_in_evaluation_mode_and_leaves_the_mode_as_it_was() -> None:

@@ -54,9 +54,17 @@ def test_who_agrees_does_not_diverge(direction: str) -> None:
 
 def test_numbers_diverge_by_their_squared_distance() -> None:
     found = divergence(
-        torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 4.0]]), "teacher-student", torch.ones(1, 2)
+        torch.tensor([[1.0], [2.0]]), torch.tensor([[0.0], [4.0]]), "teacher-student", torch.ones(2)
     )
-    assert float(found) == 5.0
+    assert found.tolist() == [1.0, 4.0]
+
+
+def test_several_labels_diverge_each_as_yes_and_no() -> None:
+    ours, theirs = torch.tensor([[0.5, -2.0]]), torch.tensor([[1.5, 0.3]])
+    for direction in ("teacher-student", "student-teacher"):
+        alone = [divergence(ours[:, [c]], theirs[:, [c]], direction, CLASS) for c in range(2)]  # type: ignore[arg-type]
+        both = divergence(ours, theirs, direction, torch.ones(1, 2))  # type: ignore[arg-type]
+        assert float(both) == pytest.approx(sum(float(a) for a in alone), rel=1e-5)
 
 
 def test_each_task_has_its_loss_per_record() -> None:

@@ -39,6 +39,22 @@ def test_drawn_once_each_every_measure_is_the_reported_one(classes: int) -> None
     assert {m: float(v[0]) for m, v in drawn.items()} == pytest.approx(reported, rel=1e-5)
 
 
+def test_drawn_once_each_many_labels_and_numbers_are_measured_as_they_are_reported() -> None:
+    rng = np.random.default_rng(2)
+    once = np.ones((1, 150), dtype=np.float32)
+    logits, labels = (
+        rng.normal(size=(150, 3)).astype(np.float32),
+        (rng.random((150, 3)) < 0.3).astype(np.float32),
+    )
+    drawn = measured(Said(logits, labels, np.arange(150).astype(str)), once)
+    reported = measure(torch.as_tensor(logits), torch.as_tensor(labels))
+    assert {m: float(v[0]) for m, v in drawn.items()} == pytest.approx(reported, rel=1e-5)
+    numbers = measured(Said(logits[:, :1], labels[:, 0], np.arange(150).astype(str), spread=40.0), once)
+    assert float(numbers["rmse"][0]) == pytest.approx(
+        measure(torch.as_tensor(logits[:, :1]), torch.as_tensor(labels[:, 0]), 40.0)["rmse"], rel=1e-5
+    )
+
+
 def test_a_large_gain_is_seen_and_a_difference_of_nothing_is_not() -> None:
     logits, labels = site(0)
     noisy = logits + np.random.default_rng(1).normal(size=300) * 2
