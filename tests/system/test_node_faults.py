@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sqlite3
 import subprocess
 import time
@@ -349,34 +348,6 @@ def test_an_edited_ledger_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(PrivacyError, match="was edited"):
         asyncio.run(begin())
-
-
-def test_a_ledger_that_was_rolled_back_is_noticed_by_its_peers(tmp_path: Path) -> None:
-    study = study_of(6)
-    places = settings(tmp_path, study, rehearsal=False)
-
-    async def up_to(done: int) -> None:
-        nodes = start(places, Network())
-        running = [asyncio.create_task(n.run()) for n in nodes.values()]
-        try:
-            await until(lambda: min(n.done for n in nodes.values()) >= done or any(t.done() for t in running))
-        finally:
-            for task in running:
-                task.cancel()
-            found = await asyncio.gather(*running, return_exceptions=True)
-        for trouble in found:
-            if isinstance(trouble, PrivacyError):
-                raise trouble
-
-    asyncio.run(up_to(1))
-    shutil.copy(places["site0"].ledger, tmp_path / "old copy")
-    asyncio.run(up_to(3))
-    asyncio.run(up_to(4))  # at this handshake its peers see where its ledger stands
-    for beside in places["site0"].home.glob("ledger.sqlite*"):
-        beside.unlink()
-    shutil.copy(tmp_path / "old copy", places["site0"].ledger)
-    with pytest.raises(PrivacyError, match="rolled back"):
-        asyncio.run(up_to(5))
 
 
 def test_a_full_disk_pauses_the_node_and_loses_nothing(tmp_path: Path) -> None:

@@ -32,7 +32,15 @@ from confrere.node.membership import churn_of, exchanges, farewells, front
 from confrere.node.setting import Setting
 from confrere.node.store import Store
 from confrere.node.telling import tell_start
-from confrere.node.workplace import Links, ledger_of, only_one, reception_of, refuse_other_records, site_of
+from confrere.node.workplace import (
+    Links,
+    ledger_of,
+    only_one,
+    reception_of,
+    refuse_older_than_ledger,
+    refuse_other_records,
+    site_of,
+)
 from confrere.privacy.gate import Gate
 from confrere.runtime import checkpoint
 from confrere.runtime.assemble import consents
@@ -81,6 +89,7 @@ class Node:
         self.ledger = ledger_of(setting)
         self.site = site_of(setting, self.strategy, self.journal, self.ledger)
         self.accepts = consents(self.study, self.site)
+        refuse_older_than_ledger(setting, self.store, self.ledger)
         refuse_other_records(setting, self.store)
         self.began, self.doing, self.reason = time.time(), "starting", ""
         self.paused = self.store.facts().get("paused") == "yes"
@@ -276,7 +285,7 @@ class Node:
             await asyncio.sleep(GLANCE)
 
     async def _watch_peers(self) -> None:
-        """A peer that comes back is waited for again; a ledger that was rolled back ends the node."""
+        """A peer that comes back is waited for again; a ledger or a folder that was rolled back ends the node."""
         before: frozenset[str] = frozenset()
         while True:
             if self.introductions.rolled_back is not None:

@@ -35,7 +35,7 @@ from confrere.node.failpoints import reach
 from confrere.node.shelf import Shelf
 from confrere.transport import body as bodies
 from confrere.transport.body import Body
-from confrere.transport.wire import Sealed
+from confrere.transport.wire import Sealed, header_of
 
 FORMAT = "confrere-node-1"
 WAITING, DELIVERED, CANCELLED = 0, 1, 2
@@ -122,6 +122,8 @@ class Store:
                          body),
                     )  # fmt: skip
                     unused += [] if done.rowcount else [body]
+                    if p.phase < LEAVING:
+                        _raise_to(database, f"sent:{p.receiver}", p.sequence)
                 reach("debit-in-transaction")
         reach("debited")
         self._drop(unused)
@@ -141,6 +143,10 @@ class Store:
             (number, Body.of(kept) if isinstance(kept, bytes) else Body(size, file=self.shelf.folder / kept))
             for number, size, kept in rows
         ]
+
+    def highest_sent(self, receiver: str) -> int:
+        """The highest number that a parcel to this receiver was ever given; 0 if there was none."""
+        return int(self.facts().get(f"sent:{receiver}", 0))
 
     def owes(self, receiver: str, sequence: int) -> bool:
         """Whether this parcel still waits to be acknowledged."""
@@ -185,6 +191,7 @@ class Store:
 
         A sender has one parcel for each phase of a round: another one is refused, or a peer could fill the disk.
         """
+        header = header_of(body)
         with self._shelved(body) as (kept,):
             reach("credit-written")
             with self._writing() as database:
@@ -199,6 +206,10 @@ class Store:
                 ).fetchone()
                 if known is None:
                     raise BadParcel(f"a second parcel for phase {parcel.phase} of round {parcel.round + 1}")
+                if parcel.phase < LEAVING and _raise_to(database, f"heard:{parcel.sender}", parcel.sequence):
+                    database.execute(
+                        "INSERT OR REPLACE INTO facts VALUES (?, ?)", (f"last:{parcel.sender}", header)
+                    )
         reach("credited")
         if not done.rowcount:
             self._drop([kept])
@@ -388,6 +399,15 @@ class Store:
 def mass_of(parcel: Parcel) -> float:
     """What a parcel weighs: without a model its mass counts for nothing."""
     return parcel.scalar("mass", 0.0) if parcel.model is not None else 0.0
+
+
+def _raise_to(database: Connection, key: str, number: int) -> bool:
+    """Let a fact be at least this number; whether it was less."""
+    row = database.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
+    if row is not None and int(row[0]) >= number:
+        return False
+    database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, str(number)))
+    return True
 
 
 def _named(database: Connection, which: str, values: Sequence[Any]) -> list[str]:

@@ -93,6 +93,22 @@ def refuse_other_records(setting: Setting, store: Store) -> None:
         )
 
 
+def refuse_older_than_ledger(setting: Setting, store: Store, ledger: Ledger) -> None:
+    """A round is charged once the state before it is in the store: one that paid for a later round has forgotten it."""
+    start = f"{setting.run}/"
+    keys = [
+        str(entry["key"]).removeprefix(start) for entry in ledger.entries() if entry["key"].startswith(start)
+    ]
+    paid = max((int(key.split("/")[0]) for key in keys), default=-1)
+    known = store.newest()
+    if paid > (-1 if known is None else known):
+        raise CheckpointError(
+            f"{setting.home} is an old copy, or a new folder: its ledger has paid for round {paid + 1} of this run, and"
+            f" the folder knows of {0 if known is None else known} rounds. Bring back the newest folder; if there is"
+            " none, leave (`confrere roster leave`) and agree on another run (another seed)"
+        )
+
+
 def reception_of(
     setting: Setting,
     site: Participant,

@@ -4,6 +4,8 @@ TLS has shown who the other side is. The greeting shows that both mean the same:
 epoch. It also carries ledger marks. A ledger that was put back from a backup cannot be noticed from inside, so every
 site hands its peers a signed mark of where its ledger stands, peers keep the highest, and return it at every
 greeting. The mark is signed by the site that it is about: a peer can return an old one, but not invent a higher one.
+For the same reason it returns the header of the last parcel that it was sent: a site whose folder is older than that would
+use numbers twice.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from confrere.core.errors import PeerRefused
 
 PROTOCOL = 1
 LARGEST_GREETING = 16 * 1024
+LONGEST_HEADER = 8 * 1024
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Greeting:
     """Where the sender's ledger stands."""
     seen: LedgerMark | None = None
     """Where the receiver's ledger stood when the sender last heard of it."""
+    last: str = ""
+    """The header of the last parcel of the receiver's that the sender has taken in, as the receiver signed it."""
     process: str = ""
     """Names this run of the program, so that a peer can tell a restart from a second connection."""
     protocol: int = PROTOCOL
@@ -153,6 +158,7 @@ class _Greeting(_Strict):
     receiver: str = Field(max_length=256)
     mark: _Mark | None
     seen: _Mark | None
+    last: str = Field(max_length=LONGEST_HEADER)
     process: str = Field(max_length=64)
     protocol: int = Field(ge=0, lt=2**31)
     version: str = Field(max_length=64)

@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, BinaryIO, Literal
@@ -183,6 +183,35 @@ def decode(
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error) as error:
         raise BadParcel(f"a parcel that cannot be read: {type(error).__name__}") from None
+
+
+def route(data: bytes, limits: Limits = STANDARD) -> Parcel:
+    """Who sent this to whom, and when, without what is in it; or BadParcel."""
+    if not PREFIX.size <= len(data) <= limits.total:
+        raise BadParcel("a parcel that ends before its header, or does not end")
+    magic, length = PREFIX.unpack_from(data)
+    if magic != MAGIC or length > min(limits.header, len(data) - PREFIX.size):
+        raise BadParcel("not a parcel, or one of another version")
+    h = _parse_header(data[PREFIX.size : PREFIX.size + length], limits)
+    return Parcel(h.run, h.epoch, h.round, h.phase, h.sender, h.receiver, h.sequence, None)
+
+
+def header_of(body: Body) -> str:
+    """The header of a parcel that was decoded before, as text: enough to prove that its sender has sent it."""
+    with body.open() as file:
+        _, length = PREFIX.unpack(_exactly(file, PREFIX.size))
+        return _exactly(file, length).decode()
+
+
+def proven(text: str, key: Ed25519PublicKey) -> Header | None:
+    """A header that the holder of the key has signed, as it is returned to that holder; None if it is made up."""
+    try:
+        header = _parse_header(text.encode(), STANDARD)
+        route = [header.run, header.epoch, header.round, header.phase, header.sender, header.receiver]
+        key.verify(bytes.fromhex(header.signature), _signed(route, header.sequence, header.payload))
+    except (BadParcel, InvalidSignature, UnicodeEncodeError):
+        return None
+    return header
 
 
 def signed_bytes(parcel: Parcel) -> bytes:
@@ -397,7 +426,11 @@ def _payload_hash(parcel: Parcel) -> str:
 
 def _signed_bytes(parcel: Parcel, payload: str) -> bytes:
     route = [parcel.run, parcel.epoch, parcel.round, parcel.phase, parcel.sender, parcel.receiver]
-    return b"confrere parcel 1\n" + _canonical([*route, parcel.sequence, payload])
+    return _signed(route, parcel.sequence, payload)
+
+
+def _signed(route: Sequence[object], sequence: int, payload: str) -> bytes:
+    return b"confrere parcel 1\n" + _canonical([*route, sequence, payload])
 
 
 def _tensor_layout(model: Model | None) -> tuple[bytes, int]:
