@@ -42,7 +42,7 @@ from confrere.core.errors import CheckpointError
 Json = Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Event:
     """A fact: what happened, where, in which round, and who may know."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -30,7 +30,7 @@ class Model:
 
     def held(self, custody: Custody) -> Model:
         """The same weights, at least as closely held."""
-        return self if custody <= self.custody else replace(self, custody=custody)
+        return self if custody <= self.custody else Model(self.params, self.architecture, custody)
 
 
 def mix(terms: Iterable[tuple[float, Model]]) -> Model:

@@ -56,7 +56,7 @@ class Inbox:
 
     @property
     def current(self) -> tuple[Parcel, ...]:
-        return tuple(p for p in self.parcels if p.round == self.round and p.phase == self.phase)
+        return tuple([p for p in self.parcels if p.round == self.round and p.phase == self.phase])
 
     @property
     def late(self) -> tuple[Parcel, ...]:

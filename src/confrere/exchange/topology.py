@@ -18,6 +18,7 @@ whole graph, nobody coordinates. Members are taken in sorted order; one member a
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -158,7 +159,7 @@ class Star:
 
     def centre(self, round: int, members: Sequence[str]) -> str:
         if self.leader == "elected":
-            return sorted(members)[round % len(members)]
+            return _in_order(members)[round % len(members)]
         if self.leader not in members:
             raise StudyError(
                 f'topology: the centre of the star, "{self.leader}", is not a member '
@@ -184,7 +185,7 @@ class RandomRegular(_Centreless):
             raise StudyError(f"topology: degree must be at least 1, not {self.degree}")
 
     def column(self, round: int, members: Sequence[str], sender: str) -> Mapping[str, float]:
-        circle = _circle(self.seed, round, tuple(sorted(members)))
+        circle = _circle(self.seed, round, _in_order(members))
         degree = min(self.degree, len(circle) - 1)
         at = _place(circle, sender)
         return _shares(
@@ -324,15 +325,47 @@ def _check_share(keep: float) -> None:
 
 
 def _place(members: Sequence[str], name: str) -> int:
-    try:
-        return list(members).index(name)
-    except ValueError:
-        raise StudyError(f'topology: "{name}" is not a member ({", ".join(sorted(members))})') from None
+    at = _places(members).get(name)
+    if at is None:
+        raise StudyError(f'topology: "{name}" is not a member ({", ".join(sorted(members))})')
+    return at
+
+
+Found = TypeVar("Found")
+
+
+def _once_for_all(work: Callable[[Sequence[str]], Found]) -> Callable[[Sequence[str]], Found]:
+    """The same function, which remembers what it found for the last few tuples that it was given.
+
+    All sites of a round ask about the same members. To recognise the tuple itself takes no time, however many there are.
+    """
+    lately: deque[tuple[Sequence[str], Found]] = deque(maxlen=4)
+
+    def remembering(members: Sequence[str]) -> Found:
+        for known, found in lately:
+            if known is members:
+                return found
+        found = work(members)
+        if type(members) is tuple:  # it does not change
+            lately.append((members, found))
+        return found
+
+    return remembering
+
+
+@_once_for_all
+def _places(members: Sequence[str]) -> Mapping[str, int]:
+    return {name: at for at, name in enumerate(members)}
+
+
+@_once_for_all
+def _in_order(members: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(members))
 
 
 def _ahead(members: Sequence[str], sender: str, hops: Sequence[int], keep: float) -> Mapping[str, float]:
     """`keep` stays, the rest goes in equal shares to the members so many places ahead."""
-    circle = sorted(members)
+    circle = _in_order(members)
     at = _place(circle, sender)
     return _shares(sender, [circle[(at + hop) % len(circle)] for hop in hops], keep)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from confrere.core.protocols import Topology
 from confrere.exchange.topology import heard
 from confrere.runtime.churn import Churn
-
-T = TypeVar("T")
 
 ROUNDS = 32
 """So many rounds are remembered; a site that was away for longer works them out again."""
@@ -20,73 +18,101 @@ class Calendar:
 
     def __init__(self, churn: Churn, sites: Sequence[str], topology: Topology) -> None:
         self.churn, self.sites, self.topology = churn, tuple(sorted(sites)), topology
-        self._found: dict[tuple[str, int], object] = {}
-        self._rounds: list[int] = []
+        self._days: dict[int, Day] = {}
+
+    def day(self, round: int) -> Day:
+        """All that is known of a round."""
+        found = self._days.get(round)
+        if found is None:
+            found = self._days[round] = Day(self, round)
+            if len(self._days) > ROUNDS:
+                del self._days[next(iter(self._days))]
+        return found
 
     def epoch(self, round: int) -> int:
-        return self._once("epoch", round, lambda: self.churn.epoch(round))
+        return self.day(round).epoch
 
     def members(self, round: int) -> tuple[str, ...]:
         """The sites that belong to the collaboration."""
-        if not (self.churn.join or self.churn.leave):
-            return self.sites
-        return self._once("members", round, lambda: self.churn.members(round, self.sites))
+        return self.day(round).members
 
     def at_work(self, round: int) -> tuple[str, ...]:
         """The members whose turn it is: all of them, unless the study draws some for each round."""
-        if not self.churn.participation:
-            return self.members(round)
-        return self._once("at work", round, lambda: self._drawn(round))
-
-    def _drawn(self, round: int) -> tuple[str, ...]:
-        members, leader = self.members(round), getattr(self.topology, "leader", None)
-        drawn = self.churn.drawn(round, members)
-        if leader in members and leader not in drawn:  # who is named as the centre is always there
-            drawn = tuple(sorted([*drawn, leader]))
-        return drawn
+        return self.day(round).at_work
 
     def present(self, round: int) -> frozenset[str]:
         """Whose turn it is and who can be reached."""
-        return self._once(
-            "present",
-            round,
-            lambda: frozenset(n for n in self.at_work(round) if self.churn.present(round, n)),
-        )
+        return self.day(round).present
 
     def centre(self, round: int) -> str | None:
-        return self._once("centre", round, lambda: self.topology.centre(round, self.at_work(round)))
+        return self.day(round).centre
 
-    def senders(self, round: int, receiver: str) -> list[str]:
+    def senders(self, round: int, receiver: str) -> Sequence[str]:
         """Who is there and sends to this site."""
-        found = self._once("senders", round, lambda: heard(self.topology, round, self.at_work(round)))
-        present = self.present(round)
-        return [s for s in found.get(receiver, ()) if s in present]
+        return self.day(round).senders.get(receiver, ())
 
     def newcomers(self, round: int) -> tuple[str, ...]:
         """Those who are there in the next round and not in this one: somebody must tell them where things stand."""
-        if not self.churn.participation:
-            return ()
-        here = self.at_work(round)
-        return self._once(
-            "newcomers",
-            round,
-            lambda: tuple(sorted(self.present(round + 1) - set(here))),
-        )
+        return self.day(round).newcomers
 
     def teller(self, round: int) -> str | None:
         """Who tells them: the centre, or the first of those who are there."""
-        return self._once(
-            "teller", round, lambda: self.centre(round) or min(self.present(round), default=None)
-        )
+        return self.day(round).teller
 
-    def _once(self, what: str, round: int, work_out: Callable[[], T]) -> T:
-        key = (what, round)
-        if key not in self._found:
-            found = work_out()
-            if round not in self._rounds:
-                self._rounds.append(round)
-                if len(self._rounds) > ROUNDS:
-                    old = self._rounds.pop(0)
-                    self._found = {k: v for k, v in self._found.items() if k[1] != old}
-            self._found[key] = found
-        return self._found[key]  # type: ignore[return-value]
+
+class Day:
+    """One round of a calendar; each fact is worked out when it is first asked for."""
+
+    def __init__(self, calendar: Calendar, round: int) -> None:
+        self._calendar, self.round = calendar, round
+
+    @cached_property
+    def epoch(self) -> int:
+        return self._calendar.churn.epoch(self.round)
+
+    @cached_property
+    def members(self) -> tuple[str, ...]:
+        churn, sites = self._calendar.churn, self._calendar.sites
+        return churn.members(self.round, sites) if churn.join or churn.leave else sites
+
+    @cached_property
+    def at_work(self) -> tuple[str, ...]:
+        churn, leader = self._calendar.churn, getattr(self._calendar.topology, "leader", None)
+        if not churn.participation:
+            return self.members
+        drawn = churn.drawn(self.round, self.members)
+        if leader in self.members and leader not in drawn:  # who is named as the centre is always there
+            drawn = tuple(sorted([*drawn, leader]))
+        return drawn
+
+    @cached_property
+    def present(self) -> frozenset[str]:
+        there = self._calendar.churn.present
+        return frozenset(n for n in self.at_work if there(self.round, n))
+
+    @cached_property
+    def centre(self) -> str | None:
+        return self._calendar.topology.centre(self.round, self.at_work)
+
+    @cached_property
+    def senders(self) -> Mapping[str, Sequence[str]]:
+        """For each receiver who is there and sends to it."""
+        found = heard(self._calendar.topology, self.round, self.at_work)
+        if len(self.present) == len(self.at_work):
+            return found
+        return {receiver: [s for s in froms if s in self.present] for receiver, froms in found.items()}
+
+    @cached_property
+    def newcomers(self) -> tuple[str, ...]:
+        if not self._calendar.churn.participation:
+            return ()
+        return tuple(sorted(self._calendar.present(self.round + 1) - set(self.at_work)))
+
+    @cached_property
+    def welcomed(self) -> frozenset[str]:
+        """The same, to look somebody up in."""
+        return frozenset(self.newcomers)
+
+    @cached_property
+    def teller(self) -> str | None:
+        return self.centre or min(self.present, default=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from confrere.core.parcel import Inbox, Parcel
 
@@ -22,16 +22,16 @@ class Mailbox:
         """What has come of each round that may still be waited for."""
         self._gone: dict[str, int] = {}
         self._finished: dict[str, int] = {}
-        self._changed = asyncio.Event()
+        self._waiters: list[asyncio.Future[None]] = []
         self._before: dict[tuple[str, str], Numbers] = {}
         self.lately: list[Parcel] = []
         """What the last taking took out, whether it was handed on or thrown away."""
 
     def deliver(self, parcel: Parcel) -> bool:
         """Put a parcel in; False if it was here before."""
-        name = parcel.id
-        taken = self._before.get(name[:2])
-        if name in self._parcels or (taken is not None and name[2] in taken):
+        sender, receiver, number = name = parcel.id
+        taken = self._before.get((sender, receiver))
+        if name in self._parcels or (taken is not None and number in taken):
             return False
         self._parcels[name] = parcel
         slip = (parcel.round, parcel.phase, parcel.sender)
@@ -39,13 +39,14 @@ class Mailbox:
             self._here[parcel.round].add(slip)
         else:
             self._here[parcel.round] = {slip}
-        self._changed.set()
+        if self._waiters:
+            self.look_again()
         return True
 
     def gone(self, sender: str, since: int) -> None:
         """Do not wait for this sender's parcels of round `since` or later."""
         self._gone[sender] = min(since, self._gone.get(sender, since))
-        self._changed.set()
+        self.look_again()
 
     def back(self, sender: str) -> None:
         self._gone.pop(sender, None)
@@ -53,13 +54,16 @@ class Mailbox:
     def finished(self, sender: str, round: int) -> None:
         """This sender has ended that round: what it did not send in it will never come."""
         self._finished[sender] = max(round, self._finished.get(sender, round))
-        self._changed.set()
+        self.look_again()
 
     def look_again(self) -> None:
         """Something has changed that whoever waits should know of."""
-        self._changed.set()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
-    def _waiting(self, expected: Iterable[Slip], ended: Mapping[str, int]) -> bool:
+    def _waiting(self, expected: Sequence[Slip], ended: Mapping[str, int]) -> bool:
         here = self._here
         for slip in expected:
             round, _, sender = slip
@@ -86,34 +90,46 @@ class Mailbox:
         `patience` bounds the wait in seconds; None waits until somebody says that a sender is gone. `ended` says which
         round each sender has finished: what it did not send in it will never come.
         """
-        expected = set(expected)
-        deadline = None if patience is None else asyncio.get_running_loop().time() + patience
-        while self._waiting(expected, ended):
-            self._changed.clear()
-            if deadline is None:
-                await self._changed.wait()
-                continue
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
-                break
-            try:
-                await asyncio.wait_for(self._changed.wait(), left)
-            except TimeoutError:
-                break
-        here, now = self._here.get(round, ()), (round, phase)
-        missing = tuple(sorted({slip[2] for slip in expected if slip[:2] == now and slip not in here}))
+        expected = list(expected)
+        if expected:
+            await self._until_here(expected, patience, ended)
+        elif not self._parcels:
+            self.lately = []
+            return Inbox((), (), round, phase)
+        now, here = (round, phase), self._here
+        awaited = [slip for slip in expected if slip[:2] == now]
+        missing = {slip[2] for slip in awaited if slip not in here.get(round, ())}
         ripe = [p for p in self._parcels.values() if (p.round, p.phase) <= now and p.epoch <= epoch]
         for parcel in ripe:
-            name = parcel.id
+            sender, receiver, number = name = parcel.id
             del self._parcels[name]
-            self._before.setdefault(name[:2], Numbers()).add(name[2])
-        for old in [r for r in self._here if r < round]:  # nobody waits for an earlier round again
-            del self._here[old]
+            if (sender, receiver) not in self._before:
+                self._before[sender, receiver] = Numbers()
+            self._before[sender, receiver].add(number)
+        if len(here) > 1:  # nobody waits for an earlier round again
+            self._here = {r: slips for r, slips in here.items() if r >= round}
         self.lately = ripe
         kept = [p for p in ripe if p.epoch == epoch]
         if len(kept) > 1:
             kept.sort(key=_in_order)
-        return Inbox(tuple(kept), missing, round, phase)
+        return Inbox(tuple(kept), tuple(sorted(missing)), round, phase)
+
+    async def _until_here(
+        self, expected: Sequence[Slip], patience: float | None, ended: Mapping[str, int]
+    ) -> None:
+        """Wait for what is expected until it is here, given up on, or patience ends."""
+        loop = asyncio.get_running_loop()
+        deadline = None if patience is None else loop.time() + patience
+        while self._waiting(expected, ended):
+            left = None if deadline is None else deadline - loop.time()
+            if left is not None and left <= 0:
+                return
+            waiter = loop.create_future()
+            self._waiters.append(waiter)
+            if left is None:
+                await waiter
+            else:
+                await asyncio.wait([waiter], timeout=left)
 
     def waiting(self) -> list[Parcel]:
         """What was delivered and not yet taken, for a checkpoint."""
@@ -129,13 +145,18 @@ class Numbers:
         self._runs: list[list[int]] = []
 
     def __contains__(self, number: int) -> bool:
-        return any(first <= number <= last for first, last in reversed(self._runs))
+        runs = self._runs
+        if not runs or number > runs[-1][1]:
+            return False
+        return any(first <= number <= last for first, last in reversed(runs))
 
     def __len__(self) -> int:
         return sum(last - first + 1 for first, last in self._runs)
 
     def add(self, number: int) -> None:
-        if self._runs and self._runs[-1][1] + 1 == number:
+        if not self._runs:
+            self._runs.append([number, number])
+        elif self._runs[-1][1] + 1 == number:
             self._runs[-1][1] = number
         elif number not in self:
             self._runs = _joined(sorted([*self._runs, [number, number]]))

@@ -14,7 +14,7 @@ from confrere.core.protocols import Topology, Transport
 from confrere.privacy.gate import Gate
 from confrere.runtime.calendar import Calendar
 from confrere.runtime.churn import Churn
-from confrere.runtime.faults import Faults
+from confrere.runtime.faults import Faults, Point
 from confrere.runtime.mailbox import Mailbox, Slip
 from confrere.transport.memory import MemoryTransport
 
@@ -69,14 +69,10 @@ class Office:
 
     def remember(self, inbox: Inbox) -> None:
         """Keep the highest ledger counter that each peer has told of."""
-        for parcel in inbox:
-            if "ledger" in parcel.scalars:
-                told = int(parcel.scalar("ledger"))
-                self.counters[parcel.sender] = max(told, self.counters.get(parcel.sender, 0))
-
-    def senders(self, round: int) -> list[str]:
-        """Who is there in a round and sends to this site."""
-        return self.calendar.senders(round, self.me)
+        for parcel in inbox.parcels:
+            told = parcel.scalars.get("ledger")
+            if told is not None and told.value > self.counters.get(parcel.sender, -1):
+                self.counters[parcel.sender] = int(told.value)
 
 
 class Round:
@@ -85,9 +81,8 @@ class Round:
     def __init__(self, office: Office, number: int) -> None:
         self._office = office
         self.me, self.round = office.me, number
-        self.epoch = office.calendar.epoch(number)
-        self.members = office.calendar.at_work(number)
-        self.centre = office.calendar.centre(number)
+        self._day = day = office.calendar.day(number)
+        self.epoch, self.members, self.centre = day.epoch, day.at_work, day.centre
         self._column = dict(office.topology.column(number, self.members, self.me))
         self.kept = self._column.pop(self.me, 0.0)
         self._asked: list[str] = []
@@ -96,24 +91,25 @@ class Round:
         office = self._office
         model, admitted = self._admit(model, scalars)
         admitted = self._counted(model, admitted)
-        await office.faults.reach(self.me, self.round, "before-exchange")
+        await self._reach("before-exchange")
         receivers = sorted(r for r, share in self._column.items() if share > 0)
         middle = (len(receivers) + 1) // 2
         for n, receiver in enumerate(receivers):
             if n == middle:
-                await office.faults.reach(self.me, self.round, "mid-exchange")
-            shared = dict(admitted)
-            if "mass" in shared:
-                shared["mass"] = shared["mass"] * self._column[receiver]
+                await self._reach("mid-exchange")
+            shared = admitted
+            if "mass" in admitted:
+                shared = {**admitted, "mass": admitted["mass"] * self._column[receiver]}
             await self._send(receiver, EXCHANGE, model, shared)
         if len(receivers) <= middle:
-            await office.faults.reach(self.me, self.round, "mid-exchange")
+            await self._reach("mid-exchange")
         expected: list[Slip] = []
         # Where sites are drawn, nobody sends to those who are not: there is nothing to wait for from other rounds.
         first = self.round if office.churn.participation else office.caught_up + 1
         for number in range(first, self.round + 1):
-            if office.calendar.epoch(number) == self.epoch:
-                expected += [(number, EXCHANGE, s) for s in office.senders(number)]
+            day = office.calendar.day(number)
+            if day.epoch == self.epoch:
+                expected += [(number, EXCHANGE, s) for s in day.senders.get(self.me, ())]
         inbox = await office.mailbox.take(
             self.round, EXCHANGE, self.epoch, expected, office.patience, office.ended
         )
@@ -124,7 +120,7 @@ class Round:
 
     async def answer(self, models: Mapping[str, Model], **scalars: Scalar) -> Inbox:
         office = self._office
-        await office.faults.reach(self.me, self.round, "before-answer")
+        await self._reach("before-answer")
         known: dict[int, tuple[Model | None, Mapping[str, Scalar]]] = {}
         for sender in self._asked:
             model = models.get(sender)
@@ -132,7 +128,7 @@ class Round:
                 known[id(model)] = self._admit(model, scalars if sender in models else {})
                 known[id(model)] = (known[id(model)][0], self._counted(*known[id(model)]))
             await self._send(sender, ANSWER, *known[id(model)])
-        present = office.calendar.present(self.round)
+        present = self._day.present
         expected = [
             (self.round, ANSWER, r) for r, share in self._column.items() if share > 0 and r in present
         ]
@@ -143,10 +139,7 @@ class Round:
         return inbox
 
     async def tell_newcomers(self, model: Model) -> None:
-        office = self._office
-        if self.me != office.calendar.teller(self.round) or not (
-            new := office.calendar.newcomers(self.round)
-        ):
+        if self.me != self._day.teller or not (new := self._day.newcomers):
             return
         admitted, scalars = self._admit(model, {})
         scalars = self._counted(admitted, scalars)
@@ -155,16 +148,20 @@ class Round:
 
     async def news(self) -> Model | None:
         office, before = self._office, self.round - 1
-        calendar = office.calendar
-        if before < 0 or self.me not in calendar.newcomers(before):
+        if before < 0 or not office.churn.participation:
             return None
-        teller = calendar.teller(before)
+        day = office.calendar.day(before)
+        if self.me not in day.welcomed:
+            return None
+        teller = day.teller
         expected = [] if teller is None else [(before, NEWS, teller)]
-        inbox = await office.mailbox.take(
-            before, NEWS, calendar.epoch(before), expected, office.patience, office.ended
-        )
+        inbox = await office.mailbox.take(before, NEWS, day.epoch, expected, office.patience, office.ended)
         self._tell_missing(inbox)
         return next((p.model for p in inbox.current if p.sender == teller), None)
+
+    async def _reach(self, point: Point) -> None:
+        if self._office.faults.planned:
+            await self._office.faults.reach(self.me, self.round, point)
 
     def _admit(
         self, model: Model | None, scalars: Mapping[str, Scalar]
@@ -181,14 +178,15 @@ class Round:
     async def _send(self, to: str, phase: int, model: Model | None, scalars: Mapping[str, Scalar]) -> None:
         office = self._office
         sequence = office.sequence[to] = office.sequence.get(to, 0) + 1
-        parcel = Parcel(
-            office.run, self.epoch, self.round, phase, self.me, to, sequence, model, dict(scalars)
-        )
+        parcel = Parcel(office.run, self.epoch, self.round, phase, self.me, to, sequence, model, scalars)
         size = await office.transport.send(to, parcel)
         custody = Custody.PUBLIC if model is None else model.custody
         for scalar in scalars.values():
-            custody = max(custody, scalar.custody)
-        data = {"to": to, "phase": phase, "bytes": size, "custody": custody.name, "model": model is not None}
+            if scalar.custody > custody:
+                custody = scalar.custody
+        data = {
+            "to": to, "phase": phase, "bytes": size, "custody": custody._name_, "model": model is not None,
+        }  # fmt: skip
         if "mass" in scalars:
             data["mass"] = scalars["mass"].value
         office.journal.add(Event("sent", self.me, self.round, data=data))

@@ -495,11 +495,12 @@ class SiteRound:
         """
         if role not in protect or models[role].custody == Custody.PRIVATE:  # whatever a study says
             return Custody.PRIVATE
-        plain = [r for r in objective if r not in noisy]
-        read = {r: m.held(Custody.PRIVATE) if r in plain else m for r, m in models.items()}
-        shaped_by = strictest([models[role].custody, loss_custody(objective[role], read)])
-        if role in noisy and shaped_by <= Custody.PROTECTED:
-            return Custody.PROTECTED
+        if role in noisy:
+            plain = [r for r in objective if r not in noisy]
+            read = {r: m.held(Custody.PRIVATE) if r in plain else m for r, m in models.items()}
+            shaped_by = strictest([models[role].custody, loss_custody(objective[role], read)])
+            if shaped_by <= Custody.PROTECTED:
+                return Custody.PROTECTED
         return Custody.UNPROVEN if self._site.unproven is not None else Custody.PRIVATE
 
     def _again(self) -> tuple[int, ...]:

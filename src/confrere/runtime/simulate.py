@@ -29,6 +29,7 @@ from confrere.privacy.gate import Gate
 from confrere.runtime.assemble import consents, leaving_when_spent, participant_of
 from confrere.runtime.calendar import Calendar
 from confrere.runtime.churn import Churn
+from confrere.runtime.collector import held_back
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.footprint import check_memory
 from confrere.runtime.office import Office
@@ -218,7 +219,8 @@ class Simulation:
         """All rounds, from the first or from the last checkpoint."""
         first = self._restore(folder, journal) if again and folder is not None else 0
         watch = started(self, journal, again, first)
-        asyncio.run(self._all_rounds(first, journal, folder))
+        with held_back():
+            asyncio.run(self._all_rounds(first, journal, folder))
         return watch.finish(self, folder)
 
     async def _all_rounds(self, first: int, journal: Journal, folder: Folder | None) -> None:

@@ -7,7 +7,6 @@ modules work as they do in one process. Each pair of workers has a line of its o
 from __future__ import annotations
 
 import asyncio
-import gc
 import multiprocessing
 import os
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from confrere.core.errors import StudyError, WorkerLost
+from confrere.runtime.collector import held_back
 from confrere.runtime.shards import Answer, Plan, Shard, described, understood
 from confrere.runtime.simulate import Simulation
 from confrere.transport.line import Line, pair
@@ -118,11 +118,11 @@ def _work(
 ) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when it is over
-    gc.freeze()  # looking through what was there before would copy its pages
     for line in others:
         line.close()
     torch.set_num_threads(1)
-    asyncio.run(_serve(simulation, number, plan, parent, peers))
+    with held_back():  # looking through what was there before would also copy its pages
+        asyncio.run(_serve(simulation, number, plan, parent, peers))
 
 
 async def _serve(

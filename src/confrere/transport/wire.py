@@ -128,8 +128,8 @@ def size(parcel: Parcel) -> int:
     """The length of `encode(parcel)`, without encoding it."""
     model, scalars = parcel.model, parcel.scalars
     _refuse_private(parcel)
-    kinds = tuple([(name, number.custody.name) for name, number in scalars.items()])
-    architecture, custody = (None, None) if model is None else (model.architecture, model.custody.name)
+    kinds = tuple([(name, number.custody) for name, number in scalars.items()])
+    architecture, custody = (None, None) if model is None else (model.architecture, model.custody)
     total = _fixed_size(parcel.run, architecture, custody, kinds, len(parcel.signature))
     total += len(f"{parcel.epoch}{parcel.round}{parcel.phase}{parcel.sequence}")
     total += _text_size(parcel.sender) + _text_size(parcel.receiver)
@@ -142,15 +142,16 @@ def size(parcel: Parcel) -> int:
 def _fixed_size(
     run: str,
     architecture: str | None,
-    custody: str | None,
-    kinds: tuple[tuple[str, str], ...],
+    custody: Custody | None,
+    kinds: tuple[tuple[str, Custody], ...],
     signature: int,
 ) -> int:
     """The part of a parcel's length that does not change from one to the next."""
     header = {
         "run": run, "epoch": 0, "round": 0, "phase": 0, "sender": "", "receiver": "", "sequence": 0,
-        "payload": "0" * 64, "signature": "00" * signature, "architecture": architecture, "custody": custody,
-        "scalars": {name: {"value": 0, "custody": held} for name, held in kinds},
+        "payload": "0" * 64, "signature": "00" * signature, "architecture": architecture,
+        "custody": None if custody is None else custody.name,
+        "scalars": {name: {"value": 0, "custody": held.name} for name, held in kinds},
     }  # fmt: skip
     return PREFIX.size + len(_canonical(header)) - 4 - 2 * len('""') - len(kinds)
 
@@ -406,9 +407,11 @@ def _contents(parcel: Parcel) -> dict[str, Any]:
 
 
 def _refuse_private(parcel: Parcel) -> None:
-    for tagged in (parcel.model, *parcel.scalars.values()):
-        if tagged is not None and tagged.custody >= Custody.PRIVATE:
-            raise CustodyError("a private model or number may not leave the site")
+    held = [number.custody for number in parcel.scalars.values()]
+    if parcel.model is not None:
+        held.append(parcel.model.custody)
+    if held and max(held) >= Custody.PRIVATE:
+        raise CustodyError("a private model or number may not leave the site")
 
 
 def _payload_hash(parcel: Parcel) -> str:
