@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from confrere.core.errors import DataError
+from confrere.data.bundled.gender import with_gender
 from confrere.data.bundled.opening import encoded, open_partitioned, table_of
 from confrere.data.partition import FRACTIONS, Fractions
 from confrere.data.records import Card, Federation
@@ -111,8 +112,10 @@ def original(
     sites: int = 3,
     partition: str = "iid",
     records: int = 0,
+    gender_bias: float = 0.0,
     **how: Any,
 ) -> Federation:
+    """`gender_bias` adds an invented gender that misleads: see `gender`."""
     schema = Schema(
         label=Label(column="class", classes=("benign", "malignant")),
         columns=tuple(Column(f"V{i + 1}", meaning=meaning, range=(1, 10)) for i, meaning in enumerate(NINE)),
@@ -120,7 +123,7 @@ def original(
         unused=("rownames",),
     )
     cases, task = encoded(table_of("breast-original"), schema)
-    return open_partitioned(
+    opened = open_partitioned(
         cases,
         task,
         ORIGINAL,
@@ -132,6 +135,7 @@ def original(
         schema=schema,
         **how,
     )
+    return with_gender(opened, gender_bias, seed) if gender_bias else opened
 
 
 def diagnostic(

@@ -35,8 +35,13 @@ def open_federation(
     length: int = 100,
     records: int = 0,
     hosts: int = 0,
+    sizes: list[int] | None = None,
+    common: int = 0,
 ) -> Federation:
-    """`records` draws that many reviews of each source (or for each host)."""
+    """`records` draws that many reviews of each source (or for each host); `sizes` says it host by host.
+
+    `common` takes a common test of the hosts out beforehand.
+    """
     if encoding not in ("hashed", "ids"):
         raise StudyError(f'movie-reviews: encoding = {encoding!r}; known are "hashed" and "ids"')
     column = Column("text", kind="text", encoding=encoding, buckets=buckets, ngrams=ngrams, length=length)
@@ -48,6 +53,18 @@ def open_federation(
     )  # fmt: skip
     frame = table_of("movie-reviews")
     rng = np.random.default_rng([seed, 0x4E71E])
+    if sizes is not None:
+        if hosts not in (0, len(sizes)) or min(sizes, default=0) < 2:
+            raise StudyError("movie-reviews: sizes has a number of at least 2 for each host")
+        few = frame.iloc[
+            np.sort(rng.choice(len(frame), min(len(frame), 2 * sum(sizes) + 2 * common), replace=False))
+        ]
+        texts, task = encoded(few, schema)
+        counts = [[n // 2, n - n // 2] for n in sizes]
+        return open_partitioned(
+            texts, task, CARD, seed=seed, split=split, how="given", sites=len(sizes), schema=schema, common=common,
+            counts=counts,
+        )  # fmt: skip
     if hosts:
         if records:
             frame = frame.iloc[
@@ -55,7 +72,7 @@ def open_federation(
             ]
         texts, task = encoded(frame, schema)
         return open_partitioned(
-            texts, task, CARD, seed=seed, split=split, how="iid", sites=hosts, schema=schema
+            texts, task, CARD, seed=seed, split=split, how="iid", sites=hosts, schema=schema, common=common
         )
     if records:
         shuffled = frame.iloc[rng.permutation(len(frame))]

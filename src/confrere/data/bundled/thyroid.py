@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from importlib import resources
+from typing import Any
 
 import pandas as pd
 
-from confrere.core.errors import DataError
+from confrere.core.errors import DataError, StudyError
+from confrere.data.bundled.opening import encoded, open_partitioned
 from confrere.data.clinical import measurements
 from confrere.data.federate import by_site
 from confrere.data.partition import FRACTIONS, Fractions
@@ -75,8 +77,20 @@ def table() -> pd.DataFrame:
         return read(path)
 
 
-def open_federation(*, seed: int, split: Fractions = FRACTIONS) -> Federation:
+def open_federation(
+    *, seed: int, split: Fractions = FRACTIONS, partition: str = "", sites: int = 2, **how: Any
+) -> Federation:
+    """By referral source; with `partition`, cut into rehearsal sites instead."""
     frame = table()
+    if partition:
+        patients, task = encoded(frame, schema())
+        return open_partitioned(
+            patients, task, CARD, seed=seed, split=split, how=partition, sites=sites, schema=schema(), **how
+        )
+    if how:
+        raise StudyError(
+            f"the data set 'thyroid' has no option {next(iter(how))!r}; with partition = … it has those of the partition"
+        )
     small = frame["referral_source"] == LEFT_OUT
     return by_site(
         frame[~small],
