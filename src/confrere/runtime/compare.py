@@ -100,19 +100,13 @@ def compare(
     runs: dict[str, list[Run]] = {name: [] for name in chosen}
     seconds = dict.fromkeys(chosen, 0.0)
     for seed in seeds:
-        opened: list[
-            tuple[Study, Federation]
-        ] = []  # read and encoded once for all that have the same records
+        opened: list[tuple[Study, Federation]] = []
         for name in chosen:
-            shared = next((found for other, found in opened if _same_records(other, variants[name])), None)
-            if shared is None:
-                shared = open_sites(variants[name].with_(seed=seed), sites)
-                opened.append((variants[name], shared))
             place = folder / "runs" / f"{quote(name, safe=' ')}-{seed}" if folder else None
             began = time.perf_counter()
             run = simulate(
                 variants[name].with_(seed=seed),
-                shared,
+                shared(opened, variants[name].with_(seed=seed), sites),
                 out=place,
                 device=device,
                 listeners=listeners,
@@ -142,6 +136,17 @@ def compare(
         write_json(folder / "comparison.json", result)
         (folder / "study.toml").write_text(study.to_toml(), encoding="utf-8")
     return Comparison(result, runs, folder)
+
+
+def shared(
+    opened: list[tuple[Study, Federation]], study: Study, sites: Mapping[str, Source] | None = None
+) -> Federation:
+    """The study's records: read and encoded once for all arms of a seed that have the same ones."""
+    for other, found in opened:
+        if _same_records(other, study):
+            return found
+    opened.append((study, open_sites(study, sites)))
+    return opened[-1][1]
 
 
 def _unpaired(variants: Mapping[str, Study]) -> list[str]:

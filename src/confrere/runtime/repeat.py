@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import math
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confrere.core.errors import StudyError
+from confrere.core.custody import Custody
+from confrere.core.errors import ConfrereError, StudyError
 from confrere.core.events import Event
+from confrere.data.records import Federation
 from confrere.exchange.communication import Link
 from confrere.learning.evaluate import HIGHER_IS_BETTER
 from confrere.privacy import accounting
 from confrere.privacy.charges import gaussian
 from confrere.privacy.sampling import epoch
-from confrere.runtime.compare import compare, default_arms
+from confrere.runtime.compare import ALONE, POOLED, default_arms, shared, variant
 from confrere.runtime.published import beside, curves
 from confrere.runtime.records import open_sites
-from confrere.runtime.run import Run, hardware, versions
+from confrere.runtime.run import Run, hardware, versions, write_json
+from confrere.runtime.simulate import simulate
 from confrere.runtime.traffic import methods
 from confrere.study import Reported, Study, scaled
 
 LINK = Link(100.0, 20.0)
 """Megabit per second and milliseconds, as `confrere traffic` has them unless told otherwise."""
+TOLD = ("evaluated", "weighed")
+"""The events of a run that figures are drawn from."""
 COUNTS = (3, 4, 5, 6, 7, 8, 16, 32, 64, 128)
 
 
@@ -35,9 +43,15 @@ def repeat(
     scale: str,
     *,
     seeds: int | None = None,
+    kept: Path | None = None,
+    seconds: float = math.inf,
     listeners: tuple[Callable[[Event], None], ...] = (),
 ) -> dict[str, Any]:
-    """Run the study at a scale; what comes back is kept as JSON and drawn later."""
+    """Run the study at a scale; what comes back is kept as JSON and drawn later.
+
+    With `kept`, every single run is put down in that folder and not done again, so that a repetition of hours can be
+    interrupted: after `seconds` it is (`Unfinished`), and the next call goes on.
+    """
     study = scaled(study, scale)
     if study.reported is None:
         raise StudyError(f'study "{study.name}" has no source: add [reported]')
@@ -52,18 +66,55 @@ def repeat(
     if study.reported.by == "epsilon":
         return found | {"epsilon": costs(study, study.reported), "seeds": []}
     chosen = range(study.seed, study.seed + (seeds or study.comparison.seeds))
-    result = compare(study, default_arms(study), chosen, listeners=listeners, pooled=study.comparison.pooled)
-    measure = headline(result.runs)
+    began = time.monotonic()
+    runs: dict[str, list[Run]] = {}
+    for seed in chosen:
+        opened: list[tuple[Study, Federation]] = []
+        for name in dict.fromkeys(
+            [ALONE, *default_arms(study), *([POOLED] if study.comparison.pooled else [])]
+        ):
+            own = variant(study, name).with_(seed=seed)
+            place = kept / f"{own.hash()}-{seed}.json" if kept else None
+            if place is not None and place.exists():
+                runs.setdefault(name, []).append(_read(place, own))
+                continue
+            if time.monotonic() - began > seconds:
+                raise Unfinished(f"{study.name}: {name}, seed {seed} is next")
+            run = simulate(own, shared(opened, own), listeners=listeners)
+            if place is not None:
+                _keep(place, run)
+            runs.setdefault(name, []).append(run)
+    measure = headline(runs)
     return found | {
         "seeds": list(chosen),
-        "records": records(result.runs),
+        "records": records(runs),
         "measure": measure,
-        "reported": beside(study.reported, result.runs),
-        "curves": curves(result.runs, measure, study.reported.test),
-        "sites": by_site(result.runs, measure, study.reported.test),
-        "weights": weights(result.runs),
-        "majority": majority(result.runs),
+        "reported": beside(study.reported, runs),
+        "curves": curves(runs, measure, study.reported.test),
+        "sites": by_site(runs, measure, study.reported.test),
+        "weights": weights(runs),
+        "bytes": {n: sum(e["bytes_sent"] for e in found[0].sites.values()) for n, found in runs.items()},
     }
+
+
+class Unfinished(ConfrereError):
+    """A repetition was interrupted after its time; what was run is kept."""
+
+
+def _keep(path: Path, run: Run) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = [
+        {"kind": e.kind, "site": e.site, "round": e.round, "data": e.data}
+        for e in run.events
+        if e.kind in TOLD
+    ]
+    write_json(path, {"result": run.result, "events": told})
+
+
+def _read(path: Path, study: Study) -> Run:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    events = [Event(e["kind"], e["site"], e["round"], Custody.PRIVATE, e["data"]) for e in found["events"]]
+    return Run(study, found["result"], events)
 
 
 def costs(study: Study, reported: Reported) -> dict[str, dict[str, float]]:
@@ -107,25 +158,18 @@ def by_site(runs: Mapping[str, Sequence[Run]], metric: str, test: str) -> dict[s
 
 
 def weights(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """How much each site counted for a user, round by round, where a way of learning says it (first seed)."""
+    """How much each peer counted for each user, round by round, where a way of learning tells it (first seed)."""
     out: dict[str, dict[str, list[dict[str, float]]]] = {}
     for name, found in runs.items():
         told: dict[str, list[dict[str, float]]] = {}
         for event in found[0].events:
-            if event.kind == "weights" and event.round is not None and event.site is not None:
-                for peer, weight in (event.data.get("weights") or {}).items():
-                    told.setdefault(f"{event.site}: {peer}", []).append(
-                        {"round": event.round + 1, "mean": float(weight), "std": 0.0}
-                    )
+            if event.kind == "weighed" and event.round is not None:
+                for peer, weight in event.data["weights"].items():
+                    point = {"round": event.round + 1, "mean": float(weight), "std": 0.0}
+                    told.setdefault(f"{event.site} ← {peer}", []).append(point)
         if told:
             out[name] = told
     return out
-
-
-def majority(runs: Mapping[str, Sequence[Run]]) -> dict[str, float]:
-    """The accuracy of always naming the most frequent class, by site, where that was noted."""
-    first = next(iter(runs.values()))[0]
-    return {s: e["majority"] for s, e in first.sites.items() if "majority" in e}
 
 
 def _number(value: float | list[float]) -> float:

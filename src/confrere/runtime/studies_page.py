@@ -109,7 +109,6 @@ def _ran(study: Study, result: dict[str, Any]) -> list[str]:
         told.append(f"{len(size)} sites with {low:,}{f' to {high:,}' if high > low else ''} records")
     if result["seeds"]:
         told.append(f"seeds {result['seeds'][0]} to {result['seeds'][-1]}")
-    told.append(f"{result['seconds'] / 60:.0f} min" if result["seconds"] >= 60 else f"{result['seconds']} s")
     stale = ""
     wanted = _hash(study, result["scale"])
     if wanted != result["study"]:
@@ -188,8 +187,7 @@ def _figure(kind: str, study: Study, result: dict[str, Any], docs: Path) -> Path
 def _weights(result: dict[str, Any], path: Path, measure: str) -> Path:
     """Accuracy solid, the weights of the sites dotted, the majority class dashed."""
     told: dict[str, Any] = next(iter(result["weights"].values()), {})
-    lines = {f"majority class, {s}": v for s, v in result["majority"].items()}
-    return draw_curves(result["curves"], path, measure=measure, dotted=told, lines=lines)
+    return draw_curves(result["curves"], path, measure=measure, dotted=told, lines=result.get("levels"))
 
 
 def _by_setting(
