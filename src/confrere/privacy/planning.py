@@ -23,7 +23,9 @@ v = 0.5 is an assumption too (it is at most 1). To a site only that part is new 
 with their records in place of N. Two independent findings that are worth n and m records are worth n + m together at
 best: where what is new is worth a site's own number of records, its error can fall by 1 − 1/√2 = 29 %; where it is worth
 a quarter of that, by 11 %, which a test of some hundred records does not show. Hence the limits below: they
-follow from this, and were not fitted to measured gains (docs/utility.md sets both side by side).
+follow from this, and were not fitted to measured gains (docs/utility.md sets both side by side), but for one: that a gain
+is called likely only where the proxy is worth ten records for each of its parameters is an old rule of thumb, and was
+added when a study with seven (preterm) had been foretold a gain that did not come.
 
 What is left out makes the estimate too low or too high: P counts parameters, and only directions in which records vary
 matter (too low where inputs are correlated); sites are taken to be alike (too high where they are not); proxies are taken
@@ -52,6 +54,9 @@ DROWNED, CLEAR = 1.0, 2.0
 
 NEGLIGIBLE = 0.25
 """A proxy that is worth less than this share of a site's own records can hardly help it."""
+
+ENOUGH = 10
+"""So many records a parameter make a table's model reliable: the customary ten events per variable (Peduzzi et al. 1996)."""
 
 Prediction = Literal["signal", "unclear", "noise"]
 Outlook = Literal["gain likely", "unclear", "expect little"]
@@ -116,7 +121,10 @@ class Forecast:
         has, gets = site.records if own is None else own, self.worth_beside(site)
         if self.signal_to_noise < DROWNED or gets < NEGLIGIBLE * has:
             return "expect little"
-        return "gain likely" if self.signal_to_noise >= CLEAR and gets >= has else "unclear"
+        # a rough proxy still tells about classes that a site hardly has, and little about those that it knows
+        fine = own is not None or self.worth >= ENOUGH * self.parameters
+        firm = self.signal_to_noise >= CLEAR and fine
+        return "gain likely" if firm and gets >= has else "unclear"
 
     def judged(self, own: Mapping[str, float] | None = None) -> Prediction:
         """A signal is one that at least half of the sites can use; noise is noise for all."""

@@ -12,6 +12,7 @@ from confrere.core.errors import StudyError
 from confrere.privacy.accounting import calibrate
 from confrere.privacy.planning import (
     CLEAR,
+    ENOUGH,
     GRADIENT_VARIANCE,
     MEAN_GRADIENT,
     Contributor,
@@ -123,3 +124,12 @@ def test_nonsense_is_refused() -> None:
         alike(2, 100, 0)
     with pytest.raises(StudyError, match="at least one record"):
         alike(2, 0, 10)
+
+
+def test_no_gain_is_foretold_where_records_are_few_for_the_parameters() -> None:
+    few, enough = alike(4, 125, 35), alike(4, 1250, 35)
+    assert few.signal_to_noise > CLEAR
+    assert few.worth < ENOUGH * 35
+    assert few.judged() == "unclear"
+    assert enough.worth > ENOUGH * 35
+    assert enough.judged() == "signal"
