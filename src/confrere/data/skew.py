@@ -93,14 +93,18 @@ def iid(people: People, sites: int, rng: Generator) -> list[Indices]:
     return [np.sort(part) for part in np.array_split(rng.permutation(len(people)), sites)]
 
 
-def p_major(people: People, sites: int, rng: Generator, p: float = 0.8, records: int = 0) -> list[Indices]:
+def p_major(
+    people: People, sites: int, rng: Generator, p: float = 0.8, records: int = 0, repeat: bool = False
+) -> list[Indices]:
     """Each site has one class in the share `p`; the rest comes from the other classes alike (Kalra, Wen et al. 2023).
 
-    Without `records`, sites are as large as the rarest majority class allows.
+    Without `records`, sites are as large as the rarest majority class allows. No class is the majority of two sites
+    while another one is of none; with `repeat` each site draws its own, as the published program does, so that
+    several sites may share one and some classes are rare everywhere.
     """
     _between("p", p, 0.0, 1.0)
     kinds, available = np.unique(people.classes, return_counts=True)
-    majors = _majors(kinds, sites, rng)
+    majors = [int(c) for c in rng.choice(kinds, sites)] if repeat else _majors(kinds, sites, rng)
     if records:
         return _drawn(people, majors, rng, p, records)
     wanted = np.array([majors.count(int(c)) * p for c in kinds])

@@ -59,6 +59,15 @@ def test_p_major_gives_each_site_one_class_in_the_asked_share() -> None:
     assert len({int(shares(s).argmax()) for s in sites}) == 8
 
 
+def test_with_repeat_sites_may_share_their_majority_class() -> None:
+    def majors(repeat: bool, seed: int) -> int:
+        sites = partition(pictures(), "p_major", 8, seed=seed, records_per_site=20, p=0.8, repeat=repeat)
+        return len({int(s.targets.mode().values) for s in sites})
+
+    assert [majors(False, seed) for seed in range(5)] == [8] * 5
+    assert min(majors(True, seed) for seed in range(5)) < 8
+
+
 def test_a_small_concentration_is_more_unlike_than_a_large_one() -> None:
     def unlike(concentration: float) -> float:
         sites = partition(pictures(), "dirichlet", 5, seed=3, concentration=concentration)
