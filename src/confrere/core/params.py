@@ -22,13 +22,14 @@ class Params(Mapping[str, Tensor]):
     2.121...
     """
 
-    __slots__ = ("_finite", "_flat", "_shapes", "_tensors")
+    __slots__ = ("_finite", "_flat", "_largest", "_shapes", "_tensors")
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors: dict[str, Tensor] | None = {name: tensors[name].detach() for name in sorted(tensors)}
         self._flat: Tensor | None = None
         self._shapes: Shapes | None = None
         self._finite = False
+        self._largest: float | None = None
 
     @classmethod
     def of_flat(cls, flat: Tensor, shapes: Shapes, finite: bool = False) -> Params:
@@ -38,6 +39,7 @@ class Params(Mapping[str, Tensor]):
         """
         out = cls.__new__(cls)
         out._tensors, out._flat, out._shapes, out._finite = None, flat.detach(), shapes, finite
+        out._largest = None
         return out
 
     def _named(self) -> dict[str, Tensor]:
@@ -112,6 +114,15 @@ class Params(Mapping[str, Tensor]):
             if t.is_floating_point()
         )
         return self._finite
+
+    def largest(self) -> float:
+        """The largest absolute value of a weight; NaN if one is not a number, infinite if one is."""
+        if self._largest is None:  # they do not change
+            parts = [self._flat] if self._flat is not None else self._named().values()
+            ends = [torch.aminmax(t) for t in parts if t.is_floating_point() and t.numel()]
+            found = [abs(float(end)) for low_high in ends for end in low_high]
+            self._largest = math.nan if any(map(math.isnan, found)) else max(found, default=0.0)
+        return self._largest
 
     def flatten(self) -> Tensor:
         """All numbers in one vector, in the order of the sorted names; not to be written to."""

@@ -166,6 +166,8 @@ class Peers(Protocol):
     """The synchronising site of this round, where the topology has one."""
     kept: float
     """The share of the mass that stays at home in this round."""
+    combiner: Combiner | None
+    """How the study wants models to be combined; None leaves it to the strategy."""
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
         """Send along this round's edges and receive what arrives along them; None sends word of nothing.

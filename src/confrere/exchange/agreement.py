@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from confrere.core.custody import Scalar, public
 from confrere.core.model import Model
+from confrere.core.parcel import Parcel
 from confrere.core.protocols import Combiner, Peers
 
 
@@ -16,6 +17,7 @@ async def agree(peers: Peers, own: Model, weight: float, combiner: Combiner, **s
     other, and may be another one in each round). Without a centre each site combines what it received.
     A site that gets no answer goes on with its own model; the journal says who was missing. Where a study draws the
     sites of each round, those of the next one are told. The combiner sees the `scalars` of those who sent.
+    What the study says about combining wins over the strategy's `combiner`.
     """
     agreed = await _agreed(peers, own, weight, combiner, scalars)
     await peers.tell_newcomers(agreed)
@@ -27,10 +29,13 @@ async def _agreed(
 ) -> Model:
     inbox = await peers.exchange(own, weight=public(weight), **scalars)
     arrived = [p for p in inbox.current if p.model is not None]
+    voices: Sequence[Parcel] = arrived
+    if peers.combiner is not None:  # which also wants to know whose model was left aside
+        combiner, voices = peers.combiner, inbox.current
     if peers.centre is None:
-        return combiner(own, weight, arrived)
+        return combiner(own, weight, voices)
     if peers.me == peers.centre:
-        agreed = combiner(own, weight, arrived)
+        agreed = combiner(own, weight, voices)
         await peers.answer({p.sender: agreed for p in arrived})
         return agreed
     answers = await peers.answer({})

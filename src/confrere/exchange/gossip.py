@@ -4,6 +4,13 @@ A site holds x = mass·θ. It sends shares of (x, mass) and keeps one; what arri
 θ = x/mass again (Kempe et al. 2003). The sums of x and of mass over all sites, and over parcels on their way,
 never change, so all sites approach the mean weighted by their starting mass. Parcels carry θ and the
 mass beside it, which is the same and keeps their numbers in the range of weights.
+
+Where the study asks for a combiner that bears attackers, mass does not travel. An attacker would claim any mass that it
+likes, and the mass that it is sent would be gone: either way the honest sites' models would soon weigh nothing. So
+every site keeps the mass that it started with, every peer counts alike, and what it pulls is cut to a radius
+around one's own model (He, Karimireddy, Jaggi 2022). What is given up: Σ mass·θ is no longer conserved, and small sites count
+as much as large ones. Where everybody sends and receives alike, as on all of the graphs that come along but the star,
+the plain mean of the models is what sites approach, as long as nothing is cut off.
 """
 
 from __future__ import annotations
@@ -15,6 +22,7 @@ from confrere.core.custody import public
 from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Site
 from confrere.exchange.combine import push_sum
+from confrere.exchange.robust import SelfCentredClip
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,8 @@ class Mass:
     held: float
     epoch: int = 0
     steady: bool = False
+    step: float = 0.0
+    """How far the last training went, where pulls are cut to that."""
 
 
 STRONGEST = 10.0
@@ -50,6 +60,8 @@ async def gossip(peers: Peers, before: Model, after: Model, mass: Mass) -> tuple
     between them is scaled by start/held, so that Σ mass·θ grows by start·update whatever is held.
     A new epoch of membership starts the mass anew; undelivered parcels were cancelled with the old one.
     """
+    if isinstance(peers.combiner, SelfCentredClip):
+        return await _cautious(peers, before, after, mass, peers.combiner)
     held = mass.held if peers.epoch == mass.epoch else mass.start
     model = after
     if mass.steady and held > 0:
@@ -60,3 +72,13 @@ async def gossip(peers: Peers, before: Model, after: Model, mass: Mass) -> tuple
     mixed, now = push_sum(model, held, peers.kept, arrived)
     heard, weight = push_sum(model, 0.0, 0.0, arrived)
     return mixed, replace(mass, held=now, epoch=peers.epoch), heard if weight > 0 else None
+
+
+async def _cautious(
+    peers: Peers, before: Model, after: Model, mass: Mass, rule: SelfCentredClip
+) -> tuple[Model, Mass, Model | None]:
+    """One exchange in which nobody can pull far, and mass stays where it is."""
+    step = after.params.distance(before.params) or mass.step  # a site whose budget is spent trains no more
+    inbox = await peers.exchange(after)
+    mixed, heard = rule.gossip(after, inbox.current, peers.kept, step)
+    return mixed, replace(mass, held=mass.start, epoch=peers.epoch, step=step), heard

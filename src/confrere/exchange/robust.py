@@ -5,15 +5,15 @@ count, since an attacker would declare a large one. What does not fit or is not 
 that nobody can stop a round with it. The result depends on all that were looked at, and is held as closely
 as the strictest of them, even where one of them is picked.
 
-`attackers` is how many dishonest senders must be borne. Each rule has a bound; with fewer models than it
-asks for, a rule refuses (`too_few = "refuse"`) or goes on with one's own model (`"keep"`). A site that
-received nothing always goes on with its own.
+`attackers` is how many dishonest senders must be borne. A sender whose model was left aside is one of them, and no longer
+has to be borne. Each rule has a bound; with fewer models than it asks for, a rule refuses (`too_few = "refuse"`) or goes
+on with one's own model (`"keep"`). A site that received nothing always goes on with its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -28,8 +28,8 @@ from confrere.exchange.combine import combiner, models
 
 TooFew = Literal["refuse", "keep"]
 Radius = float | Literal["auto"]
-Rule = Callable[[Tensor], Tensor]
-"""From the models as rows, one's own first, to one row."""
+Rule = Callable[[Tensor, int], Tensor]
+"""From the models as rows, one's own first, and the attackers among them, to one row."""
 
 LARGEST = 1e100  # beyond this, squares overflow; no honest weight is near it
 
@@ -47,7 +47,7 @@ class CoordinateMedian:
         return Bound("median", self.attackers, 2 * self.attackers + 1, self.too_few)
 
     def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        return _combined(own, inbox, self.bound, _median)
+        return _combined(own, inbox, self.bound, lambda rows, _: _median(rows))
 
 
 @combiner("trimmed-mean")
@@ -63,7 +63,7 @@ class TrimmedMean:
         return Bound("trimmed-mean", self.attackers, 2 * self.attackers + 1, self.too_few)
 
     def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        return _combined(own, inbox, self.bound, lambda rows: _trimmed(rows, self.attackers))
+        return _combined(own, inbox, self.bound, _trimmed)
 
 
 @combiner("krum")
@@ -79,7 +79,7 @@ class Krum:
         return Bound("krum", self.attackers, 2 * self.attackers + 3, self.too_few)
 
     def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        return _combined(own, inbox, self.bound, lambda rows: rows[_krum_order(rows, self.attackers)[0]])
+        return _combined(own, inbox, self.bound, lambda rows, f: rows[_krum_order(rows, f)[0]])
 
 
 @combiner("multi-krum")
@@ -105,10 +105,10 @@ class MultiKrum:
     def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
         return _combined(own, inbox, self.bound, self._best)
 
-    def _best(self, rows: Tensor) -> Tensor:
-        honest = len(rows) - self.attackers
+    def _best(self, rows: Tensor, attackers: int) -> Tensor:
+        honest = len(rows) - attackers
         count = honest - 2 if self.chosen is None else min(self.chosen, honest)
-        return rows[_krum_order(rows, self.attackers)[:count]].mean(0)
+        return rows[_krum_order(rows, attackers)[:count]].mean(0)
 
 
 @combiner("geometric-median")
@@ -132,7 +132,7 @@ class GeometricMedian:
     def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
         return _combined(own, inbox, self.bound, self._weiszfeld)
 
-    def _weiszfeld(self, rows: Tensor) -> Tensor:
+    def _weiszfeld(self, rows: Tensor, _: int) -> Tensor:
         at = _median(rows)
         for _ in range(self.iterations):
             away = rows - at
@@ -177,7 +177,7 @@ class CentredClip:
     def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
         return _combined(own, inbox, self.bound, self._centre)
 
-    def _centre(self, rows: Tensor) -> Tensor:
+    def _centre(self, rows: Tensor, _: int) -> Tensor:
         at = rows[0]
         for _ in range(self.iterations):
             at = at + _clipped(rows - at, self.radius).mean(0)
@@ -191,7 +191,9 @@ class SelfCentredClip:
     Karimireddy, Jaggi, Byzantine-robust decentralized learning via ClippedGossip, 2022).
 
     It needs no majority: whatever the others send, the model moves by less than `radius`. With "auto" that
-    is the median of the distances to the others, which is ours, and for which a majority must be honest.
+    is the median of the distances to the others, which is ours, and for which a majority must be honest. In gossip,
+    where often one peer is heard at a time, "auto" is the length of one's own last training: what a peer says
+    counts for no more than what the site's own records say, and no majority is needed.
     """
 
     radius: Radius = "auto"
@@ -203,15 +205,37 @@ class SelfCentredClip:
 
     @property
     def bound(self) -> Bound:
-        needs = 2 * self.attackers + 1 if self.radius == "auto" else self.attackers + 1
-        return Bound("self-centred-clip", self.attackers, needs, self.too_few)
+        each = 2 if self.radius == "auto" else 1
+        return Bound("self-centred-clip", self.attackers, each * self.attackers + 1, self.too_few, each)
 
     def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
         return _combined(own, inbox, self.bound, self._gossip)
 
-    def _gossip(self, rows: Tensor) -> Tensor:
+    def _gossip(self, rows: Tensor, _: int) -> Tensor:
         pulls = rows[1:] - rows[0]
         return rows[0] + _clipped(pulls, self.radius).sum(0) / len(rows)
+
+    @property
+    def gossip_bound(self) -> Bound:
+        return Bound("self-centred-clip", self.attackers, self.attackers + 1, self.too_few, 1)
+
+    def gossip(
+        self, own: Model, inbox: Sequence[Parcel], kept: float, step: float
+    ) -> tuple[Model, Model | None]:
+        """One's own model moved by the share that is not kept, and what the peers alone said, cut off likewise."""
+        radius = step if self.radius == "auto" else self.radius
+        voices, _ = _voices(own, inbox)
+        if not voices:
+            return own, None
+
+        def moved(share: float) -> Model:
+            return _of_rows(
+                [own, *voices],
+                lambda rows, _: rows[0] + share * _clipped(rows[1:] - rows[0], radius).mean(0),
+                0,
+            )
+
+        return moved(1 - kept), moved(1.0)
 
 
 @dataclass(frozen=True)
@@ -222,6 +246,8 @@ class Bound:
     attackers: int
     needs: int
     too_few: TooFew
+    each: int = 2
+    """How many more models one more attacker takes."""
 
     def __post_init__(self) -> None:
         if self.attackers < 0 or self.too_few not in ("refuse", "keep"):
@@ -235,14 +261,33 @@ class Bound:
             )
         return count >= self.needs
 
+    def without(self, found: int) -> Bound:
+        """What is left to bear when so many attackers have given themselves away."""
+        attackers = max(0, self.attackers - found)
+        return replace(self, attackers=attackers, needs=self.needs - self.each * (self.attackers - attackers))
+
+    def most(self, count: int) -> int:
+        """How many attackers the rule bears among so many models, one's own included; below 0 if it cannot work at all.
+
+        >>> Bound("krum", 1, 5, "refuse").most(8), Bound("median", 0, 1, "refuse").most(4)
+        (2, 1)
+        """
+        return (count - (self.needs - self.each * self.attackers)) // self.each
+
 
 def _combined(own: Model, inbox: Sequence[Parcel], bound: Bound, rule: Rule) -> Model:
-    voices = [own, *_voices(own, inbox)]
-    if len(voices) == 1 or not bound.holds(len(voices)):
+    others, left_aside = _voices(own, inbox)
+    bound = bound.without(left_aside)
+    if not others or not bound.holds(len(others) + 1):
         return own
+    return _of_rows([own, *others], rule, bound.attackers)
+
+
+def _of_rows(voices: Sequence[Model], rule: Rule, attackers: int) -> Model:
+    own = voices[0]
     floats = [name for name, t in own.params.items() if t.is_floating_point()]
     rows = torch.stack([_row(m, floats) for m in voices])
-    flat, tensors, at = rule(rows), dict(own.params), 0
+    flat, tensors, at = rule(rows, attackers), dict(own.params), 0
     for name in floats:  # counters and other integers stay one's own
         like = own.params[name]
         tensors[name] = flat[at : at + like.numel()].reshape(like.shape).to(like.dtype)
@@ -250,14 +295,15 @@ def _combined(own: Model, inbox: Sequence[Parcel], bound: Bound, rule: Rule) -> 
     return Model(Params(tensors), own.architecture, strictest(m.custody for m in voices))
 
 
-def _voices(own: Model, inbox: Sequence[Parcel]) -> list[Model]:
-    """The newest model of each sender that fits one's own and is finite."""
+def _voices(own: Model, inbox: Sequence[Parcel]) -> tuple[list[Model], int]:
+    """The newest model of each sender that fits one's own and is finite, and how many senders have none."""
     newest: dict[str, tuple[tuple[int, ...], Model]] = {}
     for parcel, model in models(inbox):
         age = (parcel.epoch, parcel.round, parcel.phase, parcel.sequence)
         if parcel.sender not in newest or newest[parcel.sender][0] < age:
             newest[parcel.sender] = (age, model)
-    return [model for _, model in newest.values() if _fits(own, model)]
+    found = [model for _, model in newest.values() if _fits(own, model)]
+    return found, len({p.sender for p in inbox}) - len(found)
 
 
 def _fits(own: Model, model: Model) -> bool:

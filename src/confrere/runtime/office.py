@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from confrere.core.custody import Custody, Scalar, public
+from confrere.core.errors import BadParcel
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
 from confrere.core.parcel import Inbox, Parcel
-from confrere.core.protocols import Topology, Transport
+from confrere.core.protocols import Combiner, Topology, Transport
+from confrere.exchange.compression import Moment
+from confrere.exchange.packing import Packing
+from confrere.exchange.screening import screen
 from confrere.privacy.gate import Gate
 from confrere.runtime.calendar import Calendar
 from confrere.runtime.churn import Churn
 from confrere.runtime.faults import Faults, Point
 from confrere.runtime.mailbox import Mailbox, Slip
+from confrere.runtime.stopping import WORD, Rest
 from confrere.transport.memory import MemoryTransport
 
 EXCHANGE, ANSWER, NEWS = 0, 1, 2
+
+
+class Disguise(Protocol):
+    """Stands behind the gate of a rehearsal's site and sees, or replaces, what is about to leave. No node has one."""
+
+    async def leaving(self, model: Model | None, round: int) -> Model | None: ...
 
 
 @dataclass
@@ -39,6 +51,8 @@ class Office:
     sequence: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     counter: Callable[[], int] | None = None
     """How many entries the site's ledger has; it goes along with every model."""
+    rest: Rest | None = None
+    """Where the study says when training stops: whether this site, and all that it has heard of, rest."""
     counters: dict[str, int] = field(default_factory=dict)
     """The highest ledger counter seen of each peer: a peer that comes back with a lower one was rolled back."""
     caught_up: int = -1
@@ -47,6 +61,10 @@ class Office:
     """The calendar that the sites of one process share; a site by itself keeps its own."""
     ended: dict[str, int] = field(default_factory=dict)
     """The last round that each peer has finished, where somebody can know that; sites of one process share it."""
+    combiner: Combiner | None = None
+    """How the study wants models to be combined; None leaves it to the strategy."""
+    packing: Packing = field(default_factory=lambda: Packing(None, lambda _: None))
+    disguise: Disguise | None = None
 
     def __post_init__(self) -> None:
         self.calendar = self.shared or Calendar(self.churn, self.sites, self.topology)
@@ -57,15 +75,31 @@ class Office:
     async def pump(self) -> None:
         """Move parcels from the transport into the mailbox until cancelled."""
         while True:
-            parcel = await self.transport.receive()  # by the time it comes, there may be another mailbox
-            self.mailbox.deliver(parcel)
+            self.take_in(await self.transport.receive())
 
     def open_door(self) -> bool:
         """Let parcels from sites of the same process come straight into the mailbox; False where they must be pumped."""
         if type(self.transport) is not MemoryTransport:
             return False
-        self.transport.hand_over_to(lambda parcel: self.mailbox.deliver(parcel))
+        self.transport.hand_over_to(self.take_in)
         return True
+
+    def take_in(self, parcel: Parcel) -> None:
+        """Put a parcel into the mailbox; one that cannot be used counts as word of nothing, so that nobody waits for it."""
+        try:
+            screen(parcel)
+            self.packing.check(parcel, parcel.phase == NEWS)
+        except BadParcel as error:
+            self.refuse(parcel, error)
+        else:
+            self.mailbox.deliver(parcel)
+
+    def refuse(self, parcel: Parcel, error: BadParcel) -> None:
+        """Leave a parcel aside, say whose it was, and wait for it no longer."""
+        if self.mailbox.deliver(replace(parcel, model=None, scalars={})):
+            text = f'a parcel of "{parcel.sender}" was refused and changed nothing: {error}'
+            data = {"text": text, "sender": parcel.sender}
+            self.journal.add(Event("notice", self.me, parcel.round, data=data))
 
     def remember(self, inbox: Inbox) -> None:
         """Keep the highest ledger counter that each peer has told of."""
@@ -85,13 +119,17 @@ class Round:
         self.epoch, self.members, self.centre = day.epoch, day.at_work, day.centre
         self._column = dict(office.topology.column(number, self.members, self.me))
         self.kept = self._column.pop(self.me, 0.0)
+        self.combiner = office.combiner
         self._asked: list[str] = []
+        self._own: Model | None = None
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
         office = self._office
         model, admitted = self._admit(model, scalars)
         admitted = self._counted(model, admitted)
+        self._own = model
         await self._reach("before-exchange")
+        model = self._packed(await self._disguised(model), EXCHANGE, admitted)
         receivers = sorted(r for r, share in self._column.items() if share > 0)
         middle = (len(receivers) + 1) // 2
         for n, receiver in enumerate(receivers):
@@ -116,17 +154,22 @@ class Round:
         office.caught_up = self.round
         self._asked = [p.sender for p in inbox.current]
         self._tell_missing(inbox)
-        return inbox
+        return self._opened(inbox)
 
     async def answer(self, models: Mapping[str, Model], **scalars: Scalar) -> Inbox:
         office = self._office
         await self._reach("before-answer")
         known: dict[int, tuple[Model | None, Mapping[str, Scalar]]] = {}
+        many = len({id(models[s]) for s in self._asked if s in models}) > 1
         for sender in self._asked:
             model = models.get(sender)
             if id(model) not in known:  # one model for many is looked at once
-                known[id(model)] = self._admit(model, scalars if sender in models else {})
-                known[id(model)] = (known[id(model)][0], self._counted(*known[id(model)]))
+                admitted, numbers = self._admit(model, scalars if sender in models else {})
+                numbers = self._counted(admitted, numbers)
+                admitted = self._packed(
+                    await self._disguised(admitted), ANSWER, numbers, sender if many else ""
+                )
+                known[id(model)] = (admitted, numbers)
             await self._send(sender, ANSWER, *known[id(model)])
         present = self._day.present
         expected = [
@@ -136,13 +179,14 @@ class Round:
             self.round, ANSWER, self.epoch, expected, office.patience, office.ended
         )
         self._tell_missing(inbox)
-        return inbox
+        return self._opened(inbox)
 
     async def tell_newcomers(self, model: Model) -> None:
         if self.me != self._day.teller or not (new := self._day.newcomers):
             return
         admitted, scalars = self._admit(model, {})
         scalars = self._counted(admitted, scalars)
+        admitted = self._packed(await self._disguised(admitted), NEWS, scalars)
         for receiver in new:
             await self._send(receiver, NEWS, admitted, scalars)
 
@@ -157,7 +201,32 @@ class Round:
         expected = [] if teller is None else [(before, NEWS, teller)]
         inbox = await office.mailbox.take(before, NEWS, day.epoch, expected, office.patience, office.ended)
         self._tell_missing(inbox)
-        return next((p.model for p in inbox.current if p.sender == teller), None)
+        return next((p.model for p in self._opened(inbox).current if p.sender == teller), None)
+
+    async def _disguised(self, model: Model | None) -> Model | None:
+        disguise = self._office.disguise
+        return model if disguise is None else await disguise.leaving(model, self.round)
+
+    def _packed(
+        self, model: Model | None, phase: int, scalars: Mapping[str, Scalar], to: str = ""
+    ) -> Model | None:
+        """The model as it travels, and what it does not say put down at home."""
+        packing = self._office.packing
+        if model is None or packing.compression is None:
+            return model
+        leaving = None
+        if "mass" in scalars:
+            leaving = scalars["mass"].value * sum(share for share in self._column.values() if share > 0)
+        moment = Moment(self._office.run, self.round, phase, self.me)
+        return packing.pack(model, moment, epoch=self.epoch, leaving=leaving, to=to, news=phase == NEWS)
+
+    def _opened(self, inbox: Inbox) -> Inbox:
+        """What arrived, as models that a strategy can use."""
+        packing = self._office.packing
+        if packing.compression is None:
+            return inbox
+        opened = tuple(packing.unpack(p, self._own, p.phase == NEWS) for p in inbox.parcels)
+        return replace(inbox, parcels=opened)
 
     async def _reach(self, point: Point) -> None:
         if self._office.faults.planned:
@@ -179,6 +248,8 @@ class Round:
         office = self._office
         sequence = office.sequence[to] = office.sequence.get(to, 0) + 1
         parcel = Parcel(office.run, self.epoch, self.round, phase, self.me, to, sequence, model, scalars)
+        if office.rest is not None:
+            parcel = replace(parcel, scalars={**parcel.scalars, WORD: office.rest.word()})
         size = await office.transport.send(to, parcel)
         custody = Custody.PUBLIC if model is None else model.custody
         for scalar in scalars.values():
@@ -193,6 +264,10 @@ class Round:
 
     def _tell_missing(self, inbox: Inbox) -> None:
         self._office.remember(inbox)
+        if self._office.rest is not None and inbox.phase != NEWS:
+            calendar = self._office.calendar
+            there = calendar.present(self.round) >= set(calendar.at_work(self.round))
+            self._office.rest.hear(inbox, there)
         if inbox.missing:
             data = {"senders": list(inbox.missing), "phase": inbox.phase}
             self._office.journal.add(Event("missing", self.me, self.round, data=data))

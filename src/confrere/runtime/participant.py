@@ -15,6 +15,7 @@ from confrere.core.custody import Custody, Scalar, private, public, strictest
 from confrere.core.errors import BudgetExhausted, DataError, StudyError, TrainingError, UnsafeModule
 from confrere.core.events import Event, Journal
 from confrere.core.model import Architecture, Model
+from confrere.core.params import Params
 from confrere.core.protocols import (
     Effort,
     Fitted,
@@ -79,6 +80,8 @@ class Participant:
     """Where noise and sampling come from; None is the reproducible source of a simulation."""
     memory: Memory = field(default_factory=dict)
     spent: bool = False
+    began: dict[str, Params] = field(default_factory=dict, repr=False)
+    """By architecture, the weights that the last training of what is sent began with."""
     among: int = 1
     """How many sites learn together."""
     releases: int = 1
@@ -410,6 +413,7 @@ class SiteRound:
                         f'the objective of "{role}" needs a model called "{other}"; it was not given'
                     )
         self._trainings += 1
+        site.began = {models[r].architecture: models[r].params for r in protect if r in models}
         noisy = [r for r in protect if site.mechanism is not None and r in objective]
         for role in noisy:  # before anything is charged
             site.check_safe(role, models[role].architecture)

@@ -28,6 +28,8 @@ from confrere.learning.engine import OneAtATime
 from confrere.privacy.gate import Gate
 from confrere.runtime import checkpoint
 from confrere.runtime.assemble import consents, has_own_networks, leaving_when_spent, participant_of
+from confrere.runtime.attackers import masks, plan_of, refuse_apart
+from confrere.runtime.combining import exchange_rules
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.mailbox import Mailbox
 from confrere.runtime.office import Office
@@ -61,6 +63,7 @@ def simulate_processes(
     simulation = Simulation(study, open_sites(study), device=device)
     if simulation.pools:
         raise StudyError(f'strategy "{study.strategy_name}" needs all records in one place; run it in memory')
+    refuse_apart(simulation.plan, "one process per site")
     simulation.prepare()
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
@@ -157,12 +160,13 @@ async def take_part(
     journal = Journal(None, listeners=(tell,))
     strategy = study.rule()
     federation = open_sites(study)
+    plan = plan_of(study, sorted(federation.sites))
     run = f"{study.name}-{study.hash()}-{study.seed}"
     sites = {
         n: participant_of(
             study,
             strategy,
-            d,
+            d if plan is None else plan.records(d, federation.task),
             federation.task,
             run=run,
             journal=journal,
@@ -184,11 +188,15 @@ async def take_part(
         mailbox.gone(str(message["gone"]), int(message["since"]))
         transport.forget(str(message["gone"]))
 
-    transport = ProcessTransport(name, place, run=run, on_event=journal.add, on_control=heed)
+    transport = ProcessTransport(
+        name, place, run=run, on_event=journal.add, on_control=heed,
+        on_refused=lambda parcel, why: office.refuse(parcel, why),
+    )  # fmt: skip
     gate = Gate(accept_unproven=consents(study, site), site=name)
     office = Office(
         name, run, names, study.graph(), churn, gate, transport, journal,
         patience=study.patience, faults=Faults(faults, die), mailbox=mailbox, counter=lambda: site.ledger.counter,
+        disguise=masks(plan, [site]).get(name), **exchange_rules(study, site),
     )  # fmt: skip
     async with transport:
         pump = asyncio.create_task(office.pump())

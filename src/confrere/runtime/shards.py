@@ -148,6 +148,7 @@ class Shard:
         seen = {n: dict(o.counters) for n, o in simulation.offices.items()}
         for name, office in simulation.offices.items():
             office.mailbox, office.caught_up = Mailbox(), -1
+            office.packing.put_back({})
             office.sequence.clear()
             while not simulation.post.boxes[name].empty():
                 simulation.post.boxes[name].get_nowait()
@@ -169,7 +170,7 @@ class Shard:
         if attempt != self.attempt:
             return
         for parcel in batch.decode(block):
-            self.simulation.offices[parcel.receiver].mailbox.deliver(parcel)
+            self.simulation.offices[parcel.receiver].take_in(parcel)
         self._received[source] += 1
         self._arrived.set()
 

@@ -27,8 +27,10 @@ from confrere.learning.engine import Trainer
 from confrere.learning.network import Workshop
 from confrere.privacy.gate import Gate
 from confrere.runtime.assemble import consents, leaving_when_spent, participant_of
+from confrere.runtime.attackers import Conspiracy, masks, plan_of
 from confrere.runtime.calendar import Calendar
 from confrere.runtime.churn import Churn
+from confrere.runtime.combining import check_combiner, exchange_rules
 from confrere.runtime.collector import held_back
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.footprint import check_memory
@@ -125,6 +127,7 @@ class Simulation:
                 f'the study has one site ("{self.names[0]}"); a collaboration takes at least two'
             )
         study.churn.check(self.names, study.rounds)
+        self.plan = plan_of(study, self.names)
         self.remarks: list[str] = []
         """What the strategy has to say about these sites."""
         if isinstance(self.strategy, LooksAtMembers):
@@ -169,6 +172,8 @@ class Simulation:
         # sites of one process take turns at the same networks, unless somebody's own trainer is in play
         workshop = Workshop() if type(self.trainer) in TRAINERS.values() else None
         workers = {EVERYBODY: _everybody(self.federation)} if self.pools else dict(self.federation.sites)
+        if self.plan is not None:
+            workers = {n: self.plan.records(d, self.federation.task) for n, d in workers.items()}
         self.sites = {
             name: participant_of(
                 self.study, self.strategy, data, self.federation.task,
@@ -191,12 +196,18 @@ class Simulation:
             self.offices[name] = Office(
                 name, run, everybody, graph, self.churn, gate, self.post.open(name), journal,
                 faults=Faults(self.faults, self._lose), counter=partial(_counter, site),
-                shared=self.calendar, ended=self.ended,
+                shared=self.calendar, ended=self.ended, **exchange_rules(self.study, site),
             )  # fmt: skip
         for number in self.churn.changes(self.study.rounds):  # a graph that does not fit is noticed here
             there = self.calendar.at_work(number)
             for name in there[:MANY]:
                 graph.column(number, there, name)
+            check_combiner(self.study, there, number)
+        self.conspiracy: Conspiracy | None = None
+        if self.plan is not None and self.plan.attack.colludes:
+            self.conspiracy = Conspiracy(self.plan, lambda n: self.calendar.present(n) - self.lost)
+        for name, mask in masks(self.plan, list(self.sites.values()), self.conspiracy).items():
+            self.offices[name].disguise = mask
         self.states: dict[str, Any] = {}
         self.late: dict[str, asyncio.Task[None]] = {}
         self.lost: set[str] = set()
@@ -336,6 +347,8 @@ class Simulation:
         """Stop a site here. The others no longer wait for it; its parcels so far are on their way."""
         self.lost.add(fault.site)
         self.struck.set()
+        if self.conspiracy is not None:
+            self.conspiracy.look_again()
         for name, office in self.offices.items():
             if name != fault.site:
                 office.mailbox.gone(fault.site, fault.round)
@@ -406,6 +419,7 @@ class Simulation:
                     "caught_up": o.caught_up,
                     "waiting": o.mailbox.waiting(),
                     "counters": dict(o.counters),
+                    **({"packing": dict(o.packing.memory)} if o.packing.memory else {}),
                 }
                 for n, o in self.offices.items()
             },
@@ -451,6 +465,7 @@ class Simulation:
             office.sequence.update(kept["sequence"])
             office.caught_up = kept["caught_up"]
             office.counters.update(kept["counters"])
+            office.packing.put_back(kept.get("packing", {}))
             for parcel in kept["waiting"]:
                 assert isinstance(parcel, Parcel)
                 office.mailbox.deliver(parcel)

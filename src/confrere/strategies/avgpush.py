@@ -27,6 +27,7 @@ class AvgPush:
     architecture: Literal["private", "proxy"] = "proxy"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
     topology: ClassVar[str] = "exponential"
+    combines: ClassVar[str] = "by gossip"
 
     def init(self, site: Site) -> State:
         return State(site.build(self.architecture), start_mass(site, self.mass))

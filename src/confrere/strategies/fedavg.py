@@ -26,6 +26,7 @@ class FedAvg:
     architecture: Literal["private", "proxy"] = "proxy"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
     topology: ClassVar[str] = "complete"
+    combines: ClassVar[str] = "models"
 
     def init(self, site: Site) -> State:
         return State(site.build(self.architecture))

@@ -32,6 +32,7 @@ class FedProx:
     architecture: Literal["private", "proxy"] = "proxy"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
     topology: ClassVar[str] = "complete"
+    combines: ClassVar[str] = "models"
 
     def __post_init__(self) -> None:
         if not 0 <= self.pull < math.inf:

@@ -35,6 +35,7 @@ class FederatedMutualLearning:
     kl: Direction = "teacher-student"
     deploys: ClassVar[tuple[str, ...]] = ("private", "proxy")
     topology: ClassVar[str] = "complete"
+    combines: ClassVar[str] = "models"
 
     def __post_init__(self) -> None:
         check_share(alpha=self.alpha, beta=self.beta)

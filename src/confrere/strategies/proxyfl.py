@@ -63,6 +63,7 @@ class ProxyFL:
     graph a site's latest proxy still holds much of its own latest noise. What is sent is never smoothed."""
     deploys: ClassVar[tuple[str, ...]] = ("private", "proxy")
     topology: ClassVar[str] = "exponential"
+    combines: ClassVar[str] = "by gossip"
 
     def __post_init__(self) -> None:
         check_share(alpha=self.alpha, beta=self.beta, average=self.average)

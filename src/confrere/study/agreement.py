@@ -23,6 +23,7 @@ from confrere.data.schema import Schema
 from confrere.exchange.topology import topologies
 from confrere.runtime.churn import Churn
 from confrere.strategies import discover, strategies
+from confrere.study.exchanged import check_exchange
 from confrere.study.published import FULL, Comparing, Reported
 from confrere.study.settings import Data, Evaluation, Models, NetworkSpec, Privacy, SiteConfig, Stop, Training
 from confrere.study.strict import STRICT, Named, build, check_types, named
@@ -46,6 +47,12 @@ class Study:
     rounds: int = 20
     strategy: Named = "proxyfl"
     topology: Named | None = None
+    combiner: Named | None = None
+    """How models are combined: see study/exchanged.py. None leaves it to the strategy."""
+    compression: Named | None = None
+    """How models are compressed on their way."""
+    attack: Named | None = None
+    """In a rehearsal: which sites are dishonest, and how."""
     models: Models = field(default_factory=Models)
     training: Training = field(default_factory=Training)
     privacy: Privacy | None = None
@@ -183,6 +190,7 @@ def check(study: Study) -> None:
         raise StudyError(f"scales.{FULL}: that is the study as it is written; give the scale another name")
     study.rule()
     study.graph()
+    check_exchange(study)
     t.rule(protected=False)
     t.rule(protected=True)
 

@@ -75,7 +75,8 @@ class ProcessTransport:
     """A site's post office among processes of one machine; `async with` opens and closes it.
 
     `on_event` hears notices (a broken frame, a refused parcel), `on_control` the supervisor's messages.
-    With `run`, parcels of other runs are refused, with `expect`, models with other tensors.
+    With `run`, parcels of other runs are refused, with `expect`, models with other tensors. `on_refused` hears whose
+    parcel was refused, and why, where that can be read from it.
     """
 
     def __init__(
@@ -88,10 +89,11 @@ class ProcessTransport:
         limits: wire.Limits = wire.STANDARD,
         on_event: Callable[[Event], None] | None = None,
         on_control: Callable[[Message], None] | None = None,
+        on_refused: Callable[[Parcel, BadParcel], None] | None = None,
     ) -> None:
         self.site, self.folder, self.run = site, folder, run
         self._expect, self._limits = expect, limits
-        self._on_event, self._on_control = on_event, on_control
+        self._on_event, self._on_control, self._on_refused = on_event, on_control, on_refused
         self._arrived: asyncio.Queue[Parcel] = asyncio.Queue()
         self._seen: set[tuple[str, str, int]] = set()
         self._outboxes: dict[str, _Outbox] = {}
@@ -227,7 +229,8 @@ class ProcessTransport:
             else:
                 self._take_control(data)
         except BadParcel as refusal:
-            self._notice(f"refused: {refusal}")
+            if kind != PARCEL or not self._told_of(data, refusal):
+                self._notice(f"refused: {refusal}")
             return REFUSED
         return TAKEN
 
@@ -240,6 +243,20 @@ class ProcessTransport:
         if parcel.id not in self._seen:
             self._seen.add(parcel.id)
             self._arrived.put_nowait(parcel)
+
+    def _told_of(self, data: bytes, refusal: BadParcel) -> bool:
+        """Whether somebody was told whose parcel was refused: its sender will send nothing else in its place."""
+        if self._on_refused is None:
+            return False
+        try:
+            route = wire.route(data, self._limits)
+        except BadParcel:
+            return False
+        ours = route.receiver == self.site and self.run in (None, route.run)
+        if ours and route.id not in self._seen:
+            self._seen.add(route.id)
+            self._on_refused(route, refusal)
+        return ours
 
     def _take_control(self, data: bytes) -> None:
         try:

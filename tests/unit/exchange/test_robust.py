@@ -93,9 +93,29 @@ def test_what_does_not_fit_or_is_not_finite_is_left_aside(name: str) -> None:
         Parcel("r", 0, 0, 0, "x4", "me", 0, Model(model([0.0] * 5).params, "other", Custody.PUBLIC)),
         Parcel("r", 0, 0, 0, "x5", "me", 0, None),
     ]
-    rule = combiners[name](**ALL[name])
-    own = model(HONEST[0])
-    assert rule(own, 1.0, [*odd, *inbox]).params.equals(rule(own, 1.0, inbox).params)
+    own, rule = model(HONEST[0]), combiners[name](**ALL[name])
+    for found, left in ((1, 1), (2, 0), (5, 0)):  # who gave itself away need not be borne any more
+        calm = combiners[name](**{**ALL[name], "attackers": left})
+        assert rule(own, 1.0, [*odd[:found], *inbox]).params.equals(calm(own, 1.0, inbox).params)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_attackers_that_send_nonsense_cannot_stop_a_round(name: str) -> None:
+    honest = parcels(HONEST[1 : NEEDS.get(name, 5) - 2])
+    odd = [Parcel("r", 0, 0, 0, f"x{n}", "me", 0, model([float("nan")] * 5)) for n in range(2)]
+    found = combiners[name](**ALL[name])(model(HONEST[0]), 1.0, [*honest, *odd])
+    assert found.params.is_finite()
+    with pytest.raises(StudyError, match="bears 2 attackers only"):
+        combiners[name](**ALL[name])(model(HONEST[0]), 1.0, parcels(HONEST[1:2]))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_bound_is_the_most_that_a_rule_bears(name: str) -> None:
+    for attackers in range(4):
+        bound = combiners[name](attackers=attackers).bound
+        assert bound.most(bound.needs) == attackers
+        assert bound.most(bound.needs - 1) == attackers - 1
+        assert bound.most(bound.needs + bound.each) == attackers + 1
 
 
 @pytest.mark.parametrize("name", ALL)

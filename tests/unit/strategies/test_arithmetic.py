@@ -49,7 +49,7 @@ class Round:
         self, me: str, number: int, members: tuple[str, ...], graph: Any, boxes: dict[tuple[str, int], Any]
     ) -> None:
         self.me, self.round, self.epoch, self.members = me, number, 0, members
-        self.centre = graph.centre(number, members)
+        self.centre, self.combiner = graph.centre(number, members), None
         self.column = dict(graph.column(number, members, me))
         self.kept = self.column.pop(me, 0.0)
         self.boxes, self.asked = boxes, list[str]()

@@ -1,0 +1,190 @@
+"""What a dishonest site sends: attacks to rehearse robust combiners on. Simulations only.
+
+An attack forges the model that is about to leave, after the gate: an attacker does not keep the rules. It works on the
+*update*, the way from the model that the round began with to the model that was trained, since that is what moves
+others. Two attacks need to know what the honest sites are about to send; a simulation tells them, no attacker in the field
+knows so much. Flipped labels are a matter of records: the attacker trains in good order on what is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import ClassVar, Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from confrere.core.errors import StudyError
+from confrere.core.registry import Registry
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """What an omniscient attacker knows of a round: the honest sites' models as rows, and what they started from."""
+
+    models: Tensor
+    starts: Tensor
+    attackers: int
+
+
+class Attack(Protocol):
+    """A frozen dataclass whose fields are its options in a study."""
+
+    colludes: ClassVar[bool]
+    """Whether it needs to know what the honest sites send."""
+    on_records: ClassVar[bool]
+    """Whether it alters the attacker's records instead of its model."""
+
+    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+        """The weights that leave in place of the model's, all of them in one row of doubles."""
+        ...
+
+
+attacks: Registry[type[Attack]] = Registry("attack", "confrere.attacks")
+
+T = TypeVar("T", bound=type[Attack])
+
+
+def attack(name: str) -> Callable[[T], T]:
+    """Register an attack under the name that a study uses."""
+    return attacks.register(name)  # type: ignore[return-value]
+
+
+@attack("labelflip")
+@dataclass(frozen=True)
+class LabelFlip:
+    """Train on wrong labels: class c becomes the last class − c, a measured value its opposite around the middle."""
+
+    colludes: ClassVar[bool] = False
+    on_records: ClassVar[bool] = True
+
+    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+        return model
+
+
+@attack("signflip")
+@dataclass(frozen=True)
+class SignFlip:
+    """Send the update with its sign turned round, `strength` times as long (Li et al., RSA, 2019)."""
+
+    strength: float = 4.0
+    colludes: ClassVar[bool] = False
+    on_records: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _positive("signflip", "strength", self.strength)
+
+    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+        return start - self.strength * (model - start)
+
+
+@attack("scaled")
+@dataclass(frozen=True)
+class Scaled:
+    """Send the update `factor` times as long, so that a mean becomes the attacker's (Bagdasaryan et al. 2020)."""
+
+    factor: float = 100.0
+    colludes: ClassVar[bool] = False
+    on_records: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _positive("scaled", "factor", self.factor)
+
+    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+        return start + self.factor * (model - start)
+
+
+@attack("noise")
+@dataclass(frozen=True)
+class Noise:
+    """Send the model with Gaussian noise, `strength` times as large as the typical change of a weight."""
+
+    strength: float = 20.0
+    colludes: ClassVar[bool] = False
+    on_records: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _positive("noise", "strength", self.strength)
+
+    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+        typical = (model - start).square().mean().sqrt() if model.numel() else 0.0
+        return model + self.strength * typical * torch.randn(
+            model.shape, generator=chance, dtype=torch.float64
+        )
+
+
+@attack("nan")
+@dataclass(frozen=True)
+class NotANumber:
+    """Send no numbers at all: whoever averages without looking has none either."""
+
+    colludes: ClassVar[bool] = False
+    on_records: ClassVar[bool] = False
+
+    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+        return torch.full_like(model, math.nan)
+
+
+@attack("little")
+@dataclass(frozen=True)
+class ALittle:
+    """Stay within the honest spread and lean all one way: the honest mean less some standard deviations of each weight
+    (Baruch et al., A little is enough, 2019).
+
+    `deviations` "auto" is what the paper computes: as far as the attackers may go and still be nearer to the
+    mean than enough honest sites to make a majority with them. Among few sites that is little or nothing.
+    """
+
+    deviations: float | Literal["auto"] = 1.5
+    colludes: ClassVar[bool] = True
+    on_records: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.deviations != "auto":
+            _positive("little", "deviations", self.deviations)
+
+    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+        assert crowd is not None
+        rows = crowd.models
+        spread = rows.std(0) if len(rows) > 1 else torch.zeros_like(model)
+        return rows.mean(0) - self.far(len(rows), crowd.attackers) * spread
+
+    def far(self, honest: int, attackers: int) -> float:
+        """How many standard deviations away.
+
+        >>> round(ALittle("auto").far(38, 12), 2)
+        0.34
+        """
+        if self.deviations != "auto":
+            return self.deviations
+        supporters = (honest + attackers) // 2 + 1 - attackers
+        share = (honest - supporters) / honest
+        return NormalDist().inv_cdf(share) if 0 < share < 1 else 0.0
+
+
+@attack("innerproduct")
+@dataclass(frozen=True)
+class InnerProduct:
+    """Send the honest sites' mean update turned round, so that what comes out points the wrong way (Xie et al., Fall of
+    empires, 2019). A small `strength` hides near the start and fools rules that look for outliers; a large one fools means.
+    """
+
+    strength: float = 2.0
+    colludes: ClassVar[bool] = True
+    on_records: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _positive("innerproduct", "strength", self.strength)
+
+    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+        assert crowd is not None
+        began = crowd.starts.mean(0)
+        return began - self.strength * (crowd.models.mean(0) - began)
+
+
+def _positive(attack: str, option: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise StudyError(f"attack {attack}: {option} is a number above 0, not {value:g}")

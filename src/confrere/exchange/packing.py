@@ -1,0 +1,184 @@
+"""What happens to a model between the gate and the post, and between the post and the strategy.
+
+A strategy hands in a model and is handed models; that parcels are smaller than these is decided here. Two things must
+stay true, whatever a compression leaves out.
+
+*Nothing is lost.* What a parcel did not say, because it was rounded or not chosen, stays at home and goes along
+later: the site remembers it as `rest`. So over time everything is told (error feedback, Seide et al. 2014).
+
+*Mass is conserved.* A parcel with mass m takes m·θ̂ away, where θ̂ is what its receiver reads from it, and where it
+is silent, the public model that all sites started from. The strategy counts with the θ that it handed in; the difference
+m·(θ − θ̂) is put into `rest`. At the other end the strategy is handed θ̂ with its own weights in the silent places; the
+difference counts there, with the other sign. So Σ mass·θ + Σ rest over all sites and all parcels under way never changes,
+and the mass itself is untouched. What a site sends next is θ + rest/mass, which brings the rest back into play.
+
+A strategy without mass keeps what it did not say in its own model: where a parcel is silent, its receiver's own weight
+takes the place, so that a weight is averaged among those who spoke of it. Only what rounding cut off is `rest` there.
+
+The memory is made of models that had passed the gate, and of nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from confrere.core.custody import Custody, strictest
+from confrere.core.errors import BadParcel
+from confrere.core.model import Model
+from confrere.core.params import Params, Shapes
+from confrere.core.parcel import Parcel
+from confrere.exchange.compression import Compression, Moment, filled, numbers
+
+Start = Callable[[str], Params | None]
+"""The public weights that every site's model of an architecture starts from; None for one that is not known."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a site keeps about one kind of its parcels."""
+
+    rest: Tensor | None = None
+    """What its parcels did not say and still have to: times mass, where there is mass."""
+    told: Tensor | None = None
+    """What was last said of each weight."""
+    own: Tensor | None = None
+    """The weights that were last handed in, said or not."""
+    epoch: int = 0
+    """With a new membership the mass starts anew, and nothing is owed."""
+    custody: Custody = Custody.PUBLIC
+
+
+@dataclass
+class Packing:
+    """One site's packing and unpacking over a whole run."""
+
+    compression: Compression | None
+    start: Start
+    memory: dict[str, Memory] = field(default_factory=dict)
+    _starts: dict[str, tuple[Tensor, Shapes] | None] = field(default_factory=dict)
+
+    def wraps(self, architecture: str, news: bool) -> bool:
+        """Whether models of an architecture travel in another form. News go whole: who gets them has nothing to fill in."""
+        if self.compression is None:
+            return False
+        return not self.compression.sparse or (not news and self._known(architecture) is not None)
+
+    def pack(
+        self,
+        model: Model,
+        moment: Moment,
+        *,
+        epoch: int,
+        leaving: float | None,
+        to: str = "",
+        news: bool = False,
+    ) -> Model:
+        """The model as it travels. `leaving` is the mass that goes along in all, None for models without mass."""
+        rule = self.compression
+        if rule is None or not self.wraps(model.architecture, news):
+            return model
+        flat, key = numbers(model.params), self._key(moment.phase, model.architecture, to)
+        before = Memory() if news else self.memory.get(key, Memory())
+        if before.epoch != epoch:
+            before = replace(before, rest=None, epoch=epoch)
+        known = self._known(model.architecture)
+        start = known[0] if known is not None else torch.zeros_like(flat)
+        rest, told = _or(before.rest, flat, 0.0), start if before.told is None else before.told
+        weight = leaving if leaving is not None else 0.0 if rule.sparse else 1.0
+        target = flat + rest / weight if weight else flat
+        pressed = rule.press(target, model.params, told, moment)
+        if not news:
+            said = rule.spread(pressed, start, model.params.shapes, moment)
+            custody = strictest([before.custody, model.custody])
+            self.memory[key] = Memory(
+                rest + weight * (flat - said) if weight else before.rest,
+                rule.spread(pressed, told, model.params.shapes, moment) if rule.sparse else None,
+                flat if rule.sparse else None, epoch, custody,
+            )  # fmt: skip
+            model = model.held(custody)
+        return replace(model, params=pressed)
+
+    def unpack(self, parcel: Parcel, own: Model | None, news: bool = False) -> Parcel:
+        """The parcel as a strategy sees it: a whole model, one's own where the parcel is silent."""
+        rule, model = self.compression, parcel.model
+        if rule is None or model is None or not self.wraps(model.architecture, news):
+            return parcel
+        known = self._known(model.architecture)
+        moment = Moment(parcel.run, parcel.round, parcel.phase, parcel.sender)
+        if not rule.sparse:
+            shapes = known[1] if known is not None else _guessed(model.params)
+            flat = rule.spread(model.params, torch.zeros(0), shapes, moment)
+            return replace(parcel, model=replace(model, params=filled(flat, model.params, shapes)))
+        assert known is not None
+        start, shapes = known
+        before = self.memory.get(self._key(parcel.phase, model.architecture, ""), Memory())
+        fill, held = (start if before.own is None else before.own), before.custody
+        if own is not None and own.architecture == model.architecture:
+            fill, held = numbers(own.params), own.custody
+        flat = rule.spread(model.params, fill, shapes, moment)
+        custody = strictest([model.custody, held])
+        if "mass" in parcel.scalars:
+            said = rule.spread(model.params, start, shapes, moment)
+            self._owe(parcel, parcel.scalar("mass") * (said - flat), custody)
+        whole = replace(model, params=filled(flat, model.params, shapes), custody=custody)
+        return replace(parcel, model=whole)
+
+    def check(self, parcel: Parcel, news: bool = False) -> None:
+        """Refuse a parcel that does not have exactly the form that the study asks for: BadParcel."""
+        rule, model = self.compression, parcel.model
+        known = None if model is None else self._known(model.architecture)
+        if rule is None or model is None or known is None or not self.wraps(model.architecture, news):
+            return
+        if model.params.shapes != rule.shapes(known[1]):
+            raise BadParcel("a parcel that is not compressed as the study says")
+        rule.check(model.params, known[1])
+
+    def form(self, shapes: Shapes, news: bool = False) -> Shapes:
+        """The tensors in which a model of these shapes travels."""
+        rule = self.compression
+        return shapes if rule is None or (rule.sparse and news) else rule.shapes(shapes)
+
+    def owed(self, architecture: str, phase: int = 0) -> Tensor | None:
+        """What this site's parcels still have to say, times mass."""
+        found = self.memory.get(self._key(phase, architecture, ""))
+        return None if found is None else found.rest
+
+    def put_back(self, memory: Mapping[str, Memory]) -> None:
+        """Remember what was remembered when a checkpoint was taken."""
+        self.memory = dict(memory)
+
+    def _owe(self, parcel: Parcel, amount: Tensor, custody: Custody) -> None:
+        assert parcel.model is not None
+        key = self._key(parcel.phase, parcel.model.architecture, "")
+        before = self.memory.get(key, Memory(epoch=parcel.epoch))
+        if before.epoch != parcel.epoch:
+            before = replace(before, rest=None, epoch=parcel.epoch)
+        rest = amount if before.rest is None else before.rest + amount
+        self.memory[key] = replace(before, rest=rest, custody=strictest([before.custody, custody]))
+
+    def _known(self, architecture: str) -> tuple[Tensor, Shapes] | None:
+        if architecture not in self._starts:
+            found = self.start(architecture)
+            self._starts[architecture] = None if found is None else (numbers(found), found.shapes)
+        return self._starts[architecture]
+
+    @staticmethod
+    def _key(phase: int, architecture: str, to: str) -> str:
+        return f"{phase} {architecture} {to}".rstrip()
+
+
+def _or(found: Tensor | None, like: Tensor, value: float) -> Tensor:
+    return torch.full_like(like, value) if found is None else found
+
+
+def _guessed(pressed: Params) -> Shapes:
+    """The shapes of a model that this site does not know: single precision, as nearly all are."""
+    return tuple(
+        (n, shape, "float32" if kind in ("float16", "int8") else kind)
+        for n, shape, kind in pressed.shapes
+        if not n.startswith(":")
+    )
