@@ -215,17 +215,6 @@ def proven(text: str, key: Ed25519PublicKey) -> Header | None:
     return header
 
 
-def route(data: bytes, limits: Limits = STANDARD) -> Parcel:
-    """Who sent this to whom, and when, without what is in it; or BadParcel."""
-    if not PREFIX.size <= len(data) <= limits.total:
-        raise BadParcel("a parcel that ends before its header, or does not end")
-    magic, length = PREFIX.unpack_from(data)
-    if magic != MAGIC or length > min(limits.header, len(data) - PREFIX.size):
-        raise BadParcel("not a parcel, or one of another version")
-    h = _parse_header(data[PREFIX.size : PREFIX.size + length], limits)
-    return Parcel(h.run, h.epoch, h.round, h.phase, h.sender, h.receiver, h.sequence, None)
-
-
 def signed_bytes(parcel: Parcel) -> bytes:
     """What a signature covers: who sends what to whom, when. The payload hash covers all the rest."""
     return _signed_bytes(parcel, _payload_hash(parcel))
