@@ -144,7 +144,7 @@ def _column(frame: pd.DataFrame, column: Column, schema: Schema, source: Source)
             return Finding(name, "fits", "is there; its values are checked once the label fits")
         return Finding(name, "cannot", str(error))
     own = [n.removeprefix(f"{name}: ") for n in notes if n.startswith(f"{name}: ")]
-    return Finding(name, "fits", "; ".join(["fits", *own]))
+    return Finding(name, "fits", "; ".join(own) or "as the schema says")
 
 
 def _slip(frame: pd.DataFrame, series: pd.Series[Any], column: Column, unit: str) -> str:

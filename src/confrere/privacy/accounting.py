@@ -70,6 +70,9 @@ ABSOLUTE_ERROR = 1e-5
 FINEST = 2.0**-22
 """The finest grid of privacy losses that is ever used."""
 
+MOST_EPSILON = 1e4
+"""Beyond this no guarantee is left to speak of, and the search for its noise would not end."""
+
 SMALLEST_DELTA = 1e-12
 """Below this the double precision of a PLD no longer resolves δ."""
 
@@ -106,6 +109,11 @@ def calibrate(
     has been charged already.
     """
     check_epsilon(target_epsilon)
+    if target_epsilon > MOST_EPSILON:
+        raise PrivacyError(
+            f"ε = {target_epsilon:g} protects nobody; noise is found for at most ε = {MOST_EPSILON:,.0f}, and usual budgets lie"
+            " between 0.5 and 10"
+        )
     check_delta(delta)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise StudyError(f"steps must be a whole number of at least 1, not {steps!r}")

@@ -197,3 +197,8 @@ def test_impossible_numbers_are_refused_with_a_reason(call, words: str) -> None:
     with pytest.raises(ConfrereError, match=words) as refusal:
         call()
     assert isinstance(refusal.value, PrivacyError | StudyError)
+
+
+def test_an_epsilon_that_protects_nobody_is_refused_instead_of_searched_for() -> None:
+    with pytest.raises(PrivacyError, match="protects nobody"):
+        calibrate(1e12, 1e-5, sample_rate=1, steps=1)
