@@ -20,7 +20,7 @@ evaluated      yes, PRIVATE    validation, test, common_test: each {role: {metri
                                of them the accuracy of always saying the site's most frequent class
 weighed        yes             weights {peer: number}, note: how much each peer counts in this site's model
 connected, disconnected, unreachable (of a node)   peer, dialled or text
-notice         yes or –        text
+notice         yes or –        text; where a study stops before its last round, stopped (after so many rounds)
 resumed        –               round (the first one that is done again)
 run-finished   –               seconds, result (what `simulate --json` prints)
 """

@@ -18,6 +18,7 @@ from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.sampling import FullBatch, Poisson, epoch
 from confrere.runtime.churn import Churn
 from confrere.runtime.participant import Participant, check_records
+from confrere.runtime.stopping import Rest
 from confrere.study import Privacy, Study
 
 
@@ -177,6 +178,7 @@ def participant_of(
         among=among,
         releases=releases,
         workshop=workshop or Workshop(),
+        rest=None if study.stop is None else Rest(study.stop),
     )
     site.add_networks(strategy)
     return site

@@ -51,6 +51,38 @@ class Calendar:
         """Who is there and sends to this site."""
         return self.day(round).senders.get(receiver, ())
 
+    def hearing(self, round: int) -> int:
+        """In how many rounds, this one the last of them, word of every site reached every other.
+
+        0 where there is nobody to hear of. A graph that never joins all sites counts as many rounds as it has sites.
+        """
+        return self.day(round).hearing
+
+    def _heard_of_all(self, round: int) -> int:
+        sites = self.at_work(round)
+        everybody = (1 << len(sites)) - 1
+        known = [
+            1 << n for n in range(len(sites))
+        ]  # as bits: whose word reaches a site, going back round by round
+        for count in range(1, min(len(sites), round + 1) + 1):
+            told = self._told(round - count + 1, sites)
+            known = [_joined(own, told) for own in known]
+            if all(own == everybody for own in known):
+                return count if len(sites) > 1 else 0
+        return len(sites) if any(own.bit_count() > 1 for own in known) else 0
+
+    def _told(self, round: int, sites: Sequence[str]) -> list[int]:
+        """For each site, as bits, itself and those whose word reached it in a round; with a centre, everybody's does."""
+        numbers = {name: n for n, name in enumerate(sites)}
+        out = [1 << n for n in range(len(sites))]
+        for receiver, senders in heard(self.topology, round, self.at_work(round)).items():
+            for sender in senders if receiver in numbers else ():
+                if sender in numbers:
+                    out[numbers[receiver]] |= 1 << numbers[sender]
+        if self.centre(round) in numbers and any(own.bit_count() > 1 for own in out):
+            return [(1 << len(sites)) - 1] * len(sites)
+        return out
+
     def newcomers(self, round: int) -> tuple[str, ...]:
         """Those who are there in the next round and not in this one: somebody must tell them where things stand."""
         return self.day(round).newcomers
@@ -116,3 +148,17 @@ class Day:
     @cached_property
     def teller(self) -> str | None:
         return self.centre or min(self.present, default=None)
+
+    @cached_property
+    def hearing(self) -> int:
+        return self._calendar._heard_of_all(self.round)
+
+
+def _joined(own: int, told: Sequence[int]) -> int:
+    """Everybody that the sites of a set of bits have heard of."""
+    out = 0
+    while own:
+        lowest = own & -own
+        out |= told[lowest.bit_length() - 1]
+        own ^= lowest
+    return out

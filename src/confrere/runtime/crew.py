@@ -61,6 +61,8 @@ class Sharded(Simulation):
         self.crew, self.shards = crew, shards
         self._kept: list[bytes] = [b""] * shards
         self._attempt = 0
+        self._resting: list[str] | None = None
+        """Why the sites of all shards rest, as they told after the last round; None while one does not."""
         self.processor_seconds: list[float] = []
         """What each worker has taken in all, once the run is over."""
 
@@ -86,16 +88,22 @@ class Sharded(Simulation):
             for number, kept in enumerate(self._kept):
                 await self._ask(number, "go back", {"attempt": self._attempt}, kept)
         keep = folder is not None or self.crew.replaces
+        done = self.study.rounds
         for number in range(first, self.study.rounds):
+            if self.stops_before(number, journal):
+                done = number
+                break
             self.announce(number, journal)
             answers = await self._until_done(number, keep, journal)
             for facts, _ in answers:
                 _tell(facts, journal)
+            told = [facts["rest"] for facts, _ in answers]
+            self._resting = None if None in told else [why for part in told for why in part]
             if keep:
                 self._kept = [block for _, block in answers]
             if folder is not None:
                 folder.checkpoint(number + 1, self._content(number + 1, journal), journal)
-        for facts, block in await self._each("finish", [{}] * self.shards):
+        for facts, block in await self._each("finish", [{"done": done}] * self.shards):
             _tell(facts, journal)
             self.processor_seconds.append(facts["seconds"])
             found = checkpoint.loads(block)
@@ -158,6 +166,9 @@ class Sharded(Simulation):
             return await self.crew.workers[number].ask(task, details, block)
         except WorkerLost as loss:
             raise Lost(str(loss), number) from None
+
+    def at_rest(self, number: int) -> list[str] | None:
+        return self._resting
 
     def parts(self) -> dict[str, Any]:
         """What the shards told to keep after the last round; before any round, what this process has."""

@@ -49,6 +49,7 @@ from confrere.privacy.ledger import Budget, Ledger
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
 from confrere.runtime.said import Kept
+from confrere.runtime.stopping import Rest
 from confrere.study import Study
 
 SUMS = SGD(1.0)
@@ -80,6 +81,8 @@ class Participant:
     """Where noise and sampling come from; None is the reproducible source of a simulation."""
     memory: Memory = field(default_factory=dict)
     spent: bool = False
+    rest: Rest | None = None
+    """Where the study says when training stops: whether this site has."""
     began: dict[str, Params] = field(default_factory=dict, repr=False)
     """By architecture, the weights that the last training of what is sent began with."""
     among: int = 1
@@ -413,6 +416,8 @@ class SiteRound:
                         f'the objective of "{role}" needs a model called "{other}"; it was not given'
                     )
         self._trainings += 1
+        if site.rest is not None and site.rest.resting:
+            return dict(models)
         site.began = {models[r].architecture: models[r].params for r in protect if r in models}
         noisy = [r for r in protect if site.mechanism is not None and r in objective]
         for role in noisy:  # before anything is charged

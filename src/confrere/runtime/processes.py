@@ -36,6 +36,7 @@ from confrere.runtime.office import Office
 from confrere.runtime.records import doubt_about, open_sites
 from confrere.runtime.run import Folder, Run, started
 from confrere.runtime.simulate import Simulation, predictors
+from confrere.runtime.stopping import Clock, all_rest, look_at_rest, stop_text
 from confrere.study import Study, load
 from confrere.transport.process import ProcessTransport, meeting_place
 
@@ -195,12 +196,14 @@ async def take_part(
     gate = Gate(accept_unproven=consents(study, site), site=name)
     office = Office(
         name, run, names, study.graph(), churn, gate, transport, journal,
-        patience=study.patience, faults=Faults(faults, die), mailbox=mailbox, counter=lambda: site.ledger.counter,
+        patience=study.patience, faults=Faults(faults, die), mailbox=mailbox,
+        counter=lambda: site.ledger.counter, rest=site.rest,
         disguise=masks(plan, [site]).get(name), **exchange_rules(study, site),
     )  # fmt: skip
     async with transport:
         pump = asyncio.create_task(office.pump())
         state: Any = None
+        clock = Clock()
         for number in range(study.rounds):
             if name not in office.calendar.present(number):
                 if name in office.calendar.at_work(number):
@@ -208,11 +211,22 @@ async def take_part(
             else:
                 if state is None:
                     state = strategy.init(site.round(number))
+                if site.rest is not None:
+                    site.rest.begin(time_is_up=clock.up(study.stop), spent=site.spent)
                 state = await strategy.round(state, site.round(number), office.round(number))
-            due = (number + 1) % study.evaluation.every == 0 or number + 1 == study.rounds
+                if site.rest is not None:
+                    look_at_rest(site, strategy, state, number, office.calendar.hearing(number))
+            resting = (
+                all_rest([site.rest], churn, number) if name in office.calendar.members(number) else None
+            )
+            due = (number + 1) % study.evaluation.every == 0 or number + 1 == study.rounds or resting
             if due and state is not None:
                 scores = site.scores(predictors(strategy, state))
                 journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
+            if resting and number + 1 < study.rounds:
+                text = stop_text(Clock(), study.stop, number + 1, resting)
+                journal.add(Event("notice", name, number, data={"text": text, "stopped": number + 1}))
+                break
         if state is not None and study.training.tune and isinstance(strategy, Finishes):
             state = await strategy.finish(state, site.round(study.rounds))
             scores = site.scores(predictors(strategy, state), fitted=True)

@@ -8,6 +8,7 @@ import platform
 import shutil
 import time
 import tomllib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -247,6 +248,12 @@ class Watch:
             said.write(heard, folder.path / "said.npz")
         models = {name: simulation.models(name) for name in sites}
         return Run(study, result, list(self.journal.events), folder.path if folder else None, models, heard)
+
+
+def _stopped(events: Sequence[Event]) -> dict[str, Any] | None:
+    """After how many rounds, and why, where the study has stopped before its last one."""
+    found = [e.data for e in events if e.kind == "notice" and e.data.get("stopped")]
+    return {"rounds": found[-1]["stopped"], "why": found[-1]["text"]} if found else None
 
 
 def started(simulation: Simulation, journal: Journal, again: bool, first: int) -> Watch:

@@ -117,15 +117,16 @@ class Shard:
             self._arrived.clear()
             await self._arrived.wait()
         self.simulation.settle(round)
-        facts: dict[str, Any] = {"events": self._told()}
+        own = Simulation.at_rest(self.simulation, round)  # of these sites; the driver asks all shards
+        facts: dict[str, Any] = {"events": self._told(), "rest": own}
         if check:
             facts["ledgers"] = {n: s.ledger.counter for n, s in self.simulation.sites.items()}
             facts["seen"] = _highest([o.counters for o in self.simulation.offices.values()])
         return facts, checkpoint.dumps(self.simulation.parts()) if keep else b""
 
-    async def finish(self) -> Answer:
+    async def finish(self, done: int | None = None) -> Answer:
         """What sites do when all rounds are over; gives their last states, and the processor time that all of it took."""
-        await self.simulation.finish()
+        await self.simulation.finish(done)
         facts = {"events": self._told(), "seconds": time.process_time()}
         simulation = self.simulation
         said = {n: judge.said.state() for n, judge in simulation.judges.items()}
@@ -154,6 +155,8 @@ class Shard:
                 simulation.post.boxes[name].get_nowait()
         for site in simulation.sites.values():
             site.memory, site.spent, site.said = {}, False, Kept()
+            if site.rest is not None:
+                site.rest.start_anew()
         simulation.states = {}
         if block:
             simulation.put_back(checkpoint.loads(block, "what a shard has kept"))

@@ -30,14 +30,15 @@ from confrere.runtime.assemble import consents, leaving_when_spent, participant_
 from confrere.runtime.attackers import Conspiracy, masks, plan_of
 from confrere.runtime.calendar import Calendar
 from confrere.runtime.churn import Churn
-from confrere.runtime.combining import check_combiner, exchange_rules
 from confrere.runtime.collector import held_back
+from confrere.runtime.combining import check_combiner, exchange_rules
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.footprint import check_memory
 from confrere.runtime.office import Office
 from confrere.runtime.participant import Participant
 from confrere.runtime.records import Source, doubt_about, open_sites
 from confrere.runtime.run import Folder, Run, resume_folder, started
+from confrere.runtime.stopping import Clock, all_rest, look_at_rest, stop_text
 from confrere.study import Study
 from confrere.transport.memory import Post
 
@@ -132,7 +133,10 @@ class Simulation:
         """What the strategy has to say about these sites."""
         if isinstance(self.strategy, LooksAtMembers):
             self.remarks += self.strategy.look_at(self.names, rehearsal=True)
-        for key, named in (("models.sites", study.models.sites), ("training.site_epochs", study.training.site_epochs)):
+        for key, named in (
+            ("models.sites", study.models.sites),
+            ("training.site_epochs", study.training.site_epochs),
+        ):
             for name in named:
                 if name not in self.names:
                     raise StudyError(
@@ -196,7 +200,8 @@ class Simulation:
             self.offices[name] = Office(
                 name, run, everybody, graph, self.churn, gate, self.post.open(name), journal,
                 faults=Faults(self.faults, self._lose), counter=partial(_counter, site),
-                shared=self.calendar, ended=self.ended, **exchange_rules(self.study, site),
+                shared=self.calendar, ended=self.ended, rest=site.rest,
+                **exchange_rules(self.study, site),
             )  # fmt: skip
         for number in self.churn.changes(self.study.rounds):  # a graph that does not fit is noticed here
             there = self.calendar.at_work(number)
@@ -208,6 +213,7 @@ class Simulation:
             self.conspiracy = Conspiracy(self.plan, lambda n: self.calendar.present(n) - self.lost)
         for name, mask in masks(self.plan, list(self.sites.values()), self.conspiracy).items():
             self.offices[name].disguise = mask
+        self.clock = Clock()
         self.states: dict[str, Any] = {}
         self.late: dict[str, asyncio.Task[None]] = {}
         self.lost: set[str] = set()
@@ -236,14 +242,32 @@ class Simulation:
 
     async def _all_rounds(self, first: int, journal: Journal, folder: Folder | None) -> None:
         async with self.at_work():
+            done = self.study.rounds
             for number in range(first, self.study.rounds):
+                if self.stops_before(number, journal):
+                    done = number
+                    break
                 self.announce(number, journal)
                 await self.round(number)
                 self.settle(number)
                 self.evaluate(number)
                 if folder is not None and not self.lost:
                     folder.checkpoint(number + 1, self._content(number + 1, journal), journal)
-            await self.finish()
+            await self.finish(done)
+
+    def stops_before(self, number: int, journal: Journal) -> bool:
+        """Whether the study says that no further round is needed, and if so why."""
+        text = stop_text(self.clock, self.study.stop, number, self.at_rest(number - 1))
+        if text:
+            journal.add(Event("notice", None, number - 1, data={"text": text, "stopped": number}))
+        return bool(text)
+
+    def at_rest(self, number: int) -> list[str] | None:
+        """Why the sites train no more, if all of them know after this round that nobody does; else None."""
+        members = [
+            s for n in self.calendar.members(number) if (s := self.sites.get(n)) and n not in self.lost
+        ]
+        return all_rest([site.rest for site in members], self.churn, number)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
@@ -321,8 +345,10 @@ class Simulation:
     def _everybody(self) -> list[str]:
         return [EVERYBODY] if self.pools else self.names
 
-    async def finish(self) -> None:
-        """When all rounds are over, each site may train its own model to the end."""
+    async def finish(self, done: int | None = None) -> None:
+        """When all rounds are over (or `done`, where the study stops before), each site may train its own model to the end."""
+        if done is not None and done % self.study.evaluation.every and done < self.study.rounds:
+            self.evaluate(done - 1, due=True)
         if not (self.study.training.tune and isinstance(self.strategy, Finishes)):
             return
         last = self.study.rounds
@@ -334,9 +360,14 @@ class Simulation:
         site = self.sites[name]
         if name not in self.states:
             self.states[name] = self.strategy.init(site.round(number))
+        if site.rest is not None:
+            site.rest.begin(spent=site.spent)
         self.states[name] = await self.strategy.round(
             self.states[name], site.round(number), self.offices[name].round(number)
         )
+
+        if site.rest is not None:
+            look_at_rest(site, self.strategy, self.states[name], number, self.calendar.hearing(number))
 
     async def _catch_up(self, name: str, number: int) -> None:
         """A site that was lost in the middle of a round finishes that round first."""
@@ -386,9 +417,9 @@ class Simulation:
         state = self.states.get(EVERYBODY if self.pools else name)
         return {role: getattr(state, role) for role in self.strategy.deploys} if state is not None else {}
 
-    def evaluate(self, number: int, fitted: bool = False) -> None:
+    def evaluate(self, number: int, fitted: bool = False, due: bool = False) -> None:
         """Measure the models of every site, where the study asks for it after this round."""
-        due = (number + 1) % self.study.evaluation.every == 0 or number + 1 >= self.study.rounds
+        due = due or (number + 1) % self.study.evaluation.every == 0 or number + 1 >= self.study.rounds
         for name, judge in self.judges.items() if due else ():
             state = self.states.get(EVERYBODY if self.pools else name)
             if state is not None:
@@ -401,6 +432,7 @@ class Simulation:
             "study": self.study.hash(),
             "seed": self.study.seed,
             "events": len(journal.events),
+            "seconds": self.clock.seconds,
             "records": self._records(),
             **self.parts(),
         }
@@ -410,7 +442,12 @@ class Simulation:
         return {
             "states": self.states,
             "sites": {
-                n: {"memory": s.memory, "ledger": s.ledger.entries(), "spent": s.spent}
+                n: {
+                    "memory": s.memory,
+                    "ledger": s.ledger.entries(),
+                    "spent": s.spent,
+                    **({"rest": s.rest.state()} if s.rest is not None else {}),
+                }
                 for n, s in self.sites.items()
             },
             "offices": {
@@ -449,6 +486,7 @@ class Simulation:
                 f"{folder.path}: the journal ends before the checkpoint after round {found['done']}: it was cut"
             )
         self.put_back(found)
+        self.clock = Clock(float(found.get("seconds", 0.0)))
         for name, site in self.sites.items():
             site.ledger.refuse_rollback(max(o.counters.get(name, 0) for o in self.offices.values()))
         return int(found["done"])
@@ -459,6 +497,8 @@ class Simulation:
         for name, kept in found["sites"].items():
             site: Participant = self.sites[name]
             site.memory, site.spent = kept["memory"], kept["spent"]
+            if site.rest is not None:
+                site.rest.put_back(kept["rest"])
             site.ledger = site.ledger.restore(kept["ledger"], dataset=name, accountant=site.ledger.accountant)
         for name, kept in found["offices"].items():
             office = self.offices[name]

@@ -61,6 +61,7 @@ class Study:
     schema: dict[str, Any] | str | None = None
     churn: Churn = field(default_factory=Churn)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    stop: Stop | None = None
     patience: float = 60.0
     partners: list[str] | None = None
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -68,7 +69,6 @@ class Study:
     comparison: Comparing = field(default_factory=Comparing)
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Smaller versions for `--scale NAME`: named changes to this study, in the form of a variant."""
-    stop: Stop | None = None
     scale: str = FULL
     """Which of them this is; `--scale` writes it."""
     reported: Reported | None = None
@@ -148,6 +148,19 @@ def check(study: Study) -> None:
         )
     if study.evaluation.every < 1:
         raise StudyError("evaluation.every must be at least 1")
+    if study.stop is not None:
+        study.stop.check()
+        if study.churn.participation and (study.stop.budget or study.stop.change is not None):
+            raise StudyError(
+                "stop.budget and stop.change do not go with churn.participation: who is not drawn cannot say whether it"
+                " has stopped; use stop.hours"
+            )
+        if study.stop.budget and (study.privacy is None or study.privacy.epsilon is None):
+            raise StudyError(
+                "stop.budget stops when a budget is spent, and the study has none: privacy.epsilon"
+            )
+    if study.data.range is not None and not study.data.range[0] < study.data.range[1]:
+        raise StudyError("data.range is empty: the first number must be the smaller one")
     if not study.patience > 0:
         raise StudyError("patience is the number of seconds to wait for a peer; it must be above 0")
     s = study.data.split
@@ -155,14 +168,6 @@ def check(study: Study) -> None:
         raise StudyError(
             f"data.split leaves no training records: validation {s.validation} + test {s.test} must be below 1"
         )
-    if study.stop is not None:
-        study.stop.check()
-        if study.stop.budget and (study.privacy is None or study.privacy.epsilon is None):
-            raise StudyError(
-                "stop.budget stops when a budget is spent, and the study has none: privacy.epsilon"
-            )
-    if study.data.range is not None and not study.data.range[0] < study.data.range[1]:
-        raise StudyError("data.range is empty: the first number must be the smaller one")
     if study.data.bundled and (study.data.file or study.sites):
         raise StudyError("data.bundled names a data set that comes along; drop it to use files of your own")
     p = study.privacy
