@@ -79,6 +79,9 @@ def test_a_node_that_has_ended_still_has_a_status(rehearsed: Rehearsed, desk: De
     assert (found["doing"], found["round"], found["rounds"]) == ("not running", 3, 3)
     assert found["privacy"]["delta"] == 1e-4
     assert found["peers"]["site1"]["missing_in_rounds"] == []
+    assert found["peers"]["site1"]["last_contact"] > 0
+    assert found["bytes"]["in_parcels"] > 0
+    assert 0 <= found["quality_private"]["accuracy"] <= 1
     said = desk.confrere("status", home).out
     assert "Rounds done: 3 of 3" in said
     assert "δ = 1e-4, per record, accountant pld" in said

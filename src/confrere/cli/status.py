@@ -52,7 +52,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"Rounds done: {found['round']} of {found['rounds']}",
         privacy_line(found["privacy"]),
     ]
-    if found["bytes"]:
+    out.append(f"In parcels for peers: {words.size(found['bytes']['in_parcels'])}")
+    if "sent" in found["bytes"]:
         sent, received = words.size(found["bytes"]["sent"]), words.size(found["bytes"]["received"])
         out.append(f"Sent {sent}, received {received} since the start")
     if found["rehearsal"]:

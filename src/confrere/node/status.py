@@ -84,6 +84,16 @@ def missing(events: Sequence[Event]) -> dict[str, list[int]]:
     return {peer: rounds[-LATEST:] for peer, rounds in found.items()}
 
 
+def last_contacts(events: Sequence[Event]) -> dict[str, float]:
+    """When each peer came or went last, as the journal has it."""
+    return {str(e.data["peer"]): e.time for e in events if e.kind in ("connected", "disconnected")}
+
+
+def _last_quality(events: Sequence[Event]) -> dict[str, Any]:
+    tested = next((e.data.get("test") for e in reversed(events) if e.kind == "evaluated"), None) or {}
+    return dict(tested.get("private") or next(iter(tested.values()), {}))
+
+
 def resting_status(home: Path) -> dict[str, Any]:
     """What the files of a node say that is not at work."""
     if not (home / "node.sqlite").exists():
@@ -95,11 +105,13 @@ def resting_status(home: Path) -> dict[str, Any]:
             owed = dict(
                 database.execute("SELECT receiver, count(*) FROM outbox WHERE status = 0 GROUP BY receiver")
             )
+            size = database.execute("SELECT coalesce(sum(size), 0) FROM outbox").fetchone()[0]
+            leaving = dict(database.execute("SELECT site, round FROM leaving"))
         events = [event for event, _ in verified(home / "journal.jsonl")]
     except (sqlite3.Error, OSError) as error:
         raise CheckpointError(f"{home}: the node's files cannot be read ({error})") from None
     start = next((e.data for e in events if e.kind == "run-started"), {})
-    missed = missing(events)
+    missed, met = missing(events), last_contacts(events)
     others = [m for m in start.get("members", []) if m != facts.get("site")]
     return {
         "site": facts.get("site"),
@@ -111,15 +123,15 @@ def resting_status(home: Path) -> dict[str, Any]:
         "rounds": start.get("rounds"),
         "peers": {
             p: {
-                "connected": False, "last_contact": None, "parcels_waiting": owed.get(p, 0),
+                "connected": False, "last_contact": met.get(p), "parcels_waiting": owed.get(p, 0),
                 "missing_in_rounds": missed.get(p, []), "reason": "",
             }
             for p in others
         },
-        "left": {},
+        "left": {site: number + 1 for site, number in leaving.items()},
         "privacy": last_charge(events),
-        "bytes": {},
-        "quality_private": {},
+        "bytes": {"in_parcels": int(facts.get("bytes_out", 0)) + size},
+        "quality_private": _last_quality(events),
         "since": None,
     }  # fmt: skip
 
