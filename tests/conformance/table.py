@@ -41,6 +41,8 @@ ROWS = [
     Row("fml"),
     Row("coln"),
     Row("coln", topology="star", label="coln-star"),
+    Row("afl"),
+    Row("afl", topology="complete", label="afl-complete"),
     Row("fedma", {"spread": 0.3}, proxy={"name": "mlp", "hidden": [5]}),
     Row("fedma", topology="complete", label="fedma-complete"),
     Row("pfnm", proxy={"name": "mlp", "hidden": [5]}),

@@ -33,7 +33,7 @@ from confrere.data.records import Records, SiteData, Task
 from confrere.learning.balance import Shares, balance, counted, log_shares, released
 from confrere.learning.centre import PROFILE
 from confrere.learning.echo import Echo
-from confrere.learning.engine import Job, Trainer
+from confrere.learning.engine import Job, Trainer, work
 from confrere.learning.evaluate import loss_metrics, measure, predict
 from confrere.learning.nets import Centred, describe
 from confrere.learning.network import Network, Workshop
@@ -41,6 +41,7 @@ from confrere.learning.objectives import Descent, Stacked, Supervised
 from confrere.learning.optimisers import SGD, Optimiser
 from confrere.learning.pace import paced, time_for, time_for_unit_records
 from confrere.learning.scale import best_scale
+from confrere.learning.tally import TALLY
 from confrere.learning.tuning import fit
 from confrere.privacy import lint
 from confrere.privacy.accounting import Guarantee, epsilon
@@ -54,6 +55,9 @@ from confrere.study import Study
 
 SUMS = SGD(1.0)
 """How a proxy is moved while its centre is released: the steps add up plain sums."""
+
+SUMMED = (PROFILE, TALLY)
+"""Roles that are not trained to be good at anything: they collect what records say."""
 
 Memory = dict[str, dict[str, dict[str, Tensor]]]
 """Role → {"optimiser": …, "clipping": …}: what stays at the site from round to round."""
@@ -144,6 +148,16 @@ class Participant:
             )
             for further in self.further:
                 self._check_fit(further)
+
+    def mechanism_of(self, role: str) -> Mechanism:
+        """The mechanism of a private step. What is tallied lies between 0 and 1, so that nothing of it is clipped; the
+        noise is such that a step costs the same."""
+        assert self.mechanism is not None
+        if role != TALLY:
+            return self.mechanism
+        m = self.mechanism
+        noise = m.clipping.effective_noise_multiplier(m.noise_multiplier, m.expected_batch)
+        return replace(m, clipping=Flat(1.0), noise_multiplier=noise)
 
     def check_safe(self, role: str, name: str) -> None:
         """Refuse to train a network privately that mixes records; tried once, on records that are made up."""
@@ -423,6 +437,7 @@ class SiteRound:
         for role in noisy:  # before anything is charged
             site.check_safe(role, models[role].architecture)
         trained = dict(objective)
+        tallied = TALLY in objective
         if noisy and not self._charge(noisy):
             trained = {r: loss for r, loss in objective.items() if r not in noisy}
             noisy = []
@@ -431,8 +446,8 @@ class SiteRound:
         trained = {
             r: site.counted(Supervised() if isinstance(loss, Descent) else loss, models[r], r in noisy)
             for r, loss in trained.items()
-            if r != PROFILE
-        } | {r: loss for r, loss in trained.items() if r == PROFILE}
+            if r not in SUMMED
+        } | {r: loss for r, loss in trained.items() if r in SUMMED}
         started = time.perf_counter()
         used = {*trained, *(r for loss in trained.values() for r in loss.reads)}
         networks = {r: site.network(r, models[r].architecture) for r in used}
@@ -447,11 +462,11 @@ class SiteRound:
             objective=trained,
             networks=networks,
             anchors={r: models[r].params for loss in trained.values() for r in read_by(loss)},
-            mechanisms={r: site.mechanism for r in noisy if site.mechanism is not None},
+            mechanisms={r: site.mechanism_of(r) for r in noisy},
             optimisers={r: self._optimiser(r, objective[r], r in noisy) for r in trained},
             memory={r: site.memory[slot] for r, slot in slots.items() if slot in site.memory},
-            batch_size=study.training.batch_size,
-            epochs=1 if brief else study.training.epochs_at(site.name),
+            batch_size=len(site.data.train) if tallied else study.training.batch_size,
+            epochs=1 if brief or tallied else study.training.epochs_at(site.name),
             steps=site.steps,
             seed=seed,
             device=site.device,
@@ -460,7 +475,7 @@ class SiteRound:
             weights={r: models[r].params for r in used},
         )
         try:
-            result = await site.trainer.run(job)
+            result = work(job) if tallied else await site.trainer.run(job)
         except TrainingError as error:
             raise TrainingError(f"round {self._round + 1}, {error}") from None
         site.memory = {**site.memory, **{slots[r]: m for r, m in result.memory.items() if r in slots}}
@@ -472,6 +487,8 @@ class SiteRound:
                     " numbers; lower training.learning_rate"
                 )
             out[role] = Model(params, models[role].architecture, custody[role])
+        if tallied:  # nothing was learned
+            return out
         data: dict[str, Any] = {
             "losses": {r: v for r, v in result.losses.items() if math.isfinite(v)},
             "dropped": result.dropped,
@@ -487,6 +504,8 @@ class SiteRound:
     def _optimiser(self, role: str, loss: Loss, noisy: bool) -> Optimiser:
         if isinstance(loss, Descent):
             return SGD(loss.rate)
+        if role == TALLY:  # the mean over the steps
+            return SGD(1 / max(1, self._site.steps) if noisy else 1.0)
         return SUMS if role == PROFILE else self._site.rule(noisy)
 
     def _custody(
