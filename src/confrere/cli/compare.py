@@ -13,9 +13,10 @@ from confrere.observe.progress import progress
 from confrere.observe.studies import studies_table
 from confrere.observe.tables import comparison_table
 from confrere.observe.words import listing
-from confrere.runtime.compare import ALONE, POOLED, default_arms, variant
+from confrere.runtime.compare import arms, default_arms
 from confrere.runtime.compare import compare as compare_study
 from confrere.study import FULL, load, scaled
+from confrere.study.exchanged import attacked
 
 
 def compare(
@@ -50,19 +51,33 @@ def compare(
             show_default="the study's, or --pooled",
         ),
     ] = None,
+    attack: Annotated[
+        str | None,
+        typer.Option(
+            help="Run everything also with dishonest sites: labelflip, signflip, noise, little, innerproduct, nan, scaled."
+        ),
+    ] = None,
+    attackers: Annotated[
+        str | None,
+        typer.Option(
+            help="How many sites attack (the last ones in the order of names), or which: a,b.",
+            show_default="1",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Compare ways to collaborate over several seeds, beside training alone without noise and all records pooled.
 
-    Several studies give one table with a line for each.
+    Several studies give one table with a line for each. With --attack, every way is run with all sites honest and with
+    some of them dishonest, and all figures are of the sites that stay honest.
 
     Example: `confrere compare studies/quickstart.toml --strategies proxyfl,fedavg --seeds 5`
     """
     if seeds is not None and seeds < 1:
         raise StudyError(f"--seeds is {seeds}; a comparison needs at least one")
     found = [
-        scaled(load(path, change or []), scale) for path in study
+        attacked(scaled(load(path, change or []), scale), attack, attackers) for path in study
     ]  # a mistake in the last is told before the first is run
     results = []
     for number, one in enumerate(found):
@@ -71,8 +86,7 @@ def compare(
             names = [n.strip() for n in strategies.split(",") if n.strip()]
         many = seeds or one.comparison.seeds
         with_pooled = one.comparison.pooled if pooled is None else pooled
-        chosen = {ALONE, *names, *([POOLED] if with_pooled else [])}
-        total = sum(variant(one, name).rounds for name in chosen) * many
+        total = sum(arm.rounds for arm in arms(one, names, with_pooled).values()) * many
         label = f"{one.name}: comparing {listing(names, 6)}"
         place = run_folder(
             one.name, out if out is None or len(found) == 1 else out / f"{number:02d}-{one.name}"

@@ -17,6 +17,7 @@ from confrere.runtime.profile import profiled
 from confrere.runtime.simulate import resume as resume_run
 from confrere.runtime.simulate import simulate as simulate_study
 from confrere.study import FULL, load, scaled
+from confrere.study.exchanged import attacked
 
 
 def simulate(
@@ -32,6 +33,19 @@ def simulate(
         str, typer.Option(help="Run a smaller version of the study: one of its [scales].", metavar="NAME")
     ] = FULL,
     seed: Annotated[int | None, typer.Option(help="Seed; the same seed gives the same result.")] = None,
+    attack: Annotated[
+        str | None,
+        typer.Option(
+            help="Let some sites be dishonest: labelflip, signflip, noise, little, innerproduct, nan, scaled."
+        ),
+    ] = None,
+    attackers: Annotated[
+        str | None,
+        typer.Option(
+            help="How many sites attack (the last ones in the order of names), or which: a,b.",
+            show_default="1",
+        ),
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the interrupted run in this folder.")
     ] = None,
@@ -57,6 +71,9 @@ def simulate(
 ) -> None:
     """Rehearse one collaboration on this machine.
 
+    How models are combined and compressed on their way are keys of the study: combiner = "median",
+    compression = "int8" (docs/robustness.md).
+
     Example: `confrere simulate studies/quickstart.toml --set privacy.epsilon=1`
     """
     if (study is None) == (resume is None):
@@ -72,7 +89,7 @@ def simulate(
     else:
         assert study is not None
         changes = [*(change or []), *([f"seed={seed}"] if seed is not None else [])]
-        found = scaled(load(study, changes), scale)
+        found = attacked(scaled(load(study, changes), scale), attack, attackers)
         place = run_folder(found.name, out)
         if processes and (workers is not None or engine != "memory"):
             raise StudyError(

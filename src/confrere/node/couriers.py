@@ -14,6 +14,7 @@ from confrere.core.errors import BadParcel, CheckpointError, PeerMissing
 from confrere.core.events import Event
 from confrere.core.params import Shapes
 from confrere.core.parcel import Parcel
+from confrere.exchange.packing import Packing
 from confrere.node.diary import Mailroom
 from confrere.node.heap import give_back
 from confrere.node.store import LEAVING, Store
@@ -101,10 +102,13 @@ class Reception:
         epoch: Callable[[], int],
         accept_unproven: bool = False,
         limits: wire.Limits = wire.STANDARD,
+        packing: Packing | None = None,
     ) -> None:
         self.me, self.run, self.rounds, self.keys, self.shapes = me, run, rounds, dict(keys), dict(shapes)
         self._store, self._tell = store, tell
         self._epoch, self._accept_unproven, self.limits = epoch, accept_unproven, limits
+        self.packing = packing or Packing(None, lambda _: None)
+        """In which form models travel."""
         self.mailroom: Mailroom | None = None
         """Where parcels go from here, once a node has restored its state."""
         self._begun: set[asyncio.Task[Receipt]] = set()
@@ -155,8 +159,10 @@ class Reception:
             raise BadParcel("it says that its sender leaves, and not when")
         model = parcel.model
         if model is not None:
-            if self.shapes.get(model.architecture) != model.params.shapes:
+            known, news = self.shapes.get(model.architecture), parcel.phase == NEWS
+            if known is None or self.packing.form(known, news) != model.params.shapes:
                 raise BadParcel(f'its model is no "{model.architecture[:80]}" of this study')
+            self.packing.check(parcel, news)
             if model.custody > Custody.PROTECTED and not self._accept_unproven:
                 raise BadParcel("its model has no proven guarantee, and this site accepts none of those")
         return parcel

@@ -45,6 +45,7 @@ from confrere.privacy.gate import Gate
 from confrere.runtime import checkpoint
 from confrere.runtime.assemble import consents
 from confrere.runtime.churn import Churn
+from confrere.runtime.combining import exchange_rules
 from confrere.runtime.office import Office
 from confrere.runtime.simulate import predictors
 from confrere.transport.grpc import Connections
@@ -355,6 +356,7 @@ class Node:
         self.office.sequence.update(found["sequence"])
         self.office.caught_up = found["caught_up"]
         self.office.counters.update(found["counters"])
+        self.office.packing.put_back(found.get("packing", {}))
         if self.done != self.store.newest():
             text = f"the newest state is damaged; went back to round {self.done + 1} and replays it"
             self.journal.add(Event("notice", self.me, self.done, data={"text": text}))
@@ -374,6 +376,7 @@ class Node:
             self.office = self._office()
             self.office.sequence.update(before.sequence)
             self.office.counters.update(before.counters)
+            self.office.packing.put_back(before.packing.memory)
             self.office.caught_up = before.caught_up
 
     # -- the owner's word -------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 from confrere.core.errors import PrivacyError, StudyError
 from confrere.data.records import SiteData, Task
 from confrere.data.schema import Schema
+from confrere.runtime.combining import check_combiner
 from confrere.runtime.records import doubt_about, open_sites
 from confrere.runtime.simulate import check_common_proxy
 from confrere.study import Caps, SiteConfig, Study, load, load_site
@@ -158,6 +159,9 @@ def load_study(path: Path, me: str, members: Mapping[str, Member]) -> Study:
         )
     if study.data.partition is not None:
         raise StudyError(f"{path}: data.partition cuts sites for a rehearsal; on a node a site is what it is")
+    if study.attack is not None:
+        raise StudyError(f"{path}: attack is for rehearsals; a node takes no part in a study with dishonest sites")
+    check_combiner(study, sorted(members))
     check_common_proxy(study)
     if getattr(study.rule(), "pools", False):
         raise StudyError(f'strategy "{study.strategy_name}" needs all records in one place; run it in memory')

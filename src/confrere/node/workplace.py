@@ -18,6 +18,7 @@ from confrere.node.store import Store
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import secure
 from confrere.runtime.assemble import consents, participant_of
+from confrere.runtime.combining import exchange_rules
 from confrere.runtime.participant import Participant
 from confrere.runtime.simulate import _mark
 from confrere.transport import wire
@@ -126,4 +127,5 @@ def reception_of(
         {m.architecture: m.params.shapes for m in models}, store, tell, epoch=epoch,
         accept_unproven=accept_unproven,
         limits=replace(wire.STANDARD, total=min(wire.STANDARD.total, largest)),
+        packing=exchange_rules(setting.study, site)["packing"],
     )  # fmt: skip

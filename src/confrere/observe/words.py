@@ -79,6 +79,9 @@ def metric(name: str) -> Metric:
 
 def strategy(name: str) -> str:
     """The name people use: «Alone», «ProxyFL», «Alone, with noise»."""
+    honest, under, attack = name.partition("+")
+    if under:
+        return f"{strategy(honest)}, under {attack}"
     stem, _, suffix = name.partition("-")
     label = STRATEGIES.get(stem)
     if label is None:

@@ -35,6 +35,12 @@ class Plan:
     sites: tuple[str, ...]
     honest: tuple[str, ...]
 
+    @property
+    def text(self) -> str:
+        """In words, for whoever reads the results."""
+        are = "is" if len(self.sites) == 1 else "are"
+        return f"attack «{self.name}»: {', '.join(self.sites)} {are} dishonest; means are over the honest sites alone"
+
     def as_json(self) -> dict[str, object]:
         return {"name": self.name, "attackers": list(self.sites), "honest": list(self.honest)}
 

@@ -54,7 +54,7 @@ def exchange_rules(study: Study, site: Participant) -> dict[str, Any]:
     """How a site's office combines and packs, as the study says."""
 
     def start(architecture: str) -> Params | None:
-        for role in ("proxy", "private"):
+        for role in ("proxy", "private", *site.further):
             if site.architecture(role).name == architecture:
                 return site.build(role).params
         return None

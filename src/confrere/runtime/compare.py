@@ -24,7 +24,8 @@ from confrere.runtime.run import Run, check_free, hardware, versions, write_json
 from confrere.runtime.said import PARTS
 from confrere.runtime.simulate import simulate
 from confrere.strategies import discover
-from confrere.study import Comparing, Study, merged
+from confrere.study import Comparing, Study, merged, named
+from confrere.study.exchanged import sends
 
 ALONE = "local"
 """Training alone, without noise: what every comparison is measured against."""
@@ -62,11 +63,34 @@ def variant(study: Study, name: str) -> Study:
     if name not in study.variants and name not in strategies:
         known = sorted({*study.variants, *strategies.names()})
         raise StudyError(f'unknown strategy "{name}"{nearest(name, known)}; known: {", ".join(known)}')
+    study = _fitting(study, name)
     if name != study.strategy_name and name in strategies:
         study = replace(study, strategy=name, topology=None)
     if name in study.variants:
         study = merged(study, study.variants[name], f"variants.{name}")
     return replace(study, variants={}, comparison=Comparing(), scales={}, reported=None)
+
+
+def _fitting(study: Study, name: str) -> Study:
+    """Without what is said about models on their way, where `name` sends none, or says it anew."""
+    own = study.variants.get(name, {})
+    chosen = own.get("strategy", name if name in strategies else study.strategy)
+    rule = strategies[named(chosen, f"variants.{name}.strategy")[0]]
+    if getattr(rule, "topology", None) is None and "topology" not in own:
+        return replace(study, combiner=None, compression=None, attack=None)
+    return replace(study, combiner=None) if "combiner" in own else study
+
+
+def arms(study: Study, names: Sequence[str] | None = None, pooled: bool = False) -> dict[str, Study]:
+    """All that a comparison runs: training alone, the named ways, each also under the study's attack, and pooling."""
+    honest = replace(study, attack=None)
+    found: dict[str, Study] = {}
+    for name in dict.fromkeys([ALONE, *(names or default_arms(study)), *([POOLED] if pooled else [])]):
+        found[name] = variant(honest, name)
+        if study.attack is not None and sends(found[name]) and found[name].attack is None:
+            under = named(study.attack, "attack")[0]
+            found[f"{name}+{under}"] = replace(found[name], attack=study.attack)
+    return found
 
 
 def default_arms(study: Study) -> list[str]:
@@ -90,10 +114,10 @@ def compare(
 
     With `pooled`, one model of all records without noise is trained as well: how much there is to gain.
     """
-    chosen = list(dict.fromkeys([ALONE, *(names or default_arms(study)), *([POOLED] if pooled else [])]))
     if not seeds:
         raise StudyError("a comparison needs at least one seed")
-    variants = {name: variant(study, name) for name in chosen}
+    variants = arms(study, names, pooled)
+    chosen = list(variants)
     folder = Path(out) if out is not None else None
     if folder is not None:
         check_free(folder)
@@ -113,6 +137,8 @@ def compare(
             )
             seconds[name] += time.perf_counter() - began
             runs[name].append(run)
+    dishonest = _dishonest(runs)
+    runs = {name: [among_honest(run, dishonest) for run in found] for name, found in runs.items()}
     together = {n: summary(runs[n], runs[ALONE], seconds[n]) for n in chosen}
     for part in PARTS:
         add_intervals(together, runs, part)
@@ -125,11 +151,13 @@ def compare(
         "seeds": list(seeds),
         "strategies": together,
         "gap": gap(together),
-        "notes": [*_notes(runs[ALONE][0]), *_unpaired(variants)],
+        "notes": [*_notes(runs[ALONE][0]), *_unpaired(variants), *_told(dishonest)],
         "versions": versions(),
         "hardware": hardware(device),
         "command": command,
     }
+    if dishonest:
+        result["attack"] = {name: list(sites) for name, sites in dishonest.items()}
     if study.reported is not None:
         result["reported"] = beside(study.reported, runs)
     if folder is not None:
@@ -147,6 +175,32 @@ def shared(
             return found
     opened.append((study, open_sites(study, sites)))
     return opened[-1][1]
+
+
+def _dishonest(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[str]]:
+    """By arm, who attacked in it; empty where all were honest."""
+    found = {n: arm[0].result.get("attack") for n, arm in runs.items()}
+    return {n: list(attack["attackers"]) for n, attack in found.items() if attack}
+
+
+def among_honest(run: Run, dishonest: Mapping[str, Sequence[str]]) -> Run:
+    """The run without the sites that attack in any arm: all arms are compared on the same, honest ones."""
+    gone = {site for sites in dishonest.values() for site in sites}
+    if not gone:
+        return run
+    sites = {n: s for n, s in run.sites.items() if n not in gone}
+    result = {**run.result, "sites": sites, "mean": mean_metrics(s["metrics"] for s in sites.values())}
+    if "common_mean" in result:
+        result["common_mean"] = mean_metrics(s.get("common_metrics", {}) for s in sites.values())
+    return replace(run, result=result, said={n: k for n, k in run.said.items() if n not in gone})
+
+
+def _told(dishonest: Mapping[str, Sequence[str]]) -> list[str]:
+    """Who attacked, and that they do not count."""
+    if not dishonest:
+        return []
+    who = "; ".join(f"{name}: {', '.join(sites)}" for name, sites in dishonest.items())
+    return [f"All figures are of the honest sites alone. Dishonest were {who}."]
 
 
 def _unpaired(variants: Mapping[str, Study]) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from confrere.core.errors import StudyError
 from confrere.data.records import Federation
+from confrere.runtime.attackers import refuse_apart
 from confrere.runtime.crew import Crew, Sharded, workers_for
 from confrere.runtime.simulate import Simulation
 from confrere.runtime.workers import Processes
@@ -36,4 +37,5 @@ def simulation_on(
         crew = Processes()
     if more.get("faults"):
         raise StudyError("losses of single sites are rehearsed in one process, or with one process per site")
+    refuse_apart(plain.plan, "a simulation that is spread over workers")
     return Sharded(study, federation, crew=crew, shards=shards, **more)

@@ -219,8 +219,11 @@ class Watch:
         sites = site_results(
             self.journal.events, simulation.strategy.deploys, study.evaluation.select, study.rounds
         )
+        attackers = simulation.plan.sites if simulation.plan is not None else ()
         for name, entry in sites.items():
             sites[name] = {"records": simulation.federation.sites[name].declared, **entry}
+            if name in attackers:
+                sites[name]["attacker"] = True
         if any(data.lacks for data in simulation.federation.sites.values()):
             for name, entry in sites.items():
                 entry["missing_columns"] = dict(simulation.federation.sites[name].lacks)
@@ -234,7 +237,9 @@ class Watch:
             "mean": mean_metrics(s["metrics"] for s in sites.values()),
         }
         if any("common_metrics" in s for s in sites.values()):
-            result["common_mean"] = mean_metrics(s.get("common_metrics", {}) for s in sites.values())
+            result["common_mean"] = mean_metrics(
+                s.get("common_metrics", {}) for n, s in sites.items() if n not in attackers
+            )
         if kinds := by_columns(sites):
             result["by_columns"] = {
                 kind: {"sites": names, "mean": mean_metrics(sites[n]["metrics"] for n in names)}
@@ -300,6 +305,8 @@ def started(simulation: Simulation, journal: Journal, again: bool, first: int) -
             "hardware": hardware(simulation.device),
         }
         journal.add(Event("run-started", data=data))
+        if simulation.plan is not None:
+            journal.add(Event("notice", data={"text": simulation.plan.text}))
         for text in (*simulation.federation.notes, *simulation.remarks):
             journal.add(Event("notice", data={"text": text}))
         for name, site in simulation.federation.sites.items():

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from confrere.core.errors import StudyError
 from confrere.core.protocols import Combiner
@@ -69,6 +70,22 @@ def attackers_of(study: Study, sites: Sequence[str]) -> tuple[str, ...]:
             " dishonest, and nobody would be left to look at; at least one site is honest"
         )
     return chosen
+
+
+def attacked(study: Study, name: str | None, attackers: str | None) -> Study:
+    """The study with an attack as a command line says it: its name, and how many sites or which («2» or «a,b»)."""
+    if name is None and attackers is None:
+        return study
+    if name is None and study.attack is None:
+        raise StudyError(
+            f"--attackers says who attacks; say how as well: --attack {'|'.join(attacks.names())}"
+        )
+    known, options = named(study.attack, "attack") if study.attack is not None else ("", {})
+    table: dict[str, Any] = {"name": name or known, **(options if name in (None, known) else {})}
+    if attackers is not None:
+        some = [part.strip() for part in attackers.split(",") if part.strip()]
+        table["attackers"] = int(some[0]) if len(some) == 1 and some[0].lstrip("-").isdigit() else some
+    return replace(study, attack=table)
 
 
 def combines(study: Study) -> str | None:
