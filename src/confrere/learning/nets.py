@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from confrere.core.errors import StudyError
-from confrere.learning import bags, branches, sequences, volumes  # noqa: F401 (each registers its networks)
+from confrere.learning import bags, branches, deep, sequences, volumes  # noqa: F401 (each registers its networks)
 from confrere.learning.architectures import architecture, describe, flat, fresh, network, networks
 
 __all__ = ["Adapted", "Centred", "architecture", "describe", "fresh", "network", "networks"]
