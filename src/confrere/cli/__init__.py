@@ -52,6 +52,7 @@ def wire() -> None:
         epsilon,
         journal,
         node,
+        partners,
         plan,
         predict,
         rehearse,
@@ -70,6 +71,7 @@ def wire() -> None:
     app.command("compare", rich_help_panel=run)(compare.compare)
     app.command("report", rich_help_panel=run)(report.report)
     app.command("check", rich_help_panel=run)(check.check)
+    app.command("partners", rich_help_panel=run)(partners.partners)
     app.command("traffic", rich_help_panel=run)(traffic.traffic)
     app.command("rehearse", rich_help_panel=field)(rehearse.rehearse)
     app.command("enroll", rich_help_panel=field)(enroll.enroll)

@@ -68,7 +68,7 @@ def look(study: Study) -> dict[str, Any]:
     simulation = Simulation(study, open_sites(study))
     simulation.prepare()
     sites: dict[str, Any] = {}
-    warnings = list(simulation.federation.notes)
+    warnings = [*simulation.federation.notes, *simulation.remarks]
     for name, site in simulation.sites.items():
         planned = site.planned()
         sites[name] = {

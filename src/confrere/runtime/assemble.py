@@ -154,12 +154,13 @@ def participant_of(
                 ' name the patient column in the schema, or use unit = "record"'
             )
         try:
+            training = privacy.for_training()
             mechanism, steps = mechanism_of(
-                privacy, data.declared, study.rounds * releases, unproven is None, caps
+                training, data.declared, study.rounds * releases, unproven is None, caps
             )
         except (StudyError, PrivacyError) as error:
             raise type(error)(f'site "{data.name}": {error}') from None
-        asked = Budget(privacy.epsilon, privacy.delta) if privacy.epsilon is not None else None
+        asked = Budget(training.epsilon, training.delta) if training.epsilon is not None else None
         budget = strictest(asked, caps)
     site = Participant(
         name=data.name,

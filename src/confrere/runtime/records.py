@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from confrere.core.errors import StudyError
+from confrere.core.registry import nearest
 from confrere.core.seeds import derive
 from confrere.data.arrays import of_arrays, task_of_arrays
 from confrere.data.bundled import federation
@@ -63,8 +64,28 @@ def open_sites(study: Study, sites: Mapping[str, Source] | Federation | None = N
             raise StudyError(f"data.partition: {error}") from None
     declared = {n: e.declared for n, e in study.sites.items() if e.declared}
     updated = {n: replace(s, declared=declared.get(n, s.declared)) for n, s in found.sites.items()}
-    found = replace(found, sites=dict(sorted(updated.items())))
+    found = only_partners(replace(found, sites=dict(sorted(updated.items()))), study.partners)
     return with_features(found, study.data.features) if study.data.features else found
+
+
+def only_partners(federation: Federation, partners: Sequence[str] | None) -> Federation:
+    """The sites that learn together, where a study names them (`partners = ["a", "b"]`); all of them where it does not."""
+    if partners is None:
+        return federation
+    known = list(federation.sites)
+    for name in partners:
+        if name not in known:
+            raise StudyError(
+                f'partners names "{name}", which is no site of this study{nearest(name, known)};'
+                f" its sites: {', '.join(known)}"
+            )
+    left = {n: s for n, s in federation.sites.items() if n in partners}
+    if len(left) < 2:
+        raise StudyError(
+            f"partners leaves {f'only {next(iter(left))}' if left else 'nobody'}: it names all sites that learn together,"
+            " the one that asked among them; name two at least, or drop the line"
+        )
+    return replace(federation, sites=left)
 
 
 def _origin(name: str, entry: SiteConfig) -> Origin:

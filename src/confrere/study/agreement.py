@@ -187,6 +187,10 @@ def check(study: Study) -> None:
             )
         if p.batch_size < 1 or (p.steps is not None and p.steps < 1):
             raise StudyError("privacy.batch_size and privacy.steps must be at least 1")
+        if not 0 <= p.selection_share < 1 or (p.selection_share and p.epsilon is None):
+            raise StudyError(
+                f"privacy.selection_share is {p.selection_share:g}; it is a share of privacy.epsilon, from 0 to below 1"
+            )
         p.clipper()
     study.comparison.check()
     if study.reported is not None:

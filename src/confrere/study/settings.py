@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import with_config
@@ -141,6 +141,21 @@ class Privacy:
     unit: Literal["record", "patient"] = "record"
     accountant: Literal["pld", "rdp"] = "pld"
     when_spent: Literal["relay", "leave"] = "relay"
+    selection_share: float = 0.0
+    """Which part of ε and δ is for finding out whom to learn from (`confrere partners`); training has the rest."""
+
+    def for_training(self) -> Privacy:
+        """What is left once partners have been chosen. ε and δ of both parts add up to the whole."""
+        return self._part(1 - self.selection_share)
+
+    def for_selection(self, share: float = 1.0) -> Privacy:
+        """What may be spent on choosing partners, or a share of that."""
+        return self._part(self.selection_share * share)
+
+    def _part(self, share: float) -> Privacy:
+        if share == 1 or self.epsilon is None:
+            return self
+        return replace(self, epsilon=self.epsilon * share, delta=self.delta * share, selection_share=0.0)
 
     def clipper(self) -> Clipping:
         name, options = named(self.clipping, "privacy.clipping")

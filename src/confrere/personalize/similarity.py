@@ -1,0 +1,64 @@
+"""Gradient similarity: the weight that Weight Erosion leaves a peer (exchange/erosion.py)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from confrere.personalize.standing import Ranking, Standing, ranked
+
+ENOUGH = 3
+"""In so many rounds the user's own gradient must have been told from noise before anything is said."""
+
+COUNTS = 0.5
+"""A peer that keeps at least this much of its weight is alike enough."""
+
+
+def similarity_ranking(
+    weights: Mapping[str, Sequence[float]],
+    distances: Mapping[str, Sequence[float]],
+    falls: Mapping[str, Sequence[float]],
+    user: str,
+    *,
+    z: float,
+    released: bool,
+) -> Ranking:
+    """Peers by the weight that is left. `falls` is how much of its weight a distance of 1 cost a peer in each round.
+
+    Distances vary from round to round with batch and noise; the error of a weight adds up what that comes to.
+    """
+    standings = []
+    for peer, course in weights.items():
+        left, apart = course[-1], distances[peer]
+        spread = statistics.stdev(apart) if len(apart) > 1 else float("inf")
+        error = spread * sum(f * f for f in falls[peer]) ** 0.5 if apart else float("inf")
+        chosen = len(apart) >= ENOUGH and left - z * error > 0 and left >= COUNTS
+        mean = statistics.fmean(apart) if apart else float("nan")
+        if len(apart) < ENOUGH:
+            said = f"Noise hid what {user} itself wants to learn, so little can be said about {peer}"
+        elif chosen:
+            said = f"{peer} mostly pulls the model where {user} would, and keeps most of its weight"
+        elif left > 0:
+            said = (
+                f"{peer} often pulls the model away from where {user} would, and has lost most of its weight"
+            )
+        else:
+            said = f"{peer} pulls the model away from where {user} would, until it no longer counts"
+        sentence = f"{said} (weight left {left:.2f}, mean distance {mean:.2f})."
+        standings.append(
+            Standing(
+                peer,
+                left,
+                error,
+                chosen,
+                sentence,
+                {"mean_distance": mean, "mean_weight": statistics.fmean(course)},
+            )
+        )
+    return Ranking(
+        "similarity", "Gradient similarity",
+        "the weight that Weight Erosion leaves the peer; from 1 (alike) to 0 (faded); more is better",
+        ranked(standings),
+        "a gradient in every round, with noise" if released else "a gradient in every round",
+        not released,
+    )  # fmt: skip

@@ -1,0 +1,63 @@
+"""How a possible partner stands by one method: a value, how sure it is, and what it means in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One possible partner by one method."""
+
+    peer: str
+    value: float
+    error: float
+    """Standard error of the value."""
+    chosen: bool
+    sentence: str
+    terms: Mapping[str, float] = field(default_factory=dict)
+    """What the value is made of."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "site": self.peer, "value": self.value, "standard_error": self.error, "chosen": self.chosen,
+            "sentence": self.sentence, **({"terms": dict(self.terms)} if self.terms else {}),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All possible partners by one method, the best first."""
+
+    method: str
+    title: str
+    measures: str
+    """What the value is, in plain words."""
+    standings: tuple[Standing, ...]
+    sends: str
+    """What a peer has to send for it."""
+    simulation_only: bool
+    """Whether it needs records, or models without noise, that no peer would send."""
+
+    @property
+    def chosen(self) -> list[str]:
+        return [s.peer for s in self.standings if s.chosen]
+
+    def top(self, count: int) -> Ranking:
+        """The same with the first ones chosen instead, whatever they are worth."""
+        return replace(
+            self, standings=tuple(replace(s, chosen=n < count) for n, s in enumerate(self.standings))
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title, "measures": self.measures, "simulation_only": self.simulation_only,
+            "sends": self.sends, "ranking": [s.as_json() for s in self.standings],
+        }  # fmt: skip
+
+
+def ranked(standings: Sequence[Standing], *, least_first: bool = False) -> tuple[Standing, ...]:
+    """The best first; equals by name, so that the order never depends on luck."""
+    return tuple(sorted(standings, key=lambda s: (s.value if least_first else -s.value, s.peer)))

@@ -1,0 +1,88 @@
+"""What peers send so that a site can find out whom to learn from: through their gates, and on one budget.
+
+With `privacy.selection_share` it is trained with noise, and all of it together keeps within that share of ε and δ: half
+of it pays for a gradient in every round, two fifths for a model of each peer's own, a tenth for that model's loss at
+home. Without it nothing is protected, and what comes out is for rehearsals only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from confrere.data.records import Federation
+from confrere.privacy.accounting import Guarantee, calibrate
+from confrere.privacy.clipping import Flat, PerLayer
+from confrere.privacy.ledger import Budget, Ledger
+from confrere.runtime.simulate import Simulation
+from confrere.study import Privacy, Study
+
+GRADIENTS, MODELS, LOSSES = 0.5, 0.4, 0.1
+"""How the share of the budget is divided."""
+
+ROOM = 1.01
+"""So much more noise than the sum needs: accountants round up."""
+
+
+class Selection:
+    """One site's questions to all others."""
+
+    def __init__(self, study: Study, federation: Federation, user: str) -> None:
+        self.study, self.federation, self.user = study, federation, user
+        privacy = study.privacy
+        self.privacy: Privacy | None = (
+            privacy if privacy is not None and privacy.selection_share > 0 else None
+        )
+        """What there is to spend; None where nothing is protected."""
+        accountant = privacy.accountant if privacy else "pld"
+        self.ledgers = {name: Ledger(dataset=name, accountant=accountant) for name in federation.sites}
+
+    @property
+    def released(self) -> bool:
+        """Whether what peers send is differentially private."""
+        return self.privacy is not None
+
+    @property
+    def peers(self) -> list[str]:
+        return sorted(n for n in self.federation.sites if n != self.user)
+
+    def sites(self, share: float, strategy: Mapping[str, Any]) -> Simulation:
+        """All sites, ready to spend this share of the budget; over all shares each keeps one ledger."""
+        steps = self.study.rounds * (self.privacy.steps or 1 if self.privacy else 1)
+        study = replace(
+            self.study, strategy=dict(strategy), topology=None, privacy=self.part(share, steps), partners=None
+        )
+        simulation = Simulation(study, self.federation, trainer="one")
+        simulation.prepare()
+        for name, site in simulation.sites.items():
+            site.ledger, site.run = self.ledgers[name], f"{site.run}-partners-{share:g}"
+            if self.privacy is not None:
+                whole = self.privacy.for_selection()
+                assert whole.epsilon is not None
+                site.budget = Budget(whole.epsilon, whole.delta)
+        return simulation
+
+    def part(self, share: float, steps: int) -> Privacy | None:
+        """A share of the budget, for so many steps; None where nothing is protected.
+
+        Full batches under plain noise compose exactly: shares of 1/noise² add up to the whole, which is much more than
+        shares of ε would give. Anything else is given its share of ε.
+        """
+        if self.privacy is None:
+            return None
+        whole = self.privacy.for_selection()
+        assert whole.epsilon is not None  # a share is one of ε
+        plain = whole.sampling == "full" and isinstance(whole.clipper(), Flat | PerLayer)
+        if not plain:
+            return replace(self.privacy.for_selection(share), noise_multiplier=None)
+        once = calibrate(whole.epsilon, whole.delta, sample_rate=1, steps=1, accountant=whole.accountant)
+        return replace(whole, noise_multiplier=ROOM * once * math.sqrt(steps / share))
+
+    def guarantees(self) -> dict[str, Guarantee]:
+        """What each site has spent on the selection."""
+        if self.privacy is None:
+            return {}
+        delta = self.privacy.for_selection().delta
+        return {n: ledger.guarantee(delta) for n, ledger in self.ledgers.items() if ledger.charges()}
