@@ -124,7 +124,9 @@ def open_own(study: Study, me: str, config: SiteConfig) -> tuple[SiteData, Task,
             "a node needs a schema that all sites agreed on: without one, ranges and categories would be drawn from"
             " records; see `confrere schema draft`"
         )
-    alone = replace(own_part(study, me, config), data=replace(study.data, bundled=None, file=None))
+    alone = replace(
+        own_part(study, me, config), data=replace(study.data, bundled=None, file=None), partners=None
+    )
     federation = open_sites(alone)
     if set(federation.sites) != {me}:
         raise StudyError(
@@ -153,6 +155,9 @@ def load_study(path: Path, me: str, members: Mapping[str, Member]) -> Study:
     for name in study.sites:
         if name not in members:
             raise StudyError(f'{path}: [sites] names "{name}", which is not in the roster')
+    for name in sorted(set(members) ^ set(study.partners)) if study.partners is not None else ():
+        where = "is in the roster and not among" if name in members else "is not in the roster and among"
+        raise StudyError(f'{path}: "{name}" {where} the study\'s partners; both name those who learn together')
     if study.data.bundled or study.data.file:
         raise StudyError(
             f"{path}: [data] bundled and file put all records in one place; a node opens its own, as site.toml says"
