@@ -50,6 +50,18 @@ def test_a_missing_file_is_said_by_its_name(tmp_path: Path, name: str) -> None:
         load_identity(tmp_path)
 
 
+def test_a_lost_certificate_can_be_made_again_and_a_lost_key_cannot(tmp_path: Path) -> None:
+    known = enroll("a", None, tmp_path)
+    (tmp_path / "tls.pem").unlink()
+    with pytest.raises(IdentityError, match=r"missing; `confrere enroll --renew"):
+        load_identity(tmp_path)
+    renew(tmp_path)
+    assert load_identity(tmp_path).member.identity == known.member.identity
+    (tmp_path / "identity.key").unlink()
+    with pytest.raises(IdentityError, match=r"missing; `confrere enroll` makes"):
+        load_identity(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["identity.key", "tls.pem", "peer.toml"])
 def test_a_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
     enroll("a", None, tmp_path)

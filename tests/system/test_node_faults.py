@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import subprocess
 import time
@@ -442,6 +443,8 @@ def test_an_owner_can_pause_resume_look_and_leave_from_outside(tmp_path: Path) -
         await until(lambda: node.done > before)
         numbers = exposition(node)
         assert "confrere_rounds_done" in numbers
+        (heard,) = re.findall(r'confrere_peer_last_contact_seconds\{peer="site1"\} (\S+)', numbers)
+        assert abs(float(heard) - time.time()) < 60
         assert "accuracy" not in numbers
         assert "loss" not in numbers
         await say("leave")

@@ -36,12 +36,27 @@ def status(
     for column in ("peer", "connected", "last contact", "parcels waiting", "missing in rounds", ""):
         table.add_column(column)
     for name, peer in found["peers"].items():
-        missing = ", ".join(map(str, peer["missing_in_rounds"])) or "none"
+        missing = spans(peer["missing_in_rounds"]) or "none"
         table.add_row(
             name, "yes" if peer["connected"] else "no", ago(peer["last_contact"]),
             str(peer["parcels_waiting"]), missing, peer["reason"],
         )  # fmt: skip
     console.print(table)
+
+
+def spans(rounds: list[int]) -> str:
+    """Rounds in few words.
+
+    >>> spans([3, 4, 5, 9])
+    '3–5, 9'
+    """
+    groups: list[list[int]] = []
+    for number in rounds:
+        if groups and number == groups[-1][-1] + 1:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return ", ".join(f"{g[0]}–{g[-1]}" if len(g) > 1 else str(g[0]) for g in groups)
 
 
 def lines(found: dict[str, Any]) -> list[str]:

@@ -27,7 +27,8 @@ def exposition(node: Node) -> str:
         lines.append(f"# TYPE confrere_{name} {kind}")
         for labels, value in values:
             inside = ",".join(f'{k}="{_escaped(v)}"' for k, v in labels.items())
-            lines.append(f"confrere_{name}{{{inside}}} {value:g}" if inside else f"confrere_{name} {value:g}")
+            number = f"{value:.17g}"  # all of its digits: a time in seconds has ten before the point
+            lines.append(f"confrere_{name}{{{inside}}} {number}" if inside else f"confrere_{name} {number}")
 
     links, store, events = node.links, node.store, node.journal.events
     owed, missed, spent = store.owed(), missing(events), last_charge(events)

@@ -233,7 +233,13 @@ def _read_secret(path: Path) -> bytes:
                 )
             return file.read()
     except FileNotFoundError:
-        raise IdentityError(f"{path} is missing; `confrere enroll` makes a site's keys") from None
+        lost = path.name == TLS and (path.parent / IDENTITY).exists()
+        remedy = (
+            f"`confrere enroll --renew {path.parent}` makes another"
+            if lost
+            else "`confrere enroll` makes a site's keys"
+        )
+        raise IdentityError(f"{path} is missing; {remedy}") from None
     except PermissionError:
         raise IdentityError(f"{path} belongs to another user; run this as the user that enrolled") from None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time as clock
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +15,9 @@ from confrere.node.failpoints import POINTS, armed
 from confrere.node.membership import churn_of, farewells, front
 from confrere.node.status import ago
 from confrere.node.store import Store
+from confrere.study import Caps
 from confrere.transport import wire
-from tests.unit.node.sites import settings
+from tests.unit.node.sites import changed, settings
 
 
 def test_a_minority_cannot_push_a_site_ahead() -> None:
@@ -64,6 +67,25 @@ def test_a_round_begins_when_all_were_there_once_or_patience_is_over(tmp_path: P
         here.clear()
         assert beginning.obstacle(peers, mailroom, False, 1e9) == "no peer can be reached"  # never alone
         assert beginning.obstacle([], mailroom, False, 0.0) == ""  # a study that exchanges nothing
+        store.close()
+
+    asyncio.run(story())
+
+
+def test_no_round_begins_outside_of_a_sites_own_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing() -> None: ...
+
+    async def story() -> None:
+        setting = changed(settings(tmp_path)["site0"], caps=Caps(hours=[22, 6]))
+        store = Store(tmp_path / "node.sqlite", run="r", site="site0")
+        mailroom = Mailroom(store, Desk(store, setting.identity.key, lambda size: None, nothing), nothing)
+        beginning = Beginning(setting, lambda: frozenset({"site1"}))
+        for hour, reason in ((12, "outside of its hours ([22, 6])"), (23, ""), (5, ""), (6, "outside")):
+            monkeypatch.setattr(clock, "localtime", lambda hour=hour: SimpleNamespace(tm_hour=hour))
+            found = beginning.obstacle(["site1"], mailroom, False, 1e9)
+            assert found.startswith(reason) if reason else found == ""
         store.close()
 
     asyncio.run(story())
