@@ -61,7 +61,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.norm1(self.first(x)).relu()
-        return (self.norm2(self.second(inner)) + self.shortcut(x)).relu()
+        return (self.norm2(self.second(inner)) + self.shortcut(x)).relu()  # type: ignore[no-any-return]
 
 
 class Mean(nn.Module):

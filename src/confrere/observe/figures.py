@@ -155,6 +155,32 @@ def draw_stacked(
     return _drawn(fill, path, width=max(7.0, 1.1 * len(groups) * len(methods) * 0.6))
 
 
+def draw_reached(
+    found: Mapping[str, Sequence[tuple[str, float]]], path: Path, *, measure: str, floor: float = 0.0
+) -> Path:
+    """One stacked bar for each arm: what was reached by the first milestone, and what each later one added."""
+
+    def fill(axes: Axes) -> None:
+        stages = list(dict.fromkeys(name for steps in found.values() for name, _ in steps))
+        for at, (_, steps) in enumerate(found.items()):
+            below = floor
+            for name, value in steps:
+                colour = COLOURS[stages.index(name) % len(COLOURS)]
+                if value > below:  # a later milestone that brought nothing adds nothing
+                    axes.bar(at, value - below, 0.6, bottom=below, color=colour, alpha=0.85)
+                    below = value
+            axes.text(at, below, f"{below:.3f}", ha="center", va="bottom", fontsize=7)
+        for number, name in enumerate(stages):
+            axes.bar(0, 0, color=COLOURS[number % len(COLOURS)], label=f"within {name}")
+        axes.set_xticks(range(len(found)), list(found), fontsize=8)
+        axes.set_ylim(bottom=floor)
+        axes.set_ylabel(f"best {measure} so far")
+        axes.grid(alpha=0.3, axis="y")
+        axes.legend(fontsize=7, loc="lower right")
+
+    return _drawn(fill, path)
+
+
 def draw_pyramid(
     found: Measured, left: str, right: str, path: Path, *, measure: str, floor: float = 0.0
 ) -> Path:

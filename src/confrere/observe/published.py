@@ -57,7 +57,9 @@ def judged(document: Mapping[str, Json]) -> list[Judged]:
     out = []
     for claim in document["claims"]:
         verb = "is as good as" if claim["about"] == "as good" else "is better than"
-        name = label(claim["metric"])
+        name = label(claim["metric"]) + {"common": ", external test", "own": ", own test"}.get(
+            claim.get("test") or "", ""
+        )
         said = "stated" if claim["reported_p"] is None else f"p < {claim['reported_p']:g}"
         out.append(
             Judged(

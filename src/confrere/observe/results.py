@@ -158,7 +158,7 @@ ORDER = ("auc", "accuracy", "macro_accuracy", "f1", "log_loss", "rmse", "r2")
 
 def is_collaboration(name: str) -> bool:
     """Whether sites learn together under this name; alone and pooled are what it is measured against."""
-    return name.split("-")[0] not in ("local", "pooled")
+    return name.split("@")[0].split("-")[0] not in ("local", "pooled")
 
 
 def comparison_of(document: Mapping[str, Json]) -> Comparison:

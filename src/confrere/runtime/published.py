@@ -103,9 +103,10 @@ def _judged(claim: Claim, runs: Mapping[str, Sequence[Run]], test: str) -> dict[
     sources tend to count although sites of one seed have learned from one another.
     """
     sign = 1.0 if HIGHER_IS_BETTER.get(claim.metric, claim.metric != "epsilon") else -1.0
+    test = claim.test or test
     better, than = (_points(runs, arm, claim.metric, test) for arm in (claim.better, claim.than))
     out: dict[str, Any] = {
-        "better": claim.better, "than": claim.than, "metric": claim.metric, "about": claim.about,
+        "better": claim.better, "than": claim.than, "metric": claim.metric, "about": claim.about, "test": claim.test,
         "reported_p": claim.p, "difference": None, "p_seeds": None, "p_sites": None, "verdict": "not run",
     }  # fmt: skip
     if not better or not than:

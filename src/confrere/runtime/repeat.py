@@ -84,15 +84,18 @@ def repeat(
             if place is not None:
                 _keep(place, run)
             runs.setdefault(name, []).append(run)
-    measure = headline(runs)
+    told = beside(study.reported, runs)
+    measure = headline(told["measured"])
     return found | {
         "seeds": list(chosen),
         "records": records(runs),
         "measure": measure,
-        "reported": beside(study.reported, runs),
+        "reported": told,
         "curves": curves(runs, measure, study.reported.test),
         "sites": by_site(runs, measure, study.reported.test),
         "weights": weights(runs),
+        "chosen": chosen_settings(study, runs),
+        "levels": levels(runs),
         "bytes": {n: sum(e["bytes_sent"] for e in found[0].sites.values()) for n, found in runs.items()},
     }
 
@@ -133,10 +136,9 @@ def costs(study: Study, reported: Reported) -> dict[str, dict[str, float]]:
     return out
 
 
-def headline(runs: Mapping[str, Sequence[Run]]) -> str:
+def headline(measured: Mapping[str, Mapping[str, Any]]) -> str:
     """The measure that is drawn: accuracy where there is one."""
-    first = next(iter(runs.values()))[0]
-    return next(m for m in HIGHER_IS_BETTER if m in first.mean)
+    return next(m for m in HIGHER_IS_BETTER if any(m in values for values in measured.values()))
 
 
 def records(runs: Mapping[str, Sequence[Run]]) -> dict[str, int]:
@@ -170,6 +172,39 @@ def weights(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, list[dict[
         if told:
             out[name] = told
     return out
+
+
+def chosen_settings(study: Study, runs: Mapping[str, Sequence[Run]]) -> dict[str, str]:
+    """For each arm the setting that does best on the sites' validation records, over all seeds; empty without these.
+
+    So a learning rate can be tuned for each way of learning by itself, and is judged on other records.
+    """
+    losses: dict[str, dict[str, float]] = {}
+    for name, found in runs.items():
+        arm, setting = study.comparison.parts(name)
+        last = [_validation_loss(run) for run in found]
+        if setting is not None and all(v is not None for v in last):
+            losses.setdefault(arm, {})[setting] = statistics.fmean(v for v in last if v is not None)
+    return {arm: min(found, key=lambda s: found[s]) for arm, found in losses.items()}
+
+
+def _validation_loss(run: Run) -> float | None:
+    """The mean over sites of the log loss on validation records, when the run was over."""
+    last: dict[str, float] = {}
+    for event in run.events:
+        if event.kind == "evaluated" and event.site is not None:
+            measures: Mapping[str, float] = next(iter((event.data.get("validation") or {}).values()), {})
+            if "log_loss" in measures:
+                last[event.site] = measures["log_loss"]
+    return statistics.fmean(last.values()) if last else None
+
+
+def levels(runs: Mapping[str, Sequence[Run]]) -> dict[str, float]:
+    """The accuracy of always naming the most frequent class, over sites and seeds, where runs tell it."""
+    shares = [
+        e["majority"] for found in runs.values() for r in found for e in r.sites.values() if "majority" in e
+    ]
+    return {"majority class": statistics.fmean(shares)} if shares else {}
 
 
 def _number(value: float | list[float]) -> float:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from confrere.observe.figures import draw_curves, draw_pyramid, draw_settings, draw_stacked
+from confrere.observe.figures import draw_curves, draw_pyramid, draw_reached, draw_settings, draw_stacked
 from confrere.observe.growth import draw_growth
 from confrere.observe.published import judged, label, sides
+from confrere.observe.words import listing
 from confrere.runtime.repeat import result_file
 from confrere.study import Reported, Study, scaled
 
@@ -28,6 +29,10 @@ all sites of all seeds stands beside it, as the sources count, though the sites 
 another. `local` is training alone without noise, which the sources leave out; `local-dp` and `pooled-dp` are their
 «Regular» and «Joint».
 """
+
+
+BASELINES = {"local": "only one's own records", "fedavg": "all records alike"}
+"""What a user could do without choosing: the two baselines of personalised learning."""
 
 
 def write_page(studies: Sequence[Study], docs: Path) -> Path:
@@ -127,6 +132,9 @@ def _compared(study: Study, reported: Reported, result: dict[str, Any], docs: Pa
     claims = [(c.claim, c.reported, c.measured, c.verdict) for c in judged(document)]
     if claims:
         lines += [markdown(["The source says", "There", "Here (difference)", "In a word"], claims), ""]
+    if result.get("chosen"):
+        told = listing([f"{arm}: {setting}" for arm, setting in result["chosen"].items()], 20)
+        lines += [f"Chosen on validation records, each arm by itself: {told}.", ""]
     for figure in reported.figures:
         lines += [f"![{study.title}](figures/{_figure(figure, study, result, docs).name})", ""]
     return lines
@@ -172,22 +180,74 @@ def _figure(kind: str, study: Study, result: dict[str, Any], docs: Path) -> Path
         found, spread = _by_setting(study, result)
         return draw_settings(found, spread, path, measure=measure)
     if kind == "weights":
-        return _weights(result, path, measure)
-    found, _ = _by_setting(study, result)
-    baselines = {"local": "local", "fedavg": "global"}
-    groups = {g: v for g, v in found.items() if "local" in v} or result["sites"]
+        return _weights(study, result, path, measure)
+    if kind == "reached":
+        return _reached(study, result, path, measure)
+    groups = _by_site_and_setting(study, result)
     floor = round(max(0.0, min(v for values in groups.values() for v in values.values()) - 0.1), 1)
     if kind == "bars":
-        return draw_stacked(groups, baselines, path, measure=measure, floor=floor)
-    methods = [a for a in dict.fromkeys(a for v in groups.values() for a in v) if a not in baselines][:2]
+        return draw_stacked(groups, BASELINES, path, measure=measure, floor=floor)
+    methods = [a for a in dict.fromkeys(a for v in groups.values() for a in v) if a not in BASELINES]
     left, right = (*methods, "fedavg")[:2]
     return draw_pyramid(groups, left, right, path, measure=measure, floor=floor)
 
 
-def _weights(result: dict[str, Any], path: Path, measure: str) -> Path:
-    """Accuracy solid, the weights of the sites dotted, the majority class dashed."""
-    told: dict[str, Any] = next(iter(result["weights"].values()), {})
-    return draw_curves(result["curves"], path, measure=measure, dotted=told, lines=result.get("levels"))
+def _by_site_and_setting(study: Study, result: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Measured means as found["site, setting"][arm]."""
+    comparison = scaled(study, result["scale"]).comparison
+    out: dict[str, dict[str, float]] = {}
+    for site, arms in result["sites"].items():
+        for name, value in arms.items():
+            arm, setting = comparison.parts(name)
+            if setting is not None or not comparison.settings:
+                out.setdefault(f"{site}\n{setting or ''}".strip(), {})[arm] = value
+    return dict(sorted(out.items(), key=lambda item: item[0].split("\n")[::-1]))
+
+
+def _chosen_curves(study: Study, result: dict[str, Any]) -> dict[str, Any]:
+    """The curve of each arm in the setting that was chosen for it; all of them where nothing was chosen."""
+    chosen = result.get("chosen") or {}
+    wanted = {f"{arm}@{setting}": f"{arm}, {setting}" for arm, setting in chosen.items()}
+    return {wanted[n]: points for n, points in result["curves"].items() if n in wanted} or result["curves"]
+
+
+def _reached(study: Study, result: dict[str, Any], path: Path, measure: str) -> Path:
+    """What each arm reaches within so many rounds, and within so much traffic."""
+    rounds, found = result["rounds"], {}
+    marks = [max(1, round(rounds * part)) for part in (0.1, 0.25, 0.5, 1.0)]
+    dearest = max(result["bytes"].values(), default=0)
+    for name, points in _chosen_curves(study, result).items():
+        found[f"{name}\nby rounds"] = [
+            (f"{_share(m, rounds)} of rounds or traffic", _best(points, m)) for m in marks
+        ]
+        arm, _, setting = name.partition(", ")
+        cost = result["bytes"].get(f"{arm}@{setting}" if setting else arm, 0) / rounds
+        reach = [rounds if not cost else int(dearest * part / cost) for part in (0.1, 0.25, 0.5, 1.0)]
+        steps = [
+            (f"{_share(m, rounds)} of rounds or traffic", _best(points, r))
+            for m, r in zip(marks, reach, strict=True)
+        ]
+        found[f"{name}\nby traffic"] = steps
+    floor = round(max(0.0, min(p["mean"] for c in result["curves"].values() for p in c) - 0.05), 1)
+    return draw_reached(found, path, measure=measure, floor=floor)
+
+
+def _share(mark: int, rounds: int) -> str:
+    return f"{round(100 * mark / rounds)} %"
+
+
+def _best(points: Sequence[dict[str, float]], within: int) -> float:
+    """The best mean up to a round; 0 before the first evaluation."""
+    return max((p["mean"] for p in points if p["round"] <= within), default=0.0)
+
+
+def _weights(study: Study, result: dict[str, Any], path: Path, measure: str) -> Path:
+    """Accuracy solid, the weights of the peers dotted, the majority class dashed."""
+    told = result["weights"]
+    chosen = [f"{a}@{s}" for a, s in (result.get("chosen") or {}).items() if f"{a}@{s}" in told]
+    dotted: dict[str, Any] = told[chosen[0]] if chosen else next(iter(told.values()), {})
+    curves = _chosen_curves(study, result)
+    return draw_curves(curves, path, measure=measure, dotted=dotted, lines=result.get("levels"))
 
 
 def _by_setting(

@@ -74,6 +74,8 @@ class Claim:
     """The p-value below which the source puts it."""
     about: Literal["more", "as good"] = "more"
     """«as good»: the two do equally well, or nearly."""
+    test: Literal["", "own", "common"] = ""
+    """On which records, where that is not what the source uses otherwise."""
 
 
 @with_config(STRICT)
@@ -88,7 +90,9 @@ class Reported:
     """Whether the source tests each site on its own records or on common ones."""
     by: Literal["compare", "traffic", "epsilon"] = "compare"
     """The command that repeats it: one that trains, one that counts what is sent, or one that adds up privacy."""
-    figures: list[Literal["curves", "settings", "bars", "pyramid", "weights"]] = field(default_factory=list)
+    figures: list[Literal["curves", "settings", "bars", "pyramid", "weights", "reached"]] = field(
+        default_factory=list
+    )
     says: list[str] = field(default_factory=list)
     """What the source reports in words."""
     differs: list[str] = field(default_factory=list)

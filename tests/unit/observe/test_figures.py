@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from confrere.core.errors import StudyError
-from confrere.observe.figures import colours, draw_curves, draw_pyramid, draw_settings, draw_stacked
+from confrere.observe.figures import (
+    colours,
+    draw_curves,
+    draw_pyramid,
+    draw_reached,
+    draw_settings,
+    draw_stacked,
+)
 
 CURVES = {
     "a": [{"round": 1, "mean": 0.5, "std": 0.1}, {"round": 2, "mean": 0.7, "std": 0.1}],
@@ -51,3 +58,8 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
         draw_pyramid(GROUPS, "mine", "other", tmp_path / "p.svg", measure="accuracy")
     with pytest.raises(StudyError, match="ends with"):
         draw_curves(CURVES, tmp_path / "c.gif", measure="accuracy")
+
+
+def test_a_later_milestone_that_brought_nothing_adds_nothing(tmp_path: Path) -> None:
+    steps = {"a": [("10 %", 0.6), ("50 %", 0.8), ("100 %", 0.7)]}
+    assert draw_reached(steps, tmp_path / "r.svg", measure="accuracy", floor=0.5).stat().st_size > 3000

@@ -25,14 +25,14 @@ def with_gender(federation: Federation, bias: float, seed: int) -> Federation:
     sites: dict[str, SiteData] = {}
     for k, (name, site) in enumerate(sorted(federation.sites.items())):
         share = bias if k % 2 == 0 else 1 - bias
-        parts = {
-            part: _invented(getattr(site, part), (1 - share, share), derive(seed, "gender", name, part))
-            for part in ("train", "validation", "test")
-        }
+        train, validation, test = (
+            _invented(records, (1 - share, share), derive(seed, "gender", name, part))
+            for part, records in (("train", site.train), ("validation", site.validation), ("test", site.test))
+        )
         common = site.common_test
         if common is not None:  # the same for all sites
             common = _invented(common, (0.5, 0.5), derive(seed, "gender", "common"))
-        sites[name] = replace(site, **parts, common_test=common)
+        sites[name] = replace(site, train=train, validation=validation, test=test, common_test=common)
     features = (*federation.task.features, COLUMN)
     task = replace(federation.task, inputs=(federation.task.inputs[0] + 1,), features=features)
     told = f"a gender was invented: {bias:.0%} of the malignant cases are male at every other site, female at the others"

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError, StudyError
+from confrere.data.bundled.bags import bags_of
 from confrere.data.bundled.breast import sklearn_file
 from confrere.data.bundled.opening import folder_of, open_partitioned
 from confrere.data.partition import FRACTIONS, Fractions
@@ -78,6 +79,7 @@ def digits(
 
 
 def mnist(*, seed: int, split: Fractions = FRACTIONS, **options: Any) -> Federation:
+    """`bags` makes sets of pictures of the single ones, as a stand-in for whole slides: see `bags`."""
     return _idx("mnist", MNIST, NUMERALS, seed, split, options)
 
 
@@ -112,6 +114,8 @@ def _idx(
         )
         for part in ("train", "t10k")
     )
+    if "bags" in options:
+        return bags_of(train, card, seed=seed, split=split, **options)
     return _cut(train, test, classes, card, seed, split, {"records": 1000, "p": 0.8} | options)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from confrere.core.errors import StudyError
@@ -29,9 +31,17 @@ GROUPS = ("under 18", "18 to 29", "30 to 44", "45 and older")
 
 
 def open_federation(
-    *, seed: int, split: Fractions = FRACTIONS, by: str = "age", degree: float = 1.0
+    *,
+    seed: int,
+    split: Fractions = FRACTIONS,
+    by: str = "age",
+    degree: float = 1.0,
+    ages: list[int] | None = None,
 ) -> Federation:
-    """`degree` 1: every group is a site of its own; 0: everybody is at a random site."""
+    """`degree` 1: every group is a site of its own; 0: everybody is at a random site.
+
+    `ages` are the ages at which a group begins, but the first: [21, 41] for three groups.
+    """
     if by not in ("age", "class", "sex"):
         raise StudyError(f'titanic: by = {by!r}; known are "age", "class" and "sex"')
     if not 0 <= degree <= 1:
@@ -42,7 +52,8 @@ def open_federation(
         unknown = frame["age"].isna()
         notes = (f"{int(unknown.sum())} passengers of unknown age belong to no group and are left out",)
         frame = frame[~unknown].copy()
-        frame["group"] = np.array(GROUPS)[np.searchsorted(EDGES, frame["age"], side="right") - 1]
+        edges, names = (EDGES, GROUPS) if ages is None else _groups(ages)
+        frame["group"] = np.array(names)[np.searchsorted(edges, frame["age"], side="right") - 1]
     else:
         frame["group"] = frame["pclass" if by == "class" else "sex"].astype(str)
     rng = np.random.default_rng([seed, 0x717A])
@@ -66,3 +77,13 @@ def open_federation(
         unused=("rownames",),
     )
     return open_by_site(frame, schema, CARD, seed=seed, split=split, notes=notes)
+
+
+def _groups(ages: list[int]) -> tuple[tuple[float, ...], tuple[str, ...]]:
+    """Edges and names of age groups."""
+    if not ages or ages != sorted(set(ages)) or not 0 < ages[0] <= ages[-1] < 100:
+        raise StudyError(
+            f"titanic: ages = {ages}; they are years between 0 and 100, each above the one before"
+        )
+    between = tuple(f"{low} to {high - 1}" for low, high in pairwise(ages))
+    return (0.0, *map(float, ages), 200.0), (f"under {ages[0]}", *between, f"{ages[-1]} and older")
