@@ -148,9 +148,10 @@ def draw_stacked(
             axes.bar(0, 0, color=ink[method], label=f"{method}: gained (hatched: lost)")
         axes.set_xticks(range(len(groups)), groups, fontsize=8)
         axes.set_ylabel(measure)
-        axes.set_ylim(bottom=floor)
+        highest = max(v for values in found.values() for v in values.values())
+        axes.set_ylim(floor, highest + 0.05 * (highest - floor))
         axes.grid(alpha=0.3, axis="y")
-        axes.legend(fontsize=7, loc="lower right")
+        axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
     return _drawn(fill, path, width=max(7.0, 1.1 * len(groups) * len(methods) * 0.6))
 
@@ -173,10 +174,11 @@ def draw_reached(
         for number, name in enumerate(stages):
             axes.bar(0, 0, color=COLOURS[number % len(COLOURS)], label=f"within {name}")
         axes.set_xticks(range(len(found)), list(found), fontsize=8)
-        axes.set_ylim(bottom=floor)
+        highest = max(value for steps in found.values() for _, value in steps)
+        axes.set_ylim(floor, highest + 0.1 * (highest - floor))
         axes.set_ylabel(f"best {measure} so far")
         axes.grid(alpha=0.3, axis="y")
-        axes.legend(fontsize=7, loc="lower right")
+        axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
     return _drawn(fill, path)
 

@@ -31,7 +31,7 @@ another. `local` is training alone without noise, which the sources leave out; `
 """
 
 
-BASELINES = {"local": "only one's own records", "fedavg": "all records alike"}
+BASELINES = {"local-sgd": "only one's own records", "global-sgd": "all records alike"}
 """What a user could do without choosing: the two baselines of personalised learning."""
 
 
@@ -188,7 +188,7 @@ def _figure(kind: str, study: Study, result: dict[str, Any], docs: Path) -> Path
     if kind == "bars":
         return draw_stacked(groups, BASELINES, path, measure=measure, floor=floor)
     methods = [a for a in dict.fromkeys(a for v in groups.values() for a in v) if a not in BASELINES]
-    left, right = (*methods, "fedavg")[:2]
+    left, right = (*methods, *BASELINES)[:2]
     return draw_pyramid(groups, left, right, path, measure=measure, floor=floor)
 
 

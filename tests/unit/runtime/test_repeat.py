@@ -21,8 +21,9 @@ TABLE: dict[str, Any] = {
     "strategy": "fedavg",
     "training": {"tune": False, "batch_size": 64},
     "data": {"bundled": "breast-diagnostic", "options": {"sites": 2}},
+    "variants": {"local-sgd": {"strategy": "local"}, "global-sgd": {"strategy": "fedavg"}},
     "comparison": {
-        "arms": ["local", "fedavg", "fedprox"],
+        "arms": ["local-sgd", "global-sgd", "fedavg", "fedprox"],
         "seeds": 2,
         "pooled": False,
         "settings": {
@@ -61,7 +62,7 @@ def test_it_stops_in_time_and_says_what_is_next(study: Study, tmp_path: Path) ->
 
 def test_the_setting_is_chosen_on_validation_records(study: Study) -> None:
     found = repeat(study, "smallest")
-    assert found["chosen"] == {"local": "fast", "fedavg": "fast", "fedprox": "fast"}
+    assert found["chosen"] == dict.fromkeys(["local-sgd", "global-sgd", "fedavg", "fedprox"], "fast")
 
 
 def test_the_page_shows_both_sides_the_scale_and_where_they_differ(study: Study, tmp_path: Path) -> None:
