@@ -32,14 +32,14 @@ class Params(Mapping[str, Tensor]):
         self._largest: float | None = None
 
     @classmethod
-    def of_flat(cls, flat: Tensor, shapes: Shapes, finite: bool = False) -> Params:
+    def of_flat(cls, flat: Tensor, shapes: Shapes, largest: float | None = None) -> Params:
         """Params of this shape whose numbers are those of `flat`: views, which are made when they are asked for.
 
-        `finite` says that somebody has looked already.
+        `largest` is what `largest()` would find, where somebody has looked already.
         """
         out = cls.__new__(cls)
-        out._tensors, out._flat, out._shapes, out._finite = None, flat.detach(), shapes, finite
-        out._largest = None
+        out._tensors, out._flat, out._shapes, out._largest = None, flat.detach(), shapes, largest
+        out._finite = largest is not None and math.isfinite(largest)
         return out
 
     def _named(self) -> dict[str, Tensor]:

@@ -5,8 +5,8 @@ Networks are tools, not state: whoever uses one loads weights first. So the site
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from confrere.core.params import Params
 from confrere.data.records import Branch
 from confrere.learning.nets import architecture, fresh
 from confrere.learning.stack import layers_of
+
+Found = TypeVar("Found")
 
 
 class Network:
@@ -82,6 +84,14 @@ class Workshop:
         self._fresh: dict[Hashable, Params] = {}
         self.safe: set[Hashable] = set()
         """Architectures that were found not to mix records."""
+        self._found: dict[Hashable, Any] = {}
+
+    def once(self, what: Hashable, work_out: Callable[[], Found]) -> Found:
+        """Something that is the same for all who share this workshop, worked out by the first who asks."""
+        if what not in self._found:
+            self._found[what] = work_out()
+        found: Found = self._found[what]
+        return found
 
     def architecture(
         self, spec: Any, shape: Sequence[int], outputs: int, branches: Sequence[Branch] = ()

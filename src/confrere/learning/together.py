@@ -131,16 +131,11 @@ class _Table:
 
     def _private_steps(self, objective: Objective) -> None:
         steps = [job.steps for job in self.jobs]
+        starts = torch.tensor(self.starts).unsqueeze(1)
         for step in range(steps[0]):
             sites = sum(n > step for n in steps)
-            drawn = [
-                self.mechanisms[k].sampling.draw(self.sizes[k], self.randomness[k]) for k in range(sites)
-            ]
-            counts = [len(rows) for rows in drawn]
-            rows = torch.tensor(self.starts[:sites]).unsqueeze(1)
-            if max(counts):  # an empty batch is padding alone
-                rows = torch.nn.utils.rnn.pad_sequence(drawn, batch_first=True) + rows
-            self._step(objective, rows, counts)
+            rows, counts = stacked.draw(self.mechanisms[:sites], self.sizes[:sites], self.randomness[:sites])
+            self._step(objective, rows + starts[:sites], counts)  # an empty batch is padding alone
 
     def _epochs(self, objective: Objective) -> None:
         """Shuffled batches; the fewer records a site has, the earlier it is done."""
@@ -286,7 +281,7 @@ class _Table:
     def finish(self) -> list[Trained | TrainingError]:
         """What came of each job, in the order of `jobs`."""
         rows = {r: self.stacks[r].weights.unbind(0) for r in self.objective}
-        finite = {r: torch.isfinite(self.stacks[r].weights.sum(1)).tolist() for r in self.objective}
+        largest = {r: _largest(self.stacks[r].weights) for r in self.objective}
         totals = {r: self.totals[r].tolist() for r in self.objective}
         out: list[Trained | TrainingError] = []
         for k, job in enumerate(self.jobs):
@@ -301,7 +296,7 @@ class _Table:
                 if self.seen[role][k]:
                     done.losses[role] = totals[role][k] / self.seen[role][k]
                 done.params[role] = Params.of_flat(
-                    rows[role][k].clone(), job.weights[role].shapes, finite[role][k]
+                    rows[role][k].clone(), job.weights[role].shapes, largest[role][k]
                 )
                 memory = done.memory[role] = dict(job.memory.get(role, {}))
                 memory["optimiser"] = {name: t[k].clone() for name, t in self.moments[role].items()}
@@ -311,3 +306,10 @@ class _Table:
                 done.notices.append(dropped_notice(done.dropped))
             out.append(done)
         return out
+
+
+def _largest(weights: Tensor) -> list[float]:
+    """The largest absolute value of each site's weights; NaN where one is not a number."""
+    low, high = torch.aminmax(weights, dim=1)
+    found: list[float] = torch.maximum(-low, high).tolist()
+    return found

@@ -40,6 +40,7 @@ from confrere.privacy.charges import (
     rounded_up,
     unlabelled,
 )
+from confrere.privacy.losses import Losses
 
 __all__ = [
     "Accountant",
@@ -250,7 +251,11 @@ def _composed(events: tuple[tuple[str, int], ...], width: float) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _losses(text: str, width: float) -> Any:
+def _losses(text: str, width: float) -> Losses:
+    return Losses(_of_one_step(text, width))
+
+
+def _of_one_step(text: str, width: float) -> Any:
     event = read_event(text)
     if event.kind == "laplace":
         return loss_distributions.from_laplace_mechanism(event.noise, value_discretization_interval=width)

@@ -83,6 +83,7 @@ def rounded_up(epsilon: float, digits: int = 3) -> str:
     return f"{text:f}".rstrip("0").rstrip(".") if places else f"{text:f}"
 
 
+@lru_cache(maxsize=1024)
 def gaussian(
     noise_multiplier: float,
     sample_rate: Fraction | float = 1,

@@ -28,6 +28,7 @@ from confrere.privacy.clipping import (
 from confrere.privacy.gradients.forms import EXPANSION, row_squares
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness, Seeded
+from confrere.privacy.sampling import FullBatch, Poisson
 
 Span = tuple[int, int]
 
@@ -56,6 +57,39 @@ class ClippedSums:
 
     def of(self, site: int) -> ClippedSum:
         return ClippedSum(self.flat[site], self.units[site], self.dropped[site], self.below[site])
+
+
+def draw(
+    mechanisms: Sequence[Mechanism], sizes: Sequence[int], randomness: Sequence[Randomness]
+) -> tuple[Tensor, list[int]]:
+    """The records of one step at every site, [sites, most records], and how many there are; 0 stands where there is none.
+
+    Every site's source is asked for what it would be asked for if that site were alone, in the same order.
+    """
+    samplings = [m.sampling for m in mechanisms]
+    if all(type(s) is FullBatch and s.unit == "record" for s in samplings):
+        everybody = torch.arange(max(sizes))
+        return everybody * (everybody < torch.tensor(sizes).unsqueeze(1)), list(sizes)
+    if not all(type(s) is Poisson and type(r) is Seeded for s, r in zip(samplings, randomness, strict=True)):
+        drawn = [s.draw(n, r) for s, n, r in zip(samplings, sizes, randomness, strict=True)]
+        counts = [len(rows) for rows in drawn]
+        if not max(counts):
+            return torch.zeros(len(drawn), 1, dtype=torch.int64), counts
+        return torch.nn.utils.rnn.pad_sequence(drawn, batch_first=True), counts
+    chances = torch.full(
+        (len(sizes), max(sizes)), 2.0, dtype=torch.float64
+    )  # what is no record is never drawn
+    for row, size, source in zip(chances.unbind(0), sizes, randomness, strict=True):
+        assert isinstance(source, Seeded)
+        (row if size == len(row) else row[:size]).uniform_(generator=source.generator)
+    rates = torch.tensor([float(s.rate) for s in samplings], dtype=torch.float64)
+    chosen = chances < rates.unsqueeze(1)
+    places = chosen.cumsum(1)
+    counts = places[:, -1].tolist()
+    out = torch.zeros(len(sizes), max(1, *counts), dtype=torch.int64)
+    sites, records = chosen.nonzero(as_tuple=True)
+    out[sites, places[sites, records] - 1] = records
+    return out, counts
 
 
 def can_clip(clipping: Clipping) -> bool:

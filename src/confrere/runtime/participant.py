@@ -187,7 +187,12 @@ class Participant:
         if protected not in self._rules:
             training = self.study.training
             by_noise = protected and self.mechanism is not None and not training.states_steps
-            self._rules[protected] = self._paced() if by_noise else training.rule(protected)
+            if by_noise:
+                self._rules[protected] = self._paced()
+            else:  # the same for all sites
+                self._rules[protected] = self.workshop.once(
+                    ("rule", protected), lambda: training.rule(protected)
+                )
         return self._rules[protected]
 
     def counted(self, loss: Loss, model: Model, noisy: bool) -> Loss:
