@@ -41,6 +41,7 @@ ROWS = [
     Row("fml"),
     Row("coln"),
     Row("coln", topology="star", label="coln-star"),
+    Row("swarm"),
     Row("afl"),
     Row("afl", topology="complete", label="afl-complete"),
     Row("fedma", {"spread": 0.3}, proxy={"name": "mlp", "hidden": [5]}),

@@ -176,7 +176,7 @@ def test_one_process_per_site_gives_the_same_models(row: Row, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "row", [r for r in ROWS if r.id in ("fedavg-star", "cwt", "proxyfl")], ids=lambda r: r.id
+    "row", [r for r in ROWS if r.id in ("fedavg-star", "cwt", "proxyfl", "swarm")], ids=lambda r: r.id
 )
 def test_a_process_that_is_killed_in_the_middle_of_an_exchange_stops_nobody(row: Row, tmp_path: Path) -> None:
     loaded = load(write_study(tmp_path, records=60))

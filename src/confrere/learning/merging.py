@@ -43,7 +43,7 @@ class Merging:
             common, places = found.units, found.places
         out = []
         for n, member in enumerate(members):
-            tensors = dict(member)
+            tensors = dict(member) | self._common(stage, members[0])
             self._write(tensors, layer, common)
             if not last:
                 tensors[f"places_{stage}"] = places[n]
@@ -92,10 +92,13 @@ class Merging:
             merged[top.weight] = _mean([top.read(m) for m in members], shares)
         return [_shaped({**merged, **places}, shapes) for places in found]
 
+    def _common(self, stage: int, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One copy of the common layers for all: compression may have rounded others."""
+        return {n: params[n] for layer in self.layers[:stage] for n in (layer.weight, layer.bias) if n}
+
     def prefix(self, stage: int, params: Mapping[str, Tensor]) -> list[Tensor]:
         """The common layers: what members must share to be matched with each other."""
-        names = [n for layer in self.layers[:stage] for n in (layer.weight, layer.bias) if n]
-        return [params[n] for n in names]
+        return list(self._common(stage, params).values())
 
     def _read(self, stage: int, params: Mapping[str, Tensor]) -> Tensor:
         """The units of a layer as rows, their bias last; what they read from units that are not there is nothing."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-import torch
-
 from confrere.core.custody import public, strictest
 from confrere.core.errors import StudyError
 from confrere.core.model import Architecture, Model
@@ -18,6 +16,9 @@ from confrere.exchange.matching import Prior
 from confrere.learning.matched import chain, own_part, places_of, role, stages
 from confrere.learning.merging import Merging
 from confrere.learning.objectives import Supervised
+
+ROUNDED = 0.05
+"""How far, relative to a layer, two copies of a common layer may lie apart: parcels may be compressed."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class FedMA:
             if places_of(one.model.params, merging.layers, self.growth) is None:
                 continue
             for known, group in groups:
-                if known == stage and _same(merging, stage, group[0].model, one.model):
+                if known == stage and group[0].since == one.since and _same(merging, stage, group[0], one):
                     group.append(one)
                     break
             else:
@@ -163,6 +164,9 @@ def _fits(model: Model, like: Model) -> bool:
     return model.params.shapes == like.params.shapes and model.params.is_finite()
 
 
-def _same(merging: Merging, stage: int, one: Model, other: Model) -> bool:
-    pairs = zip(merging.prefix(stage, one.params), merging.prefix(stage, other.params), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
+def _same(merging: Merging, stage: int, one: Sent, other: Sent) -> bool:
+    """Whether two have the same common layers, but for what compression has rounded on the way."""
+    pairs = zip(
+        merging.prefix(stage, one.model.params), merging.prefix(stage, other.model.params), strict=True
+    )
+    return all(float((a - b).norm()) <= ROUNDED * float(a.norm()) for a, b in pairs)
