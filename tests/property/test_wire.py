@@ -14,6 +14,8 @@ from confrere.core.errors import BadParcel
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
+from confrere.exchange.compression import Moment, compressions
+from confrere.exchange.packing import Packing
 from confrere.transport.wire import DTYPES, MAGIC, decode, encode, size
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
@@ -89,3 +91,88 @@ def test_a_mutated_parcel_is_refused_or_only_its_route_changed(parcel: Parcel, d
         if taken.model is not None and parcel.model is not None:
             assert taken.model.params.equals(parcel.model.params)
             assert taken.model.custody == parcel.model.custody
+
+
+START = Params({"b": torch.zeros(3), "steps": torch.tensor(7), "w": torch.linspace(-1, 1, 12).reshape(3, 4)})
+kinds = st.sampled_from(
+    [("float16", {}), ("int8", {}), ("top-k", {"share": 0.3}), ("random-k", {"share": 0.3})]
+)
+
+
+def packing(kind: tuple[str, dict[str, float]]) -> Packing:
+    return Packing(compressions[kind[0]](**kind[1]), {"net": START}.get)
+
+
+@st.composite
+def compressed(draw: st.DrawFn) -> tuple[Packing, Parcel]:
+    kind = draw(kinds)
+    chance = torch.Generator().manual_seed(draw(counts))
+    moved = {
+        n: t + torch.randn(t.shape, generator=chance) if t.is_floating_point() else t
+        for n, t in START.items()
+    }
+    route = Moment("run", draw(st.integers(0, 5)), 0, "a")
+    model = packing(kind).pack(Model(Params(moved), "net", Custody.PROTECTED), route, epoch=0, leaving=None)
+    return packing(kind), Parcel("run", 0, route.round, 0, "a", "b", 1, model)
+
+
+@settings(max_examples=40, deadline=None)
+@given(compressed())
+def test_a_compressed_parcel_survives_the_wire_and_says_the_same(found: tuple[Packing, Parcel]) -> None:
+    receiver, parcel = found
+    data = encode(parcel)
+    assert len(data) == size(parcel)
+    back = decode(data, expect=receiver.form(START.shapes))
+    receiver.check(back)
+    here, there = receiver.unpack(parcel, None).model, receiver.unpack(back, None).model
+    assert here is not None
+    assert there is not None
+    assert here.params.equals(there.params)
+
+
+@settings(max_examples=120, deadline=None)
+@given(compressed(), st.data())
+def test_hostile_compressed_tensors_are_opened_or_refused_and_nothing_else(
+    found: tuple[Packing, Parcel], data: st.DataObject
+) -> None:
+    """Whatever an attacker writes into the tensors of a parcel that is otherwise in good order."""
+    receiver, parcel = found
+    assert parcel.model is not None
+    tensors = {n: t.clone() for n, t in parcel.model.params.items()}
+    name = data.draw(st.sampled_from(sorted(tensors)))
+    raw = tensors[name].reshape(-1).view(torch.uint8)
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        tensors[name] = tensors[name].reshape(-1)[: data.draw(st.integers(0, 3))]
+    forged = replace(parcel, model=replace(parcel.model, params=Params(tensors)))
+    with contextlib.suppress(BadParcel):
+        back = decode(encode(forged), expect=receiver.form(START.shapes))
+        receiver.check(back)
+        opened = receiver.unpack(back, None).model
+        assert opened is not None
+        assert opened.params.shapes == START.shapes
+        assert opened.params.largest() < 1e15
+
+
+@settings(max_examples=30, deadline=None)
+@given(kinds, st.sampled_from(["indices", "nan scale", "huge count"]), counts)
+def test_what_an_attacker_would_try_first_is_refused(
+    kind: tuple[str, dict[str, float]], trick: str, seed: int
+) -> None:
+    k = 5
+    forms = {
+        "indices": ("top-k", {":indices": torch.full((k,), 3, dtype=torch.int32), ":values": torch.zeros(k)}),
+        "nan scale": ("int8", {"b": torch.ones(3, dtype=torch.int8), "w": torch.ones(3, 4, dtype=torch.int8),
+                               ":scales": torch.tensor([float("nan"), 1.0])}),
+        "huge count": ("random-k", {":values": torch.zeros(4096 + seed % 1000)}),
+    }  # fmt: skip
+    name, tensors = forms[trick]
+    receiver = packing((name, {"share": 0.3} if name != "int8" else {}))
+    model = Model(Params({**tensors, "steps": torch.tensor(7)}), "net", Custody.PROTECTED)
+    forged = encode(Parcel("run", 0, 0, 0, "a", "b", 1, model))
+    try:
+        receiver.check(decode(forged, expect=receiver.form(START.shapes)))
+    except BadParcel:
+        return
+    raise AssertionError("nobody honest wrote this parcel")

@@ -13,10 +13,12 @@ from confrere.exchange.robust import Bound
 from confrere.exchange.topology import Complete, Star, heard
 from confrere.runtime.participant import Participant
 from confrere.study import Study
-from confrere.study.exchanged import attackers_of, combiner_of, combines, compression_of
+from confrere.study.exchanged import combiner_of, combines, compression_of
 
 
-def check_combiner(study: Study, members: Sequence[str], round: int = 0) -> None:
+def check_combiner(
+    study: Study, members: Sequence[str], round: int = 0, attackers: Sequence[str] = ()
+) -> None:
     """Refuse a combiner that could not bear the attackers that it is to bear, among these members in this round."""
     rule = combiner_of(study)
     gossips = combines(study) == "by gossip"
@@ -26,7 +28,7 @@ def check_combiner(study: Study, members: Sequence[str], round: int = 0) -> None
     graph = study.graph()
     count = len(members) if gossips else models_combined(graph, round, members)
     most, asked = bound.most(count), bound.attackers
-    attacking = len(attackers_of(study, members))
+    attacking = len(set(attackers) & set(members))
     where = f"of {len(members)} sites on the {type(graph).__name__.lower()} graph, {count} models are combined at a time"
     bears = f"among these {bound.rule} bears {most} at most" if most >= 0 else f"too few for {bound.rule}"
     needs = f"it needs {bound.needs - bound.each * asked} models and {bound.each} more for each attacker"
@@ -40,6 +42,15 @@ def check_combiner(study: Study, members: Sequence[str], round: int = 0) -> None
             f"{attacking} sites attack, and {bound.rule} is to bear {asked if chooses else most}: {where}, and {bears};"
             + (f" say combiner.attackers = {attacking}" if attacking <= most else " let fewer attack")
         )
+
+
+def check_combiners(
+    study: Study, there: Sequence[tuple[int, Sequence[str]]], attackers: Sequence[str] = ()
+) -> None:
+    """The same for every round with other members; a rule that then keeps one's own model needs enough of them only once."""
+    keeps = getattr(combiner_of(study), "too_few", "refuse") == "keep"
+    for round, members in [max(there, key=lambda found: len(found[1]))] if keeps and there else there:
+        check_combiner(study, members, round, attackers)
 
 
 def models_combined(graph: Topology, round: int, members: Sequence[str]) -> int:

@@ -31,7 +31,7 @@ from confrere.runtime.attackers import Conspiracy, masks, plan_of
 from confrere.runtime.calendar import Calendar
 from confrere.runtime.churn import Churn
 from confrere.runtime.collector import held_back
-from confrere.runtime.combining import check_combiner, exchange_rules
+from confrere.runtime.combining import check_combiners, exchange_rules
 from confrere.runtime.faults import Fault, Faults
 from confrere.runtime.footprint import check_memory
 from confrere.runtime.office import Office
@@ -207,7 +207,8 @@ class Simulation:
             there = self.calendar.at_work(number)
             for name in there[:MANY]:
                 graph.column(number, there, name)
-            check_combiner(self.study, there, number)
+        there_when = [(n, self.calendar.at_work(n)) for n in self.churn.changes(self.study.rounds)]
+        check_combiners(self.study, there_when, self.plan.sites if self.plan is not None else ())
         self.conspiracy: Conspiracy | None = None
         if self.plan is not None and self.plan.attack.colludes:
             self.conspiracy = Conspiracy(self.plan, lambda n: self.calendar.present(n) - self.lost)

@@ -1,0 +1,152 @@
+"""What attackers do to each combiner, and what compression saves and costs, on data that comes along.
+
+    python benchmarks/robustness.py attacks [--json] [--study FILE] [--attackers 3] [--seeds 5]
+    python benchmarks/robustness.py compression [--json] [--study FILE] [--seeds 5]
+
+The first trains the study with FedAvg under every attack and combiner, and with avgpush (gossip) as it is and with self-centred
+clipping; a figure is the mean over the honest sites, then over seeds, ± one standard deviation over seeds. The last sites
+in the order of their names attack. The second trains FedAvg and ProxyFL with every compression and counts the bytes of
+the encoded parcels. Every figure is of the model that travels, after the last round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from machine import machine
+
+from confrere.data.records import Federation
+from confrere.exchange.attacks import attacks
+from confrere.runtime.records import open_sites
+from confrere.runtime.simulate import simulate
+from confrere.study import Evaluation, Study, load
+
+STUDY = "studies/robust-mnist.toml"
+COMPRESSIONS: dict[str, Any] = {
+    "none": None,
+    "float16": "float16",
+    "int8": "int8",
+    "top-k 10 %": {"name": "top-k", "share": 0.1},
+    "top-k 1 %": {"name": "top-k", "share": 0.01},
+    "random-k 10 %": {"name": "random-k", "share": 0.1},
+    "random-k 1 %": {"name": "random-k", "share": 0.01},
+}
+
+
+def combiners(attackers: int) -> dict[str, tuple[str, Any]]:
+    """A strategy and a combiner for each row."""
+    bears = {"attackers": attackers}
+    return {
+        "mean": ("fedavg", None),
+        **{
+            n: ("fedavg", {"name": n, **bears})
+            for n in ("median", "trimmed-mean", "krum", "multi-krum", "geometric-median", "centred-clip")
+        },
+        "self-centred-clip": ("fedavg", {"name": "self-centred-clip", **bears}),
+        "gossip, push-sum": ("avgpush", None),
+        "gossip, self-centred-clip": ("avgpush", {"name": "self-centred-clip", **bears}),
+    }
+
+
+def row(case: str, study: Study, seeds: Sequence[int], opened: Mapping[int, Federation]) -> dict[str, Any]:
+    """One setting over all seeds."""
+    runs = [simulate(study.with_(seed=s), opened[s]) for s in seeds]
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        honest = (run.result.get("attack") or {"honest": list(run.sites)})["honest"]
+        for metric in run.mean:
+            key = "proxy_metrics" if "proxy_metrics" in run.sites[honest[0]] else "metrics"
+            values = [run.sites[n][key][metric] for n in honest if metric in run.sites[n][key]]
+            found.setdefault(metric, []).append(statistics.fmean(values))
+        sent = [s["bytes_sent"] / study.rounds for s in run.sites.values()]
+        found.setdefault("bytes_a_round", []).append(statistics.fmean(sent))
+    return {"case": case, "seeds": len(seeds), "metrics": {m: spread(v) for m, v in found.items()}}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    return {"mean": statistics.fmean(values), "std": statistics.stdev(values) if len(values) > 1 else 0.0}
+
+
+def rehearse(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    plain = {"topology": None, "evaluation": Evaluation(every=1000, select="last"), "variants": {}}
+    study = load(arguments.study or STUDY).with_(**plain)
+    if arguments.rounds:
+        study = study.with_(rounds=arguments.rounds)
+    seeds = range(arguments.seeds)
+    opened = {s: open_sites(study.with_(seed=s)) for s in seeds}
+    rows = []
+    if arguments.what == "attacks":
+        for name, (strategy, combiner) in combiners(arguments.attackers).items():
+            graph = {"name": "random-regular", "degree": 4} if strategy == "avgpush" else None
+            for attack in ["none", *attacks.names()]:
+                under = None if attack == "none" else {"name": attack, "attackers": arguments.attackers}
+                found = study.with_(strategy=strategy, combiner=combiner, topology=graph, attack=under)
+                rows.append(row(f"{name} / {attack}", found, seeds, opened))
+                say(rows[-1])
+        return rows
+    for strategy in ("fedavg", "proxyfl"):
+        for name, compression in COMPRESSIONS.items():
+            found = study.with_(strategy=strategy, compression=compression)
+            rows.append(row(f"{strategy} / {name}", found, seeds, opened))
+            say(rows[-1])
+    return rows
+
+
+def say(found: Mapping[str, Any]) -> None:
+    print(found["case"], {m: round(v["mean"], 4) for m, v in found["metrics"].items()}, file=sys.stderr)
+
+
+def table(rows: Sequence[Mapping[str, Any]], what: str) -> str:
+    """Markdown, for docs/robustness.md."""
+    if what == "attacks":
+        kinds = list(dict.fromkeys(r["case"].split(" / ")[1] for r in rows))
+        lines = ["| combiner | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
+        for name in dict.fromkeys(r["case"].split(" / ")[0] for r in rows):
+            cells = [cell(r, "auc") for r in rows if r["case"].startswith(f"{name} / ")]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        return "\n".join(lines)
+    lines = [
+        "| strategy | compression | bytes a round and site | accuracy | log loss |",
+        "|---|---|---|---|---|",
+    ]
+    for r in rows:
+        strategy, name = r["case"].split(" / ")
+        sent = f"{r['metrics']['bytes_a_round']['mean']:,.0f}"
+        lines.append(f"| {strategy} | {name} | {sent} | {cell(r, 'accuracy')} | {cell(r, 'log_loss')} |")
+    return "\n".join(lines)
+
+
+def cell(found: Mapping[str, Any], metric: str) -> str:
+    measured = found["metrics"].get(metric)
+    return "–" if measured is None else f"{measured['mean']:.3f} ± {measured['std']:.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("what", choices=["attacks", "compression"])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--study")
+    parser.add_argument("--attackers", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rounds", type=int)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = rehearse(arguments)
+    if arguments.json:
+        print(
+            json.dumps(
+                {"benchmark": f"robustness {arguments.what}", "machine": machine(), "rows": rows}, indent=1
+            )
+        )
+    else:
+        print(table(rows, arguments.what))
+
+
+if __name__ == "__main__":
+    main()

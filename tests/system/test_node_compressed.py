@@ -1,0 +1,73 @@
+"""Nodes with compressed parcels: they end where the simulation ends, also when one dies, and take no other form."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from confrere.core.custody import public
+from confrere.core.parcel import Parcel
+from confrere.exchange.compression import Moment
+from confrere.node import diary, result, store
+from confrere.node.daemon import Node
+from confrere.runtime.simulate import simulate
+from confrere.transport import wire
+from confrere.transport.receipt import Outcome
+from tests.conftest import arrays
+from tests.system.test_node_deaths import Killed, agree, until_all_is_done
+from tests.unit.node.sites import settings
+from tests.unit.node.wires import Network
+from tests.unit.quick import quick
+
+KINDS: dict[str, Any] = {"int8": "int8", "top-k": {"name": "top-k", "share": 0.4}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("point", ["debited", "taken", "round-kept"])
+def test_what_was_not_said_survives_a_death(
+    kind: str, point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = quick("proxyfl", rounds=3, patience=60.0, compression=KINDS[kind])
+    whole, left = simulate(study, arrays(2, 60)), [3]  # in the second round of one of the two
+
+    def reach(here: str) -> None:
+        if here == point:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+
+    for module in (diary, result, store):
+        monkeypatch.setattr(module, "reach", reach)
+    deaths: list[str] = []
+    places = settings(tmp_path, study, sites=2)
+    nodes = asyncio.run(until_all_is_done(places, deaths))
+    assert len(deaths) == 1
+    agree(whole, nodes, study, places)
+
+
+def test_a_node_takes_in_the_form_that_the_study_says_and_no_other(tmp_path: Path) -> None:
+    study = quick("avgpush", rounds=4, patience=5.0, compression=KINDS["top-k"])
+
+    async def story() -> list[Outcome]:
+        places = settings(tmp_path, study)
+        node, key = Node(places["site0"], connect=Network().connect), places["site1"].identity.key
+        whole = node.site.build("proxy")
+        route = Moment(places["site0"].run, 0, 0, "site1")
+        packed = node.office.packing.pack(whole, route, epoch=0, leaving=1.0)
+        node.office.packing.put_back({})
+        indices = packed.params[":indices"].clone()
+        indices[1] = indices[0]
+        twice = replace(packed, params=type(packed.params)({**packed.params, ":indices": indices}))
+        outcomes = []
+        for sequence, model in enumerate([whole, twice, packed], 1):
+            parcel = Parcel(route.run, 0, 0, 0, "site1", "site0", sequence, model, {"mass": public(1.0)})
+            sent = wire.encode(wire.sign(parcel, key))
+            outcomes.append((await node.reception.deliver("site1", sent)).outcome)
+        node.close()
+        return outcomes
+
+    assert asyncio.run(story()) == [Outcome.REFUSED, Outcome.REFUSED, Outcome.ACCEPTED]
