@@ -328,6 +328,7 @@ class Node:
             "done": done, "state": state, "memory": self.site.memory, "spent": self.site.spent,
             "sequence": dict(self.office.sequence), "caught_up": self.office.caught_up,
             "counters": dict(self.office.counters), "leaving": dict(leaving), "quality": self.quality,
+            **({"packing": dict(self.office.packing.memory)} if self.office.packing.memory else {}),
         }  # fmt: skip
 
     def _restore(self) -> None:
@@ -366,7 +367,7 @@ class Node:
         return Office(
             self.me, self.setting.run, self.everybody, self.study.graph(), self.churn, gate, self.desk,
             self.journal, patience=self.study.patience, mailbox=self.mailroom,
-            counter=lambda: self.ledger.counter,
+            counter=lambda: self.ledger.counter, **exchange_rules(self.study, self.site),
         )  # fmt: skip
 
     def _count_leaving(self, leaving: Mapping[str, int]) -> None:

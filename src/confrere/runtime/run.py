@@ -234,8 +234,10 @@ class Watch:
             "seed": study.seed,
             "strategy": study.strategy_name,
             "sites": sites,
-            "mean": mean_metrics(s["metrics"] for s in sites.values()),
+            "mean": mean_metrics(s["metrics"] for n, s in sites.items() if n not in attackers),
         }
+        if simulation.plan is not None:
+            result["attack"] = simulation.plan.as_json()
         if any("common_metrics" in s for s in sites.values()):
             result["common_mean"] = mean_metrics(
                 s.get("common_metrics", {}) for n, s in sites.items() if n not in attackers
