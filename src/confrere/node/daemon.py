@@ -48,6 +48,7 @@ from confrere.runtime.churn import Churn
 from confrere.runtime.combining import exchange_rules
 from confrere.runtime.office import Office
 from confrere.runtime.simulate import predictors
+from confrere.runtime.stopping import Clock, all_rest, look_at_rest, stop_text
 from confrere.transport.grpc import Connections
 
 GLANCE, SELDOM = 0.1, 1.0
@@ -172,6 +173,8 @@ class Node:
     def _takes_part(self) -> bool:
         if self.done >= self.study.rounds or self.store.facts().get("left") == "yes":
             return False
+        if self.done and all_rest([self.site.rest], self.churn, self.done - 1):
+            return False
         return self.me in self.churn.members(self.done, self.everybody)
 
     async def _step(self) -> None:
@@ -198,16 +201,36 @@ class Node:
             self.mailroom.diary = diary = Diary(number)
             self.desk.clear()
             inside = RememberedSite(self.site, self.store, diary, self.room)
+            if self.site.rest is not None:
+                self.site.rest.begin(time_is_up=self._time_is_up(), spent=self.site.spent)
             state = await self.strategy.round(state, inside, self.office.round(number))
             await self.desk.post()
+            if self.site.rest is not None:
+                hearing = self.office.calendar.hearing(number)
+                look_at_rest(self.site, self.strategy, state, number, hearing)
         else:
             self.journal.add(Event("absent", self.me, number, data={"text": "could not be reached"}))
-        if (number + 1) % self.study.evaluation.every == 0 or number + 1 == self.study.rounds:
+        resting = all_rest([self.site.rest], churn, number)
+        if (number + 1) % self.study.evaluation.every == 0 or number + 1 == self.study.rounds or resting:
             await self._evaluate(state, number)
+        if resting and number + 1 < self.study.rounds:
+            text = stop_text(Clock(), self.study.stop, number + 1, resting)
+            self.journal.add(Event("notice", self.me, number, data={"text": text, "stopped": number + 1}))
         await self._close(number + 1, state)
         privacy = self.study.privacy
         if self.site.spent and privacy is not None and privacy.when_spent == "leave":
             await self.leave(self.done, "its budget is spent")
+
+    def _time_is_up(self) -> bool:
+        """By this site's clock, counted from the first round that it ever began."""
+        stop = self.study.stop
+        if stop is None or stop.hours is None:
+            return False
+        began = self.store.facts().get("began")
+        if began is None:
+            self.store.note(began=str(time.time()))
+            return False
+        return time.time() - float(began) >= stop.hours * 3600
 
     async def _evaluate(self, state: Any, number: int, fitted: bool = False) -> None:
         async def look() -> dict[str, Any]:
@@ -328,6 +351,7 @@ class Node:
             "done": done, "state": state, "memory": self.site.memory, "spent": self.site.spent,
             "sequence": dict(self.office.sequence), "caught_up": self.office.caught_up,
             "counters": dict(self.office.counters), "leaving": dict(leaving), "quality": self.quality,
+            **({"rest": self.site.rest.state()} if self.site.rest is not None else {}),
             **({"packing": dict(self.office.packing.memory)} if self.office.packing.memory else {}),
         }  # fmt: skip
 
@@ -354,6 +378,8 @@ class Node:
             return
         self.state, self.done, self.quality = found["state"], int(found["done"]), found["quality"]
         self.site.memory, self.site.spent = found["memory"], found["spent"]
+        if self.site.rest is not None:
+            self.site.rest.put_back(found["rest"])
         self.office.sequence.update(found["sequence"])
         self.office.caught_up = found["caught_up"]
         self.office.counters.update(found["counters"])
@@ -367,7 +393,7 @@ class Node:
         return Office(
             self.me, self.setting.run, self.everybody, self.study.graph(), self.churn, gate, self.desk,
             self.journal, patience=self.study.patience, mailbox=self.mailroom,
-            counter=lambda: self.ledger.counter, **exchange_rules(self.study, self.site),
+            counter=lambda: self.ledger.counter, rest=self.site.rest, **exchange_rules(self.study, self.site),
         )  # fmt: skip
 
     def _count_leaving(self, leaving: Mapping[str, int]) -> None:

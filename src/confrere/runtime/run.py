@@ -227,7 +227,7 @@ class Watch:
         if any(data.lacks for data in simulation.federation.sites.values()):
             for name, entry in sites.items():
                 entry["missing_columns"] = dict(simulation.federation.sites[name].lacks)
-        result = {
+        result: dict[str, Any] = {
             "run": str(folder.path) if folder else None,
             "study": study.hash(),
             "scale": study.scale,
@@ -238,6 +238,8 @@ class Watch:
         }
         if simulation.plan is not None:
             result["attack"] = simulation.plan.as_json()
+        if why := _stopped(self.journal.events):
+            result["stopped"] = why
         if any("common_metrics" in s for s in sites.values()):
             result["common_mean"] = mean_metrics(
                 s.get("common_metrics", {}) for n, s in sites.items() if n not in attackers
