@@ -1,6 +1,6 @@
 """What attackers do to each combiner, and what compression saves and costs, on data that comes along.
 
-    python benchmarks/robustness.py attacks [--json] [--study FILE] [--attackers 3] [--seeds 5]
+    python benchmarks/robustness.py attacks [--json] [--study FILE] [--attackers 3] [--seeds 5] [--rows 'mean;krum']
     python benchmarks/robustness.py compression [--json] [--study FILE] [--seeds 5]
 
 The first trains the study with FedAvg under every attack and combiner, and with avgpush (gossip) as it is and with self-centred
@@ -27,7 +27,7 @@ from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import simulate
 from confrere.study import Evaluation, Study, load
 
-STUDY = "studies/robust-mnist.toml"
+STUDY = "studies/robust-thyroid.toml"
 COMPRESSIONS: dict[str, Any] = {
     "none": None,
     "float16": "float16",
@@ -83,6 +83,8 @@ def rehearse(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     if arguments.what == "attacks":
         for name, (strategy, combiner) in combiners(arguments.attackers).items():
+            if arguments.rows and name not in arguments.rows.split(";"):
+                continue
             graph = {"name": "random-regular", "degree": 4} if strategy == "avgpush" else None
             for attack in ["none", *attacks.names()]:
                 under = None if attack == "none" else {"name": attack, "attackers": arguments.attackers}
@@ -135,6 +137,7 @@ def main() -> None:
     parser.add_argument("--attackers", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--rows", help="only these combiners: mean;krum")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = rehearse(arguments)

@@ -1,0 +1,144 @@
+"""What combiners and compressions promise, in every runtime: one row for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from confrere.core.custody import Custody
+from confrere.privacy.gate import Gate
+from confrere.runtime.churn import Churn
+from confrere.runtime.faults import Fault
+from confrere.runtime.processes import simulate_processes
+from confrere.runtime.simulate import resume, simulate
+from confrere.study import Study, load
+from tests.conformance.table import Row
+from tests.conformance.test_strategies import same_models, study
+from tests.conftest import arrays, write_study
+
+KEEP = {"attackers": 0, "too_few": "keep"}
+COMBINERS = (
+    "median",
+    "trimmed-mean",
+    "krum",
+    "multi-krum",
+    "geometric-median",
+    "centred-clip",
+    "self-centred-clip",
+)
+COMPRESSIONS: dict[str, Any] = {
+    "float16": "float16",
+    "int8": "int8",
+    "top-k": {"name": "top-k", "share": 0.4},
+    "random-k": {"name": "random-k", "share": 0.4},
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A strategy with what its study says about models on their way."""
+
+    strategy: str
+    key: str
+    value: Any
+    label: str
+
+    def study(self, **changes: Any) -> Study:
+        return study(Row(self.strategy), **{self.key: self.value, **changes})
+
+
+WAYS = [
+    *(Way("fedavg", "combiner", {"name": c, **KEEP}, f"fedavg-{c}") for c in COMBINERS),
+    Way("proxyfl", "combiner", {"name": "self-centred-clip", **KEEP}, "proxyfl-self-centred-clip"),
+    *(Way(s, "compression", v, f"{s}-{n}") for s in ("fedavg", "proxyfl") for n, v in COMPRESSIONS.items()),
+]
+EACH = pytest.mark.parametrize("way", WAYS, ids=lambda w: w.label)
+PACKED = pytest.mark.parametrize("way", [w for w in WAYS if w.key == "compression"], ids=lambda w: w.label)
+CHURN = Churn(absent={"site0": [1]}, join={"site2": 1})
+
+
+@EACH
+def test_it_learns(way: Way) -> None:
+    run = simulate(way.study(rounds=12), arrays(records=400))
+    assert run.mean["accuracy"] > 0.75
+
+
+@EACH
+def test_a_lost_peer_and_an_absent_one_stop_nobody(way: Way) -> None:
+    run = simulate(way.study(churn=CHURN), arrays(), faults=(Fault("site1", 2, "mid-exchange", False),))
+    assert {e.site for e in run.events if e.kind == "trained" and e.round == 5} == {"site0", "site1", "site2"}
+
+
+@EACH
+def test_an_interrupted_run_ends_as_if_nothing_had_happened(way: Way, tmp_path: Path) -> None:
+    whole = simulate(way.study(churn=CHURN), arrays())
+
+    def stop(event: Any) -> None:
+        if event.kind in ("sent", "trained") and event.round == 3:
+            raise RuntimeError("the plug was pulled")
+
+    with pytest.raises(RuntimeError, match="plug"):
+        simulate(way.study(churn=CHURN), arrays(), out=tmp_path / "part", listeners=(stop,))
+    same_models(whole, resume(tmp_path / "part", arrays()))
+
+
+@EACH
+def test_trained_together_or_one_at_a_time(way: Way) -> None:
+    together, alone = (
+        simulate(way.study(rounds=3, churn=CHURN), arrays(), trainer=t) for t in ("cohort", "one")
+    )
+    # a number next to a rounding edge may fall on either side of it
+    same_models(together, alone, 2e-2 if "int8" in way.label or "float16" in way.label else 1e-3)
+    assert {n: s["bytes_sent"] for n, s in together.sites.items()} == {
+        n: s["bytes_sent"] for n, s in alone.sites.items()
+    }
+
+
+@EACH
+def test_spread_over_workers_it_is_the_same(way: Way) -> None:
+    if way.strategy == "fedavg" and way.label not in ("fedavg-krum", "fedavg-top-k", "fedavg-int8"):
+        pytest.skip("the same code as the rows that are tried")
+    one, two = (simulate(way.study(rounds=3, churn=CHURN), arrays(), workers=w) for w in (None, 2))
+    same_models(one, two, 1e-6)
+
+
+APART = ("fedavg-int8", "proxyfl-top-k")
+
+
+@pytest.mark.parametrize("way", [w for w in WAYS if w.label in APART], ids=lambda w: w.label)
+def test_one_process_per_site_gives_the_same_models_and_bytes(way: Way, tmp_path: Path) -> None:
+    loaded = load(write_study(tmp_path, records=60, sites=2))
+    found = way.study(rounds=3, sites=loaded.sites, schema=loaded.schema, churn=Churn(absent={"site0": [1]}))
+    memory, apart = simulate(found), simulate_processes(found, out=tmp_path / "run")
+    same_models(memory, apart, 1e-6)
+    assert {n: s["bytes_sent"] for n, s in apart.sites.items()} == {
+        n: s["bytes_sent"] for n, s in memory.sites.items()
+    }
+
+
+@EACH
+def test_privacy_is_what_it_was(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here happens to what has passed the gate: it costs nothing and hides nothing."""
+    through = Gate.admit
+
+    def tapped(self: Gate, model: Any, scalars: Any = None, **more: Any) -> Any:
+        found = through(self, model, scalars, **more)
+        assert found[0] is None or found[0].custody <= Custody.PROTECTED
+        return found
+
+    monkeypatch.setattr(Gate, "admit", tapped)
+    plain = simulate(study(Row(way.strategy)), arrays())
+    run = simulate(way.study(), arrays())
+    for name, site in run.sites.items():
+        assert site["privacy"] == plain.sites[name]["privacy"]
+        assert site["privacy"]["proven"] is True
+    sent = [e.data["custody"] for e in run.events if e.kind == "sent" and e.data["model"]]
+    assert set(sent) == {"PROTECTED"}
+
+
+@PACKED
+def test_the_study_says_it_and_its_hash_knows_it(way: Way) -> None:
+    assert way.study().hash() != study(Row(way.strategy)).hash()
