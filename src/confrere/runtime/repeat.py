@@ -95,7 +95,7 @@ def repeat(
         "sites": by_site(runs, measure, study.reported.test),
         "weights": weights(runs),
         "chosen": chosen_settings(study, runs),
-        "levels": levels(runs),
+        "levels": levels(study, study.reported) if "weights" in study.reported.figures else {},
         "bytes": {n: sum(e["bytes_sent"] for e in found[0].sites.values()) for n, found in runs.items()},
     }
 
@@ -199,11 +199,13 @@ def _validation_loss(run: Run) -> float | None:
     return statistics.fmean(last.values()) if last else None
 
 
-def levels(runs: Mapping[str, Sequence[Run]]) -> dict[str, float]:
-    """The accuracy of always naming the most frequent class, over sites and seeds, where runs tell it."""
-    shares = [
-        e["majority"] for found in runs.values() for r in found for e in r.sites.values() if "majority" in e
-    ]
+def levels(study: Study, reported: Reported) -> dict[str, float]:
+    """The accuracy of always naming the most frequent class of the test records, mean over sites, in the first seed."""
+    shares = []
+    for site in open_sites(study).sites.values():
+        test = site.common_test if reported.test == "common" else site.test
+        if test is not None and len(test) and not test.targets.is_floating_point():
+            shares.append(float(test.targets.bincount().max()) / len(test))
     return {"majority class": statistics.fmean(shares)} if shares else {}
 
 

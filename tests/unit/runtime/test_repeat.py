@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,18 @@ def test_the_page_shows_both_sides_the_scale_and_where_they_differ(study: Study,
     assert "run it again" not in page
     changed = write_page([study.with_(rounds=3, strategy="cwt")], tmp_path).read_text(encoding="utf-8")
     assert "run it again" in changed
+
+
+def test_the_majority_class_is_a_level_of_the_figure(study: Study, tmp_path: Path) -> None:
+    assert study.reported is not None
+    drawn = study.with_(reported=replace(study.reported, figures=["weights"]))
+    found = repeat(drawn, "smallest") | {"command": "x"}
+    assert 0.5 < found["levels"]["majority class"] < 0.8
+    place = result_file(tmp_path, study.name)
+    place.parent.mkdir(parents=True)
+    place.write_text(json.dumps(found), encoding="utf-8")
+    write_page([drawn], tmp_path)
+    assert (tmp_path / "figures" / "again-weights.svg").exists()
 
 
 def test_an_epsilon_needs_the_number_of_records() -> None:
