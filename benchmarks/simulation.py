@@ -1,14 +1,18 @@
 """Federated averaging at speed: site-updates per second beside a bare PyTorch loop and other frameworks.
 
-    python benchmarks/simulation.py [--json] [--rounds 24] [--repeats 3] [--sites 1000] [--no-peers]
+    python benchmarks/simulation.py [--json] [--rounds 24] [--repeats 3] [--sites 1000] [--peers-python PATH | --no-peers]
 
 1,000 sites of 50 records, 50 drawn for each round, a 32-64-2 network, batches of 10, one epoch of SGD with rate 0.1, no
 evaluation. Ours runs through the ordinary API (`confrere.simulate`). In each repeat every contender runs in shuffled
 order, each in a process of its own with one thread, and its start-up is not counted: CPU seconds are taken between
 the first round and the last. A contender whose final model has another loss than the bare loop's does not count.
 
-Peers: `pip install opacus`; pfl and flwr ask for other versions of what Confrère needs, so they go into a folder of
-their own: `pip install --no-deps --target PEERS pfl==0.6.0 multiprocess dill flwr==1.42.0`, then `--peers PEERS`.
+Peers: `pip install 'confrere[bench]'` brings Opacus. pfl and Flower ask for other versions of dp-accounting, certifi and Ray
+than Confrère does, so they go into an environment of their own, whose Python is named with `--peers-python`:
+
+    python -m venv PEERS && PEERS/bin/pip install torch pfl==0.6.0 'flwr[simulation]==1.42.0'
+
+What could not be run is printed with the reason. Flower's CPU seconds are those of all its processes, Ray's included.
 """
 
 from __future__ import annotations
@@ -30,36 +34,17 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
+from averaging import BATCH, DRAWN, RATE, RECORDS, final_loss, network, records  # noqa: E402
 from machine import machine, spread  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
 
-RECORDS, DRAWN, BATCH, RATE = 50, 50, 10, 0.1
 NOISE, CLIP = 1.0, 1.0
 TOLERANCE = 0.05
 """A contender's final loss may differ so much from the bare loop's: they draw other sites and other orders."""
 
 PLAIN = ("ours", "bare", "pfl", "flwr")
 PRIVATE = ("ours-dp", "opacus")
+OTHERS = ("pfl", "flwr")
 GOALS = {"bare": 10.0, "opacus": 20.0}
-
-
-def records(sites: int) -> tuple[Tensor, Tensor]:
-    """The same made-up records for everybody: 32 inputs, of which some tell the class."""
-    draw = torch.Generator().manual_seed(7)
-    x = torch.randn(sites, RECORDS, 32, generator=draw)
-    score = x[..., :8].sum(-1) + torch.randn(sites, RECORDS, generator=draw)
-    return x, (score > 0).long()
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 2))
-
-
-def final_loss(model: nn.Module, sites: int) -> float:
-    x, y = records(sites)
-    with torch.no_grad():
-        return float(F.cross_entropy(model(x.flatten(0, 1)), y.flatten()))
 
 
 def ours(sites: int, rounds: int, private: bool = False) -> tuple[float, float]:
@@ -169,82 +154,17 @@ def opacus(sites: int, rounds: int) -> tuple[float, float]:
     return time.process_time() - began, final_loss(model._module, sites)
 
 
-def pfl(sites: int, rounds: int) -> tuple[float, float]:
-    """Apple's pfl: its own simulated backend and federated averaging."""
-    import numpy as np
-    from pfl.aggregate.simulate import SimulatedBackend
-    from pfl.algorithm.base import NNAlgorithmParams
-    from pfl.algorithm.federated_averaging import FederatedAveraging
-    from pfl.callback.base import TrainingProcessCallback
-    from pfl.data import FederatedDataset
-    from pfl.data.dataset import Dataset
-    from pfl.hyperparam import NNTrainHyperParams
-    from pfl.metrics import Metrics, Weighted
-    from pfl.model.pytorch import PyTorchModel
+def peers() -> Any:
+    import peers as found
 
-    x, y = records(sites)
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = network()
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            return self.net(inputs)  # type: ignore[no-any-return]
-
-        def loss(self, inputs: Tensor, targets: Tensor, eval: bool = False) -> Tensor:
-            return F.cross_entropy(self(inputs), targets)
-
-        @torch.no_grad()
-        def metrics(self, inputs: Tensor, targets: Tensor, eval: bool = True) -> dict[str, Any]:
-            return {"loss": Weighted(float(F.cross_entropy(self(inputs), targets)), 1)}
-
-    net = Net()
-    model = PyTorchModel(
-        net, local_optimizer_create=torch.optim.SGD, central_optimizer=torch.optim.SGD(net.parameters(), 1.0)
-    )
-    rng = np.random.default_rng(3)
-    made = {k: Dataset(raw_data=[x[k], y[k]], user_id=str(k)) for k in range(sites)}
-    data = FederatedDataset(lambda user: made[user], lambda: int(rng.integers(sites)))
-    marks: list[float] = []
-
-    class Clock(TrainingProcessCallback):
-        def on_train_begin(self, *, model: Any) -> Any:
-            marks.append(time.process_time())
-            return Metrics()
-
-        def on_train_end(self, *, model: Any) -> None:
-            marks.append(time.process_time())
-
-    FederatedAveraging().run(
-        algorithm_params=NNAlgorithmParams(
-            central_num_iterations=rounds,
-            evaluation_frequency=rounds + 1,
-            train_cohort_size=DRAWN,
-            val_cohort_size=0,
-        ),
-        backend=SimulatedBackend(training_data=data, val_data=None),
-        model=model,
-        model_train_params=NNTrainHyperParams(
-            local_learning_rate=RATE, local_num_epochs=1, local_batch_size=BATCH
-        ),
-        callbacks=[Clock()],
-    )
-    return marks[-1] - marks[0], final_loss(net.net, sites)
-
-
-def flwr(sites: int, rounds: int) -> tuple[float, float]:
-    """Flower's simulation, on Ray."""
-    from flwr.simulation import run_simulation  # noqa: F401
-
-    raise ImportError("flwr's simulation could not be run here; see docs/performance.md")
+    return found
 
 
 CONTENDERS: dict[str, Callable[[int, int], tuple[float, float]]] = {
     "ours": ours,
     "bare": bare,
-    "pfl": pfl,
-    "flwr": flwr,
+    "pfl": lambda sites, rounds: peers().pfl(sites, rounds),
+    "flwr": lambda sites, rounds: peers().flwr(sites, rounds),
     "ours-dp": lambda sites, rounds: ours(sites, rounds, private=True),
     "opacus": opacus,
 }
@@ -252,16 +172,27 @@ CONTENDERS: dict[str, Callable[[int, int], tuple[float, float]]] = {
 
 def alone(name: str, options: argparse.Namespace, sites: int) -> tuple[float, float]:
     """Site-updates per CPU second and final loss of one contender, in a fresh process."""
-    command = [sys.executable, os.path.abspath(__file__), "--one", name, "--sites", str(sites)]
+    python = options.peers_python if name in OTHERS else sys.executable
     rounds = options.rounds  # the same for all, so that final losses can be compared
-    command += ["--rounds", str(rounds)]
-    path = (
-        os.pathsep.join([options.peers, os.environ.get("PYTHONPATH", "")]) if name in ("pfl", "flwr") else ""
-    )
-    env = {**os.environ, **({"PYTHONPATH": path} if path else {})}
-    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    command = [
+        python,
+        os.path.abspath(__file__),
+        "--one",
+        name,
+        "--sites",
+        str(sites),
+        "--rounds",
+        str(rounds),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=options.patience)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"it did not end within {options.patience:g} s") from None
+    except OSError as error:
+        raise RuntimeError(f"{python}: {error.strerror}") from None
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it failed")
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise RuntimeError(said[-1] if said else "it failed")
     seconds, loss = json.loads(done.stdout.splitlines()[-1])
     return rounds * DRAWN / seconds, loss
 
@@ -270,7 +201,7 @@ def measured(
     options: argparse.Namespace,
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], dict[str, str]]:
     """Speeds and losses of all contenders, interleaved; and why some could not run."""
-    names = [n for n in CONTENDERS if not (options.no_peers and n in ("pfl", "flwr"))]
+    names = [n for n in CONTENDERS if not (options.no_peers and n in OTHERS)]
     speeds: dict[str, list[float]] = {n: [] for n in names}
     losses: dict[str, list[float]] = {n: [] for n in names}
     missing: dict[str, str] = {}
@@ -315,10 +246,13 @@ def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 "loss": [ours_loss, peer_loss],
                 "counts": abs(ours_loss - peer_loss) < TOLERANCE,
             }
-    few, many = (alone("ours", options, n)[0] for n in (options.sites // 4, options.sites * 2))
+    ratios = []
+    for _ in range(options.repeats):
+        few, many = (alone("ours", options, n)[0] for n in (options.sites, options.sites * 4))
+        ratios.append(many / few)
     yield {
-        "case": f"ours, {options.sites * 2} sites / {options.sites // 4} sites", "unit": "site-updates per CPU second",
-        "ours": many, "peer": few, "ratio": many / few, "spread": [many / few] * 2,
+        "case": f"ours, {options.sites * 4} sites / {options.sites} sites", "unit": "site-updates per CPU second",
+        "ours": many, "peer": few, "ratio": statistics.median(ratios), "spread": spread(ratios), "goal": 1.0,
     }  # fmt: skip
 
 
@@ -344,7 +278,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sites", type=int, default=1000)
     parser.add_argument("--no-peers", action="store_true", help="leave pfl and flwr out")
-    parser.add_argument("--peers", default="", help="the folder that pfl and flwr were installed into")
+    parser.add_argument("--peers-python", default=sys.executable, help="the Python that has pfl and flwr")
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds that a contender may take")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
