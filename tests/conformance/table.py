@@ -49,6 +49,8 @@ ROWS = [
     Row("pfnm", proxy={"name": "mlp", "hidden": [5]}),
     Row("pfnm", topology="star", label="pfnm-star"),
     Row("weight_erosion"),
+    Row("personal"),
+    Row("personal", {"how": "interpolate"}, label="personal-interpolated"),
     Row("proxyfl", gossips=True),
     Row("proxyfl", {"alpha": 0.3, "beta": 0.3, "teacher": "peers"}, gossips=True, label="proxyfl-peers"),
 ]

@@ -11,7 +11,9 @@ from rich.console import Console
 
 from confrere.cli.output import console, print_json
 from confrere.core.errors import StudyError
+from confrere.core.registry import nearest
 from confrere.observe.partners import partners_tables
+from confrere.observe.report.partners_page import write_partners
 from confrere.runtime.partners import METHODS, find_partners
 from confrere.runtime.records import open_sites
 from confrere.study import load
@@ -43,6 +45,9 @@ def partners(
         list[str] | None,
         typer.Option("--set", metavar="a.b=value", help="Change a key of the study; may be repeated."),
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Also write a page for the browser.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Rank the other sites as partners by every method, say how sure that is, and put the choice into the study.
@@ -58,8 +63,6 @@ def partners(
     found = load(study, change or []).with_(partners=None)
     known = next((m for m in METHODS if m == by), None)
     if known is None:
-        from confrere.core.registry import nearest
-
         raise StudyError(f'--by "{by}"{nearest(by, list(METHODS))}: there are {", ".join(METHODS)}')
     quiet = Console(stderr=True, highlight=False)
     tell = (
@@ -69,6 +72,8 @@ def partners(
         found, open_sites(found), site, by=known, top=top, z=z, groups=groups, listener=tell
     )
     chosen = [site, *result.chosen] if result.chosen else []
+    if report is not None:
+        write_partners(result.as_json(), report)
     if as_json:
         written = bool(write and chosen)
         if written:
@@ -77,6 +82,8 @@ def partners(
         return
     for table in partners_tables(result.as_json()):
         console.print(table)
+    if report is not None:
+        console.print(f"Report: {report}", soft_wrap=True)
     if not chosen:
         console.print(f"{study} is left as it is.", soft_wrap=True)
         return

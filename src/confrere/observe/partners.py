@@ -22,7 +22,7 @@ def partners_tables(found: Mapping[str, Any]) -> list[Renderable]:
     if found["test"]:
         out += [_worth(found["test"], found["site"]), Text("")]
     if found["privacy"]:
-        out.append(Text(_spent(found["privacy"])))
+        out.append(Text(spent_on_choosing(found["privacy"])))
     out += [Text(f"Note: {note}") for note in found["notes"]]
     out.append(Text(found["reason"], style="bold"))
     if found["chosen"]:
@@ -71,7 +71,8 @@ def _value(value: float, error: float | None) -> str:
     return f"{value:+.3f} ± {error:.3f}"
 
 
-def _spent(privacy: Mapping[str, Any]) -> str:
+def spent_on_choosing(privacy: Mapping[str, Any]) -> str:
+    """What choosing has cost, in words."""
     most = max(privacy["spent"].values(), default=0.0)
     proven = "" if privacy["proven"] else ", as published, not proven"
     return (

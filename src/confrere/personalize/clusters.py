@@ -77,5 +77,5 @@ def cluster_ranking(
     return Ranking(
         "clusters", f"Groups ({len(found.models)})",
         "how much better the model of the user's group fits the peer than the other groups' models; more is better",
-        ranked(standings), "its records: nothing that a peer would send", True,
+        ranked(standings), "its records, which no site does", True,
     )  # fmt: skip

@@ -38,10 +38,15 @@ def cross_fit(learner: Learner, user: Records, peers: Mapping[str, Records], see
     held: dict[tuple[str, str], NDArray[np.float64]] = {}
 
     def judge(
-        kind: str, name: str, partners: Sequence[str], learned: Records, judged: Records, at: object
+        kind: str,
+        name: str,
+        partners: Sequence[str],
+        learned: Records,
+        judged: Records,
+        at: NDArray[np.int64],
     ) -> None:
         params = learner.learn(joined([learned, *(peers[p] for p in partners)]))
-        held.setdefault((kind, name), np.zeros(count))[at] = learner.losses(params, judged)  # type: ignore[index]
+        held.setdefault((kind, name), np.zeros(count))[at] = learner.losses(params, judged)
 
     for fitted, left_out in folds(user, seed):
         learned, judged, at = user.select(fitted), user.select(left_out), left_out.numpy()
@@ -65,7 +70,7 @@ def influence_rankings(found: CrossFitted, user: str, *, z: float) -> tuple[Rank
     added = {n: found.alone - losses for n, losses in found.only.items()}
     leave = [_standing(n, gains, z, _leaving(n, user)) for n, gains in left.items()]
     add = [_standing(n, gains, z, _adding(n, user)) for n, gains in added.items()]
-    needs = "its records: nothing that a peer would send"
+    needs = "its records, which no site does"
     return (
         Ranking(
             "leave-one-out", "Influence, leaving one out",

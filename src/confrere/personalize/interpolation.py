@@ -84,7 +84,7 @@ def together(learner: Learner, user: Records, peers: Sequence[Records], seed: in
         both = joined([learned, *peers])
         return {p: learner.losses(learner.learn(both, prior=p), judged) for p in PRIORS}
 
-    prior = _firmest(_held_out(user, seed, PRIORS, judge, 1 if peers or len(user) > FEW else 5))
+    prior = _firmest(_held_out(user, seed, PRIORS, judge, 1 if peers or len(user) > FEW else 3))
     params = learner.learn(joined([user, *peers]), prior=prior)
     return Way(name, lambda records: learner.outputs(params, records))
 
@@ -140,5 +140,9 @@ def fine_tuned(learner: Learner, user: Records, peers: Sequence[Records], seed: 
 
     pull = _firmest(_held_out(user, seed, PULLS, judge))
     params = learner.learn(user, prior=pull, centre=common)
-    kept = "left as it is" if pull == PULLS[0] else f"held to it as {pull:g} records would"
+    kept = (
+        "left as it is"
+        if pull == PULLS[0]
+        else f"held to it as {pull:g} record{'s' if pull != 1 else ''} would"
+    )
     return Way("fine-tuned", lambda records: learner.outputs(params, records), f"everybody's model, {kept}")

@@ -40,7 +40,7 @@ class Learner:
     start: Params
     prior: float = 10.0
     length: int = 100
-    """Iterations of L-BFGS; larger networks make a tenth as many passes."""
+    """Iterations of L-BFGS; larger networks make a fifth as many passes."""
     seed: int = 0
 
     def learn(
@@ -59,7 +59,10 @@ class Learner:
         shares = shares * (len(records) / shares.sum())
         self.network.load(centre or self.start)
         middle = self.network.flat.clone() if centre is not None else torch.zeros_like(self.network.flat)
-        pull = self._pulled(centre is not None) * ((self.prior if prior is None else prior) / len(records))
+        alike = float(
+            shares.sum() ** 2 / shares.square().sum()
+        )  # so many records of equal weight tell as much
+        pull = self._pulled(centre is not None) * ((self.prior if prior is None else prior) / alike)
         self.network.module.train()
         if self.network.flat.numel() <= SMALL:
             self._converge(records, shares, pull, middle)
@@ -97,9 +100,9 @@ class Learner:
         mean, square, steps = torch.zeros_like(flat), torch.zeros_like(flat), 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)  # dropout
-            for epoch in range(max(1, self.length // 10)):
+            for epoch in range(max(1, self.length // 5)):
                 order = torch.randperm(len(records), generator=generator(self.seed, "order", epoch))
-                for rows in order.split(256):
+                for rows in torch.split(order, 256):
                     gradient = self.network.backward(self._value(records.select(rows), shares[rows]))
                     gradient = gradient + pull * (flat - middle)
                     steps += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -10,8 +11,8 @@ from confrere.personalize.standing import Ranking, Standing, ranked
 ENOUGH = 3
 """In so many rounds the user's own gradient must have been told from noise before anything is said."""
 
-COUNTS = 0.5
-"""A peer that keeps at least this much of its weight is alike enough."""
+ASIDE = math.sqrt(2)
+"""The distance of two gradients of one length at a right angle; whoever is nearer mostly pulls the same way."""
 
 
 def similarity_ranking(
@@ -30,21 +31,20 @@ def similarity_ranking(
     standings = []
     for peer, course in weights.items():
         left, apart = course[-1], distances[peer]
-        spread = statistics.stdev(apart) if len(apart) > 1 else float("inf")
-        error = spread * sum(f * f for f in falls[peer]) ** 0.5 if apart else float("inf")
-        chosen = len(apart) >= ENOUGH and left - z * error > 0 and left >= COUNTS
-        mean = statistics.fmean(apart) if apart else float("nan")
+        spread = statistics.stdev(apart) if len(apart) > 1 else math.inf
+        error = spread * sum(f * f for f in falls[peer]) ** 0.5 if apart else math.inf
+        mean = statistics.fmean(apart) if apart else math.nan
+        chosen = len(apart) >= ENOUGH and left > 0 and mean + z * spread / len(apart) ** 0.5 < ASIDE
         if len(apart) < ENOUGH:
             said = f"Noise hid what {user} itself wants to learn, so little can be said about {peer}"
         elif chosen:
-            said = f"{peer} mostly pulls the model where {user} would, and keeps most of its weight"
+            said = f"{peer} mostly pulls the model where {user} would"
         elif left > 0:
-            said = (
-                f"{peer} often pulls the model away from where {user} would, and has lost most of its weight"
-            )
+            said = f"{peer} often pulls the model away from where {user} would"
         else:
             said = f"{peer} pulls the model away from where {user} would, until it no longer counts"
-        sentence = f"{said} (weight left {left:.2f}, mean distance {mean:.2f})."
+        how_far = f", mean distance {mean:.2f}" if apart else ""
+        sentence = f"{said} (weight left {left:.2f}{how_far})."
         standings.append(
             Standing(
                 peer,

@@ -35,7 +35,7 @@ def with_list(text: str, key: str, values: Sequence[str], why: str = "", where: 
     line = f"{key} = {json.dumps(list(values), ensure_ascii=False)}" + (f"  # {why}" if why else "")
     lines = text.splitlines(keepends=True)
     ending = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
-    top = next((n for n, found in enumerate(lines) if HEADER.match(found)), len(lines))
+    top = next((n for n, found in enumerate(lines) if HEADER.match(found) and _whole(lines[:n])), len(lines))
     old = _span(lines[:top], key)
     if old is not None:
         lines[old[0] : old[1]] = [line + ending]
@@ -60,10 +60,14 @@ def _span(lines: Sequence[str], key: str) -> tuple[int, int] | None:
     start = next((n for n, line in enumerate(lines) if re.match(rf'\s*"?{re.escape(key)}"?\s*=', line)), None)
     if start is None:
         return None
-    for end in range(start + 1, len(lines) + 1):
-        try:
-            tomllib.loads("".join(lines[start:end]))
-        except tomllib.TOMLDecodeError:
-            continue
-        return start, end
-    return None
+    ends = range(start + 1, len(lines) + 1)
+    return next(((start, end) for end in ends if _whole(lines[start:end])), None)
+
+
+def _whole(lines: Sequence[str]) -> bool:
+    """Whether nothing is left open: a header within a text of several lines is none."""
+    try:
+        tomllib.loads("".join(lines))
+    except tomllib.TOMLDecodeError:
+        return False
+    return True

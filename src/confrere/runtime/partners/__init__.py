@@ -26,17 +26,21 @@ from confrere.personalize.interpolation import (
     together,
 )
 from confrere.personalize.learner import Learner, losses_of, mean_and_error
+from confrere.personalize.profiles import profile_ranking
 from confrere.personalize.similarity import similarity_ranking
 from confrere.personalize.standing import Ranking
 from confrere.personalize.transfer import transfer_ranking
 from confrere.runtime.partners.budget import Selection
 from confrere.runtime.partners.gradients import course
 from confrere.runtime.partners.models import models, own_records
+from confrere.runtime.partners.profiles import profiles
 from confrere.study import Study
 
-By = Literal["influence", "transfer", "leave-one-out", "add-one-in", "running", "similarity", "clusters"]
+By = Literal[
+    "influence", "transfer", "leave-one-out", "add-one-in", "running", "similarity", "clusters", "profiles"
+]
 METHODS: tuple[By, ...] = (
-    "influence", "transfer", "leave-one-out", "add-one-in", "running", "similarity", "clusters",
+    "influence", "transfer", "leave-one-out", "add-one-in", "running", "similarity", "clusters", "profiles",
 )  # fmt: skip
 FEW = 20
 """With fewer records of its own, a site can hardly tell anything about others."""
@@ -126,17 +130,19 @@ def find_partners(
     theirs, home = models(selection, learner)
     on_user = {n: learner.losses(p, own) for n, p in theirs.items()}
     blind = knowing_nothing(own.targets, own.targets)
+    mine, others = profiles(selection)
     listener("Their records, one by one and all but one")
     fitted = cross_fit(learner, own, peers, seed)
     listener(f"{groups} groups of like sites")
     found = cluster(learner, {site: own, **peers}, site, groups)
     released = selection.released
-    rankings = (
+    rankings: tuple[Ranking, ...] = (
         *influence_rankings(fitted, site, z=z),
         running_ranking(ran.slopes, site, z=z, released=released),
         similarity_ranking(ran.weights, ran.distances, ran.falls, site, z=z, released=released),
         transfer_ranking(on_user, home, blind, site, z=z, released=released),
         cluster_ranking(learner, found, {site: own, **peers}, site, z=z),
+        profile_ranking(mine, others, site, z=z, released=released),
     )
     if top is not None:
         rankings = tuple(r.top(top) for r in rankings)
