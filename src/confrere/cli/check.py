@@ -85,6 +85,8 @@ def look(study: Study) -> dict[str, Any]:
         warning = unprotected_patients(study, data)
         if warning:
             warnings.append(warning)
+    if study.stop is not None:
+        warnings.append(f"training stops before the last round {study.stop.words}, whichever comes first")
     unproven = next(iter(simulation.sites.values())).unproven
     if unproven:
         warnings.append(f"what leaves a site has no proven guarantee: {unproven}")

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from confrere.learning.logistic import Vector, chances, head_of
 from confrere.learning.nets import Centred
+from confrere.learning.objectives import is_multilabel
+from confrere.learning.ridge import without_echo_of_squares
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,13 @@ def without_echo(
     if isinstance(module, Centred) and module.outputs > 1:
         return _several(module, inputs, targets, seen, how)
     head = head_of(module)
-    if head is None or targets.is_floating_point():
+    if head is None or is_multilabel(targets):
         return None
+    if targets.is_floating_point():
+        features, values = head.features(inputs), targets.double().reshape(-1).numpy()
+        curb = max(1 / how.time, 1e-4)
+        alone = without_echo_of_squares(features, head.weights(), values, how.clip, curb, how.records)
+        return np.asarray(np.where(seen.numpy(), alone, features @ head.weights()))
     features, labels = head.features(inputs), targets.double().numpy()
     logits = features @ head.weights()
     chance = chances(logits)

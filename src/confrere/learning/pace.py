@@ -43,6 +43,15 @@ def time_for_unit_records(
     return min(FURTHEST, 1 / loud) if loud > 0 else FURTHEST
 
 
+def slow_for_squares(time: float, steps: int, inputs: int) -> float:
+    """At most `time`, but with steps that squared errors bear.
+
+    The slope of a squared error grows with the error, so that steps which are too long swing further and further. Inputs
+    lie about within ±1; a linear model of so many of them, and a constant, has a curvature of at most 2·(inputs + 1).
+    """
+    return min(time, max(1, steps) / ((1 - MOMENTUM) * (inputs + 1)))
+
+
 def paced(time: float, steps: int) -> SGD:
     """Gradient descent whose steps add up to `time`."""
     return SGD(time * (1 - MOMENTUM) / max(1, steps), MOMENTUM)

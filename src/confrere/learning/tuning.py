@@ -31,7 +31,8 @@ from confrere.learning.engine import Job, work
 from confrere.learning.evaluate import predict
 from confrere.learning.logistic import Head, Vector, head_of, newton
 from confrere.learning.network import Network
-from confrere.learning.objectives import Stacked, Supervised
+from confrere.learning.objectives import Stacked, Supervised, is_multilabel
+from confrere.learning.ridge import ridge
 from confrere.learning.softmax import Candidate, Matrix, judge, layer_of
 
 ENOUGH = 600
@@ -41,7 +42,10 @@ FEW = 30
 """With fewer records that a proxy never saw, it is judged on all of them."""
 
 SMALL = 20_000
-"""Networks with at most so many weights are fitted to convergence by L-BFGS on all records at once."""
+"""Chains of dense layers with at most so many weights are fitted to convergence by L-BFGS on all records at once."""
+
+FEWER = 2
+"""So many folds judge a network that is no chain of dense layers: each training of it costs too much for more."""
 
 NOTHING = 1e5
 """A strength of regularisation that leaves nothing but the constant."""
@@ -110,7 +114,7 @@ def fit(
     if (
         head is not None
         and plain
-        and not job.records.targets.is_floating_point()
+        and not is_multilabel(job.records.targets)
         and all(map(_under_known, losses))
     ):
         return _averaged(job, role, losses, heard, rows, search, head)
@@ -129,7 +133,8 @@ def _averaged(
     search: Search,
     head: Head,
 ) -> tuple[Params, Choice]:
-    """Logistic regression: the mean of the candidates, weighted by how near they are to the best one."""
+    """Logistic or linear regression: the mean of the candidates, weighted by how near they are to the best one."""
+    squares = job.records.targets.is_floating_point()
     features, labels = head.features(job.records.inputs.to(job.device)), job.records.targets.double().numpy()
     priors = (*search.priors, NOTHING)
     folds = [(a.numpy(), b.numpy()) for a, b in _folds(job.records, search, job.seed, thorough=True)]
@@ -143,9 +148,10 @@ def _averaged(
             for place in reversed(
                 range(len(priors))
             ):  # the strongest is soonest found, and leads to the next
-                weights = newton(features[fitted], labels[fitted], priors[place], under[fitted], weights)
-                logits = features[left_out] @ weights + under[left_out]
-                sums[place, left_out] += np.logaddexp(0, logits) - labels[left_out] * logits
+                some = (features[fitted], labels[fitted], priors[place], under[fitted])
+                weights = ridge(*some) if squares else newton(*some, weights)
+                outputs = features[left_out] @ weights + under[left_out]
+                sums[place, left_out] += _losses(outputs, labels[left_out], squares)
         table += list(sums / np.maximum(counts, 1))
         tried += [(number, prior) for prior in priors]
     judged = np.array(table)[:, rows.numpy()]
@@ -154,12 +160,18 @@ def _averaged(
     for share, (number, prior) in zip(shares, tried, strict=True):
         if share > 0:
             under = _under(losses[number], heard[number].raw, len(labels))
-            mean += share * newton(features, labels, prior, under)
+            mean += share * (ridge if squares else newton)(features, labels, prior, under)
             own[number] += share
     head.put(mean)
     most = int(shares.argmax())
     choice = Choice(tried[most][0], tried[most][1], 1, float(judged[most].mean()), tuple(own.tolist()))
     return job.networks[role].params(), choice
+
+
+def _losses(outputs: Vector, labels: Vector, squares: bool) -> Vector:
+    if squares:
+        return np.square(outputs - labels)
+    return np.asarray(np.logaddexp(0, outputs) - labels * outputs)
 
 
 def _averaged_classes(
@@ -233,11 +245,15 @@ def _chosen(
     search: Search,
 ) -> tuple[Params, Choice]:
     """Any other network: one candidate wins. What reads a proxy must be better by more than one standard error."""
-    small = job.networks[role].flat.numel() <= SMALL
-    lengths = search.lengths if small else tuple(max(1, n // 10) for n in search.lengths)
+    costly = job.networks[role].layers is None
+    small = job.networks[role].flat.numel() <= SMALL and not costly
+    in_epoch = max(1, len(job.records) // job.batch_size)
+    lengths = search.lengths
+    if not small:  # a network of convolutions or recurrences makes at least as many steps at a small site
+        lengths = tuple(max(1, n // 10, n // in_epoch if costly else 1) for n in search.lengths)
     train = _converge if small else _descend
     priors = search.priors if small else search.priors[::2]
-    folds = _folds(job.records, search, job.seed, rows=rows)
+    folds = _folds(job.records, search, job.seed, rows=rows)[: FEWER if costly else None]
     judged_by = max(1, int(rows[torch.unique(torch.cat([b for _, b in folds]))].sum()))
     winners: list[tuple[Choice, Tensor]] = []
     for number, loss in enumerate(losses):

@@ -39,7 +39,7 @@ from confrere.learning.nets import Centred, describe
 from confrere.learning.network import Network, Workshop
 from confrere.learning.objectives import Descent, Stacked, Supervised
 from confrere.learning.optimisers import SGD, Optimiser
-from confrere.learning.pace import paced, time_for, time_for_unit_records
+from confrere.learning.pace import paced, slow_for_squares, time_for, time_for_unit_records
 from confrere.learning.scale import best_scale
 from confrere.learning.tally import TALLY
 from confrere.learning.tuning import fit
@@ -239,6 +239,8 @@ class Participant:
                 noise_multiplier=noise, steps=steps, batch=batch, clip=clip,
                 parameters=self.build("proxy").params.count, sites=self.among,
             )  # fmt: skip
+        if self.task.kind == "regression":
+            time = slow_for_squares(time, steps, math.prod(self.task.inputs))
         return paced(time, steps)
 
     def effort(self, slot: str, model: Model) -> Effort:

@@ -213,6 +213,16 @@ class Stop:
     """When the model that a site shares moves, in each of `in_a_row` rounds, by at most this part of its length."""
     in_a_row: int = 3
 
+    @property
+    def words(self) -> str:
+        found = [f"after {self.hours:g} hours"] if self.hours is not None else []
+        found += ["when the privacy budget is spent"] if self.budget else []
+        if self.change is not None:
+            found.append(
+                f"when the shared model moves by at most {self.change:g} of its length {self.in_a_row} times"
+            )
+        return " or ".join(found)
+
     def check(self) -> None:
         if self.hours is None and not self.budget and self.change is None:
             raise StudyError("stop says nothing: give hours, change, or budget = true; or leave it out")
