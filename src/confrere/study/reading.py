@@ -119,7 +119,14 @@ def _override(table: dict[str, Any], override: str) -> None:
     here = table
     for step in path:
         inner: Any = here.get(step)
-        if isinstance(inner, str) and step in ("strategy", "topology", "combiner", "compression", "attack"):
+        if isinstance(inner, str) and step in (
+            "strategy",
+            "topology",
+            "combiner",
+            "compression",
+            "attack",
+            "partition",
+        ):
             inner = {"name": inner}
         elif inner is None:
             inner = {}
