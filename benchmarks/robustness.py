@@ -5,7 +5,7 @@
 
 The first trains the study with FedAvg under every attack and combiner, and with avgpush (gossip) as it is and with self-centred
 clipping; a figure is the mean over the honest sites, then over seeds, ± one standard deviation over seeds. The last sites
-in the order of their names attack. The second trains FedAvg and ProxyFL with every compression and counts the bytes of
+in the order of their names attack. The second trains FedAvg and avgpush (gossip) with every compression and counts the bytes of
 the encoded parcels. Every figure is of the model that travels, after the last round.
 """
 
@@ -27,7 +27,7 @@ from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import simulate
 from confrere.study import Evaluation, Study, load
 
-STUDY = "studies/robust-thyroid.toml"
+STUDIES = {"attacks": "studies/robust-thyroid.toml", "compression": "studies/compressed-digits.toml"}
 COMPRESSIONS: dict[str, Any] = {
     "none": None,
     "float16": "float16",
@@ -54,12 +54,16 @@ def combiners(attackers: int) -> dict[str, tuple[str, Any]]:
     }
 
 
-def row(case: str, study: Study, seeds: Sequence[int], opened: Mapping[int, Federation]) -> dict[str, Any]:
+def row(
+    case: str, study: Study, seeds: Sequence[int], opened: Mapping[int, Federation], attackers: int = 0
+) -> dict[str, Any]:
     """One setting over all seeds."""
     runs = [simulate(study.with_(seed=s), opened[s]) for s in seeds]
     found: dict[str, list[float]] = {}
     for run in runs:
-        honest = (run.result.get("attack") or {"honest": list(run.sites)})["honest"]
+        honest = sorted(run.sites)[
+            : len(run.sites) - attackers
+        ]  # the same ones, whether the others attack or not
         for metric in run.mean:
             key = "proxy_metrics" if "proxy_metrics" in run.sites[honest[0]] else "metrics"
             values = [run.sites[n][key][metric] for n in honest if metric in run.sites[n][key]]
@@ -75,7 +79,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 def rehearse(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     plain = {"topology": None, "evaluation": Evaluation(every=1000, select="last"), "variants": {}}
-    study = load(arguments.study or STUDY).with_(**plain)
+    study = load(arguments.study or STUDIES[arguments.what]).with_(**plain)
     if arguments.rounds:
         study = study.with_(rounds=arguments.rounds)
     seeds = range(arguments.seeds)
@@ -86,13 +90,13 @@ def rehearse(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             if arguments.rows and name not in arguments.rows.split(";"):
                 continue
             graph = {"name": "random-regular", "degree": 4} if strategy == "avgpush" else None
-            for attack in ["none", *attacks.names()]:
+            for attack in arguments.attacks.split(";"):
                 under = None if attack == "none" else {"name": attack, "attackers": arguments.attackers}
                 found = study.with_(strategy=strategy, combiner=combiner, topology=graph, attack=under)
-                rows.append(row(f"{name} / {attack}", found, seeds, opened))
+                rows.append(row(f"{name} / {attack}", found, seeds, opened, arguments.attackers))
                 say(rows[-1])
         return rows
-    for strategy in ("fedavg", "proxyfl"):
+    for strategy in ("fedavg", "avgpush"):
         for name, compression in COMPRESSIONS.items():
             found = study.with_(strategy=strategy, compression=compression)
             rows.append(row(f"{strategy} / {name}", found, seeds, opened))
@@ -137,6 +141,7 @@ def main() -> None:
     parser.add_argument("--attackers", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--attacks", default=";".join(["none", *attacks.names()]))
     parser.add_argument("--rows", help="only these combiners: mean;krum")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
