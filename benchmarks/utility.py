@@ -178,6 +178,36 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
+def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """The gain against ε, a line for each study of which there are several ε."""
+    figure, axes = plt.subplots(figsize=(5.6, 3.6), layout="constrained")
+    for name in sorted({row["study"] for row in found}):
+        rows_of = [row for row in found if row["study"] == name and row["gain"] is not None]
+        line = sorted({round(row["privacy"]["epsilon"], 2): row for row in rows_of}.items())
+        if len(line) < 3:
+            continue
+        gains = [row["gain"] for _, row in line]
+        ends = [row["interval"] or (row["gain"], row["gain"]) for _, row in line]
+        reach = [
+            [max(g - e[0], 0) for g, e in zip(gains, ends, strict=True)],
+            [max(e[1] - g, 0) for g, e in zip(gains, ends, strict=True)],
+        ]
+        axes.errorbar(
+            [e for e, _ in line], gains, yerr=reach, marker="o", markersize=4, capsize=2, label=name
+        )
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_xticks([0.5, 1, 3, 8], ["0.5", "1", "3", "8"])
+    axes.minorticks_off()
+    axes.set_xlabel("ε (proven, δ = 1e-5, per record)")
+    axes.set_ylabel("gain in log loss over alone (share)")
+    axes.grid(alpha=0.2)
+    axes.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(figure)
+
+
 def _point(axes: Any, x: float, entry: Mapping[str, Any], foretold: str, labelled: set[str]) -> None:
     low, high = entry["interval"] or (entry["gain"], entry["gain"])
     reach = [[max(entry["gain"] - low, 0)], [max(high - entry["gain"], 0)]]
@@ -229,6 +259,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("places", nargs="+", type=Path, help="folders of comparisons, or files of --numbers")
     parser.add_argument("--figure", type=Path, help="draw it: .svg, .png or .pdf")
+    parser.add_argument("--curve", type=Path, help="draw the gain against ε of studies with at least three ε")
     parser.add_argument("--numbers", type=Path, help="keep what was found, as JSON")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
@@ -241,6 +272,8 @@ def main() -> None:
         options.numbers.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if options.figure:
         draw(found, options.figure)
+    if options.curve:
+        draw_curve(found, options.curve)
     if options.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
     else:
