@@ -57,7 +57,7 @@ def repeat(
         raise StudyError(f'study "{study.name}" has no source: add [reported]')
     found: dict[str, Any] = {
         "name": study.name, "study": study.hash(), "scale": scale, "by": study.reported.by,
-        "rounds": study.rounds, "versions": versions(), "hardware": hardware(),
+        "rounds": study.rounds, "settings": settings(study), "versions": versions(), "hardware": hardware(),
     }  # fmt: skip
     if study.reported.by == "traffic":
         grown = methods(study, open_sites(study), LINK, COUNTS)
@@ -98,6 +98,15 @@ def repeat(
         "levels": levels(study, study.reported) if "weights" in study.reported.figures else {},
         "bytes": {n: sum(e["bytes_sent"] for e in found[0].sites.values()) for n, found in runs.items()},
     }
+
+
+def settings(study: Study) -> dict[str, Any]:
+    """What a result depends on, as the study states it: by this a page knows whether the result is still that of the study.
+
+    A hash would not do: it also changes when a later version knows a setting more.
+    """
+    beside_it = ("title", "question", "comparison", "scales", "scale", "reported")
+    return {k: v for k, v in study.as_dict().items() if k not in beside_it}
 
 
 class Unfinished(ConfrereError):

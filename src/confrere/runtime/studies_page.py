@@ -12,7 +12,7 @@ from confrere.observe.figures import draw_curves, draw_pyramid, draw_reached, dr
 from confrere.observe.growth import draw_growth
 from confrere.observe.published import judged, label, sides
 from confrere.observe.words import listing
-from confrere.runtime.repeat import result_file
+from confrere.runtime.repeat import result_file, settings
 from confrere.study import Reported, Study, scaled
 
 HEAD = """# Studies: published experiments, repeated
@@ -28,6 +28,28 @@ source is judged by a paired t-test over seeds (with three seeds only large diff
 all sites of all seeds stands beside it, as the sources count, though the sites of one seed have learned from one
 another. `local` is training alone without noise, which the sources leave out; `local-dp` and `pooled-dp` are their
 «Regular» and «Joint».
+
+A study of one's own can do the same:
+
+```toml
+[comparison]                       # what `confrere compare` runs unless the command says otherwise
+arms = ["local", "fedavg", "mine"] # strategies or [variants.NAME]
+seeds = 5
+[comparison.settings."p 0.8"]      # every arm in every setting: «fedavg@p 0.8»
+data.options.p = 0.8
+
+[scales.small]                     # --scale small: changes in the form of a variant
+rounds = 10
+
+[reported]                         # whose results these are, and what they were
+source = "Who, when"
+shows = "Table 1"
+[reported.values."fedavg@p 0.8"]
+accuracy = [0.81, 0.02]
+[[reported.claims]]
+better = "mine@p 0.8"
+than = "fedavg@p 0.8"
+```
 """
 
 
@@ -115,14 +137,16 @@ def _ran(study: Study, result: dict[str, Any]) -> list[str]:
     if result["seeds"]:
         told.append(f"seeds {result['seeds'][0]} to {result['seeds'][-1]}")
     stale = ""
-    wanted = _hash(study, result["scale"])
-    if wanted != result["study"]:
+    if not _still(result["settings"], settings(scaled(study, result["scale"]))):
         stale = " *The study has changed since: run it again.*"
     return [f"{', '.join(told)}.{stale}", ""]
 
 
-def _hash(study: Study, scale: str) -> str:
-    return scaled(study, scale).hash()
+def _still(then: Any, now: Any) -> bool:
+    """Whether all that was set then is set so now; what is new since has its default."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        return all(key in now and _still(value, now[key]) for key, value in then.items())
+    return bool(then == now)
 
 
 def _compared(study: Study, reported: Reported, result: dict[str, Any], docs: Path) -> list[str]:
