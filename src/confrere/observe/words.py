@@ -62,7 +62,11 @@ STRATEGIES = {
     "cwt": "Cyclic weight transfer",
     "fml": "Federated mutual learning",
     "proxyfl": "ProxyFL",
+    "swarm": "Swarm learning",
     "coln": "CoLN",
+    "afl": "Agnostic federated learning",
+    "fedma": "FedMA",
+    "pfnm": "PFNM",
     "weight_erosion": "Weight Erosion",
 }
 
