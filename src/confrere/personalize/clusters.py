@@ -72,7 +72,7 @@ def cluster_ranking(
             else f"belongs {sure} to another group than {user}"
         )
         standings.append(
-            Standing(peer, value, error, same, f"{peer} {said} ({value:+.4f} ± {error:.4f} in log loss).")
+            Standing(peer, value, error, same, f"{peer} {said} ({value:+.4f} ± {error:.4f} in loss).")
         )
     return Ranking(
         "clusters", f"Groups ({len(found.models)})",

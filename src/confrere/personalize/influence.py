@@ -108,7 +108,7 @@ def _standing(peer: str, gains: Losses, z: float, words: tuple[str, str, str]) -
     value, error = mean_and_error(gains)
     helps, hurts = value > z * error, value < -z * error
     said = words[0] if helps else words[2] if hurts else words[1]
-    return Standing(peer, value, error, helps, f"{said} ({value:+.4f} ± {error:.4f} in log loss).")
+    return Standing(peer, value, error, helps, f"{said} ({value:+.4f} ± {error:.4f} in loss).")
 
 
 def _leaving(peer: str, user: str) -> tuple[str, str, str]:

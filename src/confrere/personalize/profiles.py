@@ -28,6 +28,10 @@ LABEL = 2.0
 """How far apart two classes are, seen against inputs that lie in about −1 … 1."""
 
 
+LIKE = 0.1
+"""A squared distance below this is small: sets of nothing in common come to 2."""
+
+
 @dataclass(frozen=True)
 class Profile:
     """The mean features of a site's records; `noise` is the expected squared length of the noise in them."""
@@ -72,14 +76,18 @@ def profile_ranking(
         known = own.noise + profile.noise + own.luck + profile.luck
         value = float(apart @ apart) - known
         error = math.sqrt(4 * max(0.0, value) * known / size + 2 * known**2 / size)
-        chosen = value <= z * error
+        chosen = value + z * error < LIKE
         if error > 0.5:
             chosen, said = False, f"Noise hides what the records of {peer} look like"
         elif chosen:
-            said = f"The records of {peer} cannot be told from those of {user} by their profile"
+            said = f"The records of {peer} look much like those of {user}"
+        elif value - z * error < LIKE:
+            said = f"The records of {peer} look somewhat different from those of {user}"
         else:
-            said = f"The records of {peer} look different from those of {user}"
-        sentence = f"{said} (squared distance {value:.4f} ± {error:.4f}; unlike sets come to 1 or 2)."
+            said = f"The records of {peer} look clearly different from those of {user}"
+        sentence = (
+            f"{said} (squared distance {value:.4f} ± {error:.4f}; sets of nothing in common come to 2)."
+        )
         standings.append(Standing(peer, value, error, chosen, sentence))
     return Ranking(
         "profiles", "Likeness of records",

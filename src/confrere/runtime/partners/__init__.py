@@ -150,7 +150,15 @@ def find_partners(
     listener("What the choice would bring")
     ways = worth_of(learner, own, user.test, peers, chosen, [*found.beside(site)], seed)
     return Found(
-        study, site, by, rankings, chosen, reason, ways, _spent(selection), _notes(study, ran.hidden, names)
+        study,
+        site,
+        by,
+        rankings,
+        chosen,
+        reason,
+        ways,
+        _spent(selection),
+        _notes(study, ran.hidden, names, by, rankings),
     )
 
 
@@ -271,12 +279,18 @@ def _spent(selection: Selection) -> dict[str, Any] | None:
     }
 
 
-def _notes(study: Study, hidden: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
+def _notes(
+    study: Study, hidden: Sequence[int], names: Sequence[str], by: By, rankings: Sequence[Ranking]
+) -> tuple[str, ...]:
     notes = []
     if study.privacy is None or study.privacy.selection_share == 0:
         notes.append(
             "Nothing here was protected: all of it is for rehearsals (simulation only). With privacy.selection_share"
             " in the study, peers send models and gradients with noise, and that share of ε pays for it."
+        )
+    elif by not in (field := [r.method for r in rankings if not r.simulation_only]):
+        notes.append(
+            f"The choice is by {by}, which is simulation only. In the field it would be by one of: {', '.join(field)}."
         )
     if hidden:
         notes.append(
