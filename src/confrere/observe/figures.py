@@ -173,7 +173,7 @@ def draw_reached(
             axes.text(at, below, f"{below:.3f}", ha="center", va="bottom", fontsize=7)
         for number, name in enumerate(stages):
             axes.bar(0, 0, color=COLOURS[number % len(COLOURS)], label=f"within {name}")
-        axes.set_xticks(range(len(found)), list(found), fontsize=8)
+        axes.set_xticks(range(len(found)), list(found), fontsize=7)
         highest = max(value for steps in found.values() for _, value in steps)
         axes.set_ylim(floor, highest + 0.1 * (highest - floor))
         axes.set_ylabel(f"best {measure} so far")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ def sides(document: Mapping[str, Json]) -> list[Side]:
     stated, measured = document["values"], document["measured"]
     out = []
     asked = list(dict.fromkeys(m for values in stated.values() for m in values)) or _usual(measured)
+    asked += [m for m in dict.fromkeys(c["metric"] for c in document["claims"]) if m not in asked]
     for arm in dict.fromkeys([*stated, *measured]):
         for measure in asked:
             left, right = stated.get(arm, {}).get(measure), measured.get(arm, {}).get(measure)
@@ -110,7 +112,9 @@ def _measured(measure: str, value: Mapping[str, Json] | None) -> str:
         return "–"
     text = _figure(measure, value["mean"])
     if measure == "epsilon":
-        return text
+        proven = "" if value.get("proven") else ", as published, not proven"
+        delta, unit, accountant = (value.get(k) for k in ("delta", "unit", "accountant"))
+        return f"{text} (δ = {words.delta(delta)}, per {unit}, {accountant}{proven})" if delta else text
     if value["over_seeds"] is not None:
         text += f" ± {_figure(measure, value['over_seeds'])}"
     if value["over_all"] is not None and value["sites"] > 1:
@@ -135,7 +139,9 @@ def _p(p: float) -> str:
 
 
 def _figure(measure: str, value: float) -> str:
-    return f"{value:.2f}" if measure == "epsilon" else f"{value:.3f}"
+    if measure == "epsilon":  # never less than what was spent
+        return f"{math.ceil(round(value * 100, 6)) / 100:.2f}"
+    return f"{value:.3f}"
 
 
 def _table(*columns: str) -> Table:

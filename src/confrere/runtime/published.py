@@ -29,6 +29,8 @@ def beside(reported: Reported, runs: Mapping[str, Sequence[Run]]) -> dict[str, A
     for arm in _arms(runs):
         found = {m: _spread(_points(runs, arm, m, reported.test)) for m in (*HIGHER_IS_BETTER, "epsilon")}
         measured[arm] = {m: s for m, s in found.items() if s is not None}
+        if "epsilon" in measured[arm]:
+            measured[arm]["epsilon"] |= _guarantee(runs[arm])
     return {
         "source": reported.source,
         "shows": reported.shows,
@@ -41,6 +43,16 @@ def beside(reported: Reported, runs: Mapping[str, Sequence[Run]]) -> dict[str, A
         },
         "measured": measured,
         "claims": [_judged(claim, runs, reported.test) for claim in reported.claims],
+    }
+
+
+def _guarantee(runs: Sequence[Run]) -> dict[str, Any]:
+    """The largest ε of all sites, and what it says nothing without: δ, for whom, by which accountant, whether it is proven."""
+    spent = [p for run in runs for entry in run.sites.values() if (p := entry.get("privacy"))]
+    largest = max(spent, key=lambda p: p["epsilon"])
+    return {
+        "mean": largest["epsilon"],
+        **{k: largest.get(k) for k in ("delta", "unit", "accountant", "proven")},
     }
 
 

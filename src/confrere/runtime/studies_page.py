@@ -12,6 +12,7 @@ from confrere.observe.figures import draw_curves, draw_pyramid, draw_reached, dr
 from confrere.observe.growth import draw_growth
 from confrere.observe.published import judged, label, sides
 from confrere.observe.words import listing
+from confrere.runtime.published import PROXY
 from confrere.runtime.repeat import result_file, settings
 from confrere.study import Reported, Study, scaled
 
@@ -241,7 +242,8 @@ def _reached(study: Study, result: dict[str, Any], path: Path, measure: str) -> 
     marks = [max(1, round(rounds * part)) for part in (0.1, 0.25, 0.5, 1.0)]
     dearest = max(result["bytes"].values(), default=0)
     for name, points in _chosen_curves(study, result).items():
-        found[f"{name}\nby rounds"] = [
+        label_of = name.replace(", ", "\n")
+        found[f"{label_of}\nby rounds"] = [
             (f"{_share(m, rounds)} of rounds or traffic", _best(points, m)) for m in marks
         ]
         arm, _, setting = name.partition(", ")
@@ -251,7 +253,7 @@ def _reached(study: Study, result: dict[str, Any], path: Path, measure: str) -> 
             (f"{_share(m, rounds)} of rounds or traffic", _best(points, r))
             for m, r in zip(marks, reach, strict=True)
         ]
-        found[f"{name}\nby traffic"] = steps
+        found[f"{label_of}\nby traffic"] = steps
     floor = round(max(0.0, min(p["mean"] for c in result["curves"].values() for p in c) - 0.05), 1)
     return draw_reached(found, path, measure=measure, floor=floor)
 
@@ -268,8 +270,10 @@ def _best(points: Sequence[dict[str, float]], within: int) -> float:
 def _weights(study: Study, result: dict[str, Any], path: Path, measure: str) -> Path:
     """Accuracy solid, the weights of the peers dotted, the majority class dashed."""
     told = result["weights"]
-    chosen = [f"{a}@{s}" for a, s in (result.get("chosen") or {}).items() if f"{a}@{s}" in told]
-    dotted: dict[str, Any] = told[chosen[0]] if chosen else next(iter(told.values()), {})
+    own = study.strategy_name
+    setting = (result.get("chosen") or {}).get(own)
+    wanted = f"{own}@{setting}" if setting else own
+    dotted: dict[str, Any] = told.get(wanted) or next(iter(told.values()), {})
     curves = _chosen_curves(study, result)
     return draw_curves(curves, path, measure=measure, dotted=dotted, lines=result.get("levels"))
 
@@ -282,10 +286,10 @@ def _by_setting(
     found: dict[str, dict[str, float]] = {s: {} for s in comparison.settings}
     spread: dict[str, dict[str, float]] = {s: {} for s in comparison.settings}
     for name, measures in result["reported"]["measured"].items():
-        stem, slash, role = name.partition("/")
-        arm, setting = comparison.parts(stem)
+        proxy = PROXY if name.endswith(PROXY) else ""
+        arm, setting = comparison.parts(name.removesuffix(PROXY))
         value = measures.get(result["measure"])
         if setting is not None and value is not None:
-            found[setting][arm + slash + role] = value["mean"]
-            spread[setting][arm + slash + role] = value["over_seeds"] or 0.0
+            found[setting][arm + proxy] = value["mean"]
+            spread[setting][arm + proxy] = value["over_seeds"] or 0.0
     return {s: v for s, v in found.items() if v}, spread

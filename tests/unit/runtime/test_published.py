@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from confrere.observe.published import sides
 from confrere.runtime.published import beside, paired_p
 from confrere.study import Claim, Reported, Study
 
@@ -22,10 +23,14 @@ class Ran:
     sites: dict[str, Any]
 
 
+def privacy(epsilon: float) -> dict[str, Any]:
+    return {"epsilon": epsilon, "delta": 1e-5, "unit": "record", "accountant": "pld", "proven": False}
+
+
 def ran(seed: int, values: tuple[float, ...], proxy: tuple[float, ...] = ()) -> Ran:
     sites: dict[str, Any] = {}
     for at, (site, value) in enumerate(zip(SITES, values, strict=False)):
-        sites[site] = {"metrics": {"accuracy": value}, "privacy": {"epsilon": 2.0 + at}}
+        sites[site] = {"metrics": {"accuracy": value}, "privacy": privacy(2.0 + at)}
         if proxy:
             sites[site]["proxy_metrics"] = {"accuracy": proxy[at]}
     return Ran(Study(name="x", seed=seed, strategy="fedavg"), sites)
@@ -70,13 +75,21 @@ def test_the_p_values_are_those_of_the_paired_test() -> None:
 def test_the_proxy_of_an_arm_and_epsilon_are_measured_too() -> None:
     measured = beside(Reported("x"), {"one": GOOD[:1]})["measured"]
     assert measured["one/proxy"]["accuracy"]["mean"] == 0.5
-    assert measured["one"]["epsilon"]["mean"] == 3.0
+    assert measured["one"]["epsilon"]["mean"] == 4.0  # of the site that spent most
     assert "epsilon" not in measured["one/proxy"]
 
 
+def test_an_epsilon_is_shown_only_with_what_it_says_nothing_without() -> None:
+    claim = Claim("one", "two", metric="epsilon")
+    told = sides(beside(Reported("x", claims=[claim]), {"one": GOOD, "two": POOR}))
+    (shown,) = [s.measured for s in told if s.arm == "one" and s.measure == "ε"]
+    for words in ("δ = 1e-5", "per record", "pld", "not proven"):
+        assert words in shown
+
+
 def test_lower_is_better_for_a_loss_and_for_epsilon() -> None:
-    dear = [Ran(r.study, {"a": {"metrics": {}, "privacy": {"epsilon": 9.0 + r.study.seed}}}) for r in GOOD]
-    cheap = [Ran(r.study, {"a": {"metrics": {}, "privacy": {"epsilon": 1.0}}}) for r in GOOD]
+    dear = [Ran(r.study, {"a": {"metrics": {}, "privacy": privacy(9.0 + r.study.seed)}}) for r in GOOD]
+    cheap = [Ran(r.study, {"a": {"metrics": {}, "privacy": privacy(1.0)}}) for r in GOOD]
     found = judged(Claim("cheap", "dear", metric="epsilon"), {"cheap": cheap, "dear": dear})
     assert found["verdict"] == "holds here"
 
