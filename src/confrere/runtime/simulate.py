@@ -258,6 +258,8 @@ class Simulation:
 
     def stops_before(self, number: int, journal: Journal) -> bool:
         """Whether the study says that no further round is needed, and if so why."""
+        if self.study.stop is None:  # nobody is asked, however many there are
+            return False
         text = stop_text(self.clock, self.study.stop, number, self.at_rest(number - 1))
         if text:
             journal.add(Event("notice", None, number - 1, data={"text": text, "stopped": number}))
