@@ -66,24 +66,7 @@ def repeat(
     if study.reported.by == "epsilon":
         return found | {"epsilon": costs(study, study.reported), "seeds": []}
     chosen = range(study.seed, study.seed + (seeds or study.comparison.seeds))
-    began = time.monotonic()
-    runs: dict[str, list[Run]] = {}
-    for seed in chosen:
-        opened: list[tuple[Study, Federation]] = []
-        for name in dict.fromkeys(
-            [ALONE, *default_arms(study), *([POOLED] if study.comparison.pooled else [])]
-        ):
-            own = variant(study, name).with_(seed=seed)
-            place = kept / f"{own.hash()}-{seed}.json" if kept else None
-            if place is not None and place.exists():
-                runs.setdefault(name, []).append(_read(place, own))
-                continue
-            if time.monotonic() - began > seconds:
-                raise Unfinished(f"{study.name}: {name}, seed {seed} is next")
-            run = simulate(own, shared(opened, own), listeners=listeners)
-            if place is not None:
-                _keep(place, run)
-            runs.setdefault(name, []).append(run)
+    runs = run_arms(study, chosen, kept, seconds, listeners)
     told = beside(study.reported, runs)
     measure = headline(told["measured"])
     return found | {
@@ -98,6 +81,33 @@ def repeat(
         "levels": levels(study, study.reported) if "weights" in study.reported.figures else {},
         "bytes": {n: sum(e["bytes_sent"] for e in found[0].sites.values()) for n, found in runs.items()},
     }
+
+
+def run_arms(
+    study: Study,
+    seeds: Sequence[int],
+    kept: Path | None,
+    seconds: float,
+    listeners: tuple[Callable[[Event], None], ...],
+) -> dict[str, list[Run]]:
+    """Every arm with every seed, but for what is kept already."""
+    began = time.monotonic()
+    arms = [ALONE, *default_arms(study), *([POOLED] if study.comparison.pooled else [])]
+    runs: dict[str, list[Run]] = {name: [] for name in arms}
+    for seed in seeds:
+        opened: list[tuple[Study, Federation]] = []
+        for name, found in runs.items():
+            own = variant(study, name).with_(seed=seed)
+            place = kept / f"{own.hash()}-{seed}.json" if kept else None
+            if place is not None and place.exists():
+                found.append(_read(place, own))
+                continue
+            if time.monotonic() - began > seconds:
+                raise Unfinished(f"{study.name}: {name}, seed {seed} is next")
+            found.append(simulate(own, shared(opened, own), listeners=listeners))
+            if place is not None:
+                _keep(place, found[-1])
+    return runs
 
 
 def settings(study: Study) -> dict[str, Any]:
