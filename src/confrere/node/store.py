@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +76,7 @@ class Store:
     def __init__(self, path: Path, *, run: str, site: str) -> None:
         self.path = path
         self._database = Database(path, SCHEMA)
+        self._wanted = 0
         self._rows, self._writing = self._database.rows, self._database.writing
         with self._database.speaking_plainly():
             self.shelf = Shelf(path.parent / "parcels")
@@ -348,7 +350,9 @@ class Store:
         }
 
     def has_room(self) -> bool:
-        """Whether something can be written now."""
+        """Whether something can be written now, and what there was no room for last."""
+        if shutil.disk_usage(self.path.parent).free < 2 * self._wanted:
+            return False
         try:
             self.note(probe="x" * 4096)
         except DiskFull:
@@ -387,7 +391,9 @@ class Store:
                 if any(isinstance(kept, str) for kept in held):
                     self.shelf.settle()
             yield held
-        except Exception:
+        except Exception as error:
+            if isinstance(error, DiskFull):
+                self._wanted = sum(one.size for one in what)
             self._drop(held)
             raise
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +16,8 @@ from confrere.core.custody import public
 from confrere.core.errors import CheckpointError
 from confrere.core.parcel import Parcel
 from confrere.node.daemon import Node
+from confrere.node.database import DiskFull
+from confrere.node.shelf import Shelf
 from confrere.node.store import Store
 from confrere.transport import body as bodies
 from confrere.transport import spool as spools
@@ -81,6 +86,31 @@ def test_a_large_parcel_is_taken_over_as_the_file_in_which_it_arrived(
         node.close()
 
     asyncio.run(story())
+
+
+def test_there_is_no_room_before_there_is_enough_for_what_did_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node would say again and again that it is full and that it goes on."""
+    store = Store(tmp_path / "node.sqlite", run="r", site="a")
+    put = Shelf.put
+
+    def full(self: Shelf, pieces: Any) -> str:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(Shelf, "put", full)
+    with pytest.raises(DiskFull):
+        store.keep(0, 0, bytes(10_000_000))
+    assert list(store.shelf.folder.iterdir()) == []
+    monkeypatch.setattr(Shelf, "put", put)
+    free = SimpleNamespace(free=1_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    assert not store.has_room()
+    free.free = 100_000_000
+    assert store.has_room()
+    store.keep(0, 0, bytes(10_000_000))
+    assert store.kept(0, 0, "training") == bytes(10_000_000)
+    store.close()
 
 
 def test_files_that_a_crash_has_left_behind_are_swept_away_at_the_next_start(tmp_path: Path) -> None:
