@@ -13,7 +13,9 @@ from confrere.privacy.gate import Gate
 from confrere.runtime.churn import Churn
 from confrere.runtime.faults import Fault
 from confrere.runtime.processes import simulate_processes
+from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import resume, simulate
+from confrere.runtime.traffic import correspondence
 from confrere.study import Study, load
 from tests.conformance.table import Row
 from tests.conformance.test_strategies import same_models, study
@@ -137,6 +139,18 @@ def test_privacy_is_what_it_was(way: Way, monkeypatch: pytest.MonkeyPatch) -> No
         assert site["privacy"]["proven"] is True
     sent = [e.data["custody"] for e in run.events if e.kind == "sent" and e.data["model"]]
     assert set(sent) == {"PROTECTED"}
+
+
+@PACKED
+def test_the_bytes_foretold_are_the_bytes_sent(way: Way) -> None:
+    found = way.study(rounds=3)
+    told = correspondence(found, open_sites(found, arrays()))
+    sent = [e for e in simulate(found, arrays()).events if e.kind == "sent"]
+    assert sorted((p.round, p.sender, p.receiver) for p in told) == sorted(
+        (e.round or 0, e.site or "", e.data["to"]) for e in sent
+    )
+    # a mass that follows from training may be written with more or fewer digits
+    assert sum(p.bytes for p in told) == pytest.approx(sum(e.data["bytes"] for e in sent), rel=0.02)
 
 
 @PACKED
