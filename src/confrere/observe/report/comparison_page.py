@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from confrere.observe import words
-from confrere.observe.report import answer, course, exchange, missing, provenance, published, sites
+from confrere.observe.report import answer, course, exchange, missing, provenance, published, sites, weights
 from confrere.observe.report.markup import Child
 from confrere.observe.results import Comparison, read_facts, read_run, runs_of
 
@@ -38,6 +38,7 @@ def comparison_page(comparison: Comparison, folder: Path) -> tuple[str, list[Chi
         sites.on_common(comparison),
         missing.missing_in_comparison(comparison),
         course.learning_curves(histories, named, comparison.headline, legend) if histories else None,
+        weights.who_counted(history, named, what),
         exchange.who_sent_what(history, named, what),
         course.privacy_over_rounds(history, named, what),
         exchange.who_was_missing(history, named, what),
