@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,3 +130,13 @@ def test_a_flat_proxy_may_stand_beside_a_private_model_of_branches() -> None:
         study("proxyfl", models=Models(private=NETWORKS["branches"], proxy="linear"), rounds=3), sites
     )
     assert run.mean["auc"] > 0.8
+
+
+@pytest.mark.parametrize("kind", ["unequal series", "branches"])
+def test_a_site_fits_its_own_network_of_any_shape_to_the_end(kind: str) -> None:
+    training = replace(TRAINING, tune=True, tune_priors=(1.0,), tune_lengths=(10, 30))
+    models = Models(private=NETWORKS[kind], proxy="linear")
+    sites = {n: records(kind, k) for k, n in enumerate("ab")}
+    run = simulate(study("proxyfl-stacked", models=models, training=training, rounds=2), sites)
+    assert {e.site for e in run.events if e.kind == "fitted"} == {"a", "b"}
+    assert run.mean["auc"] > 0.85

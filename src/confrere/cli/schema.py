@@ -41,7 +41,9 @@ def draft_command(
             help="A CSV, Parquet, Excel or NumPy file, a folder of pictures, or a database address."
         ),
     ],
-    label: Annotated[str, typer.Option(help="The column that is to be predicted.")] = "",
+    label: Annotated[
+        str, typer.Option(help="The column that is to be predicted; several, each yes or no: a,b.")
+    ] = "",
     patient: Annotated[str, typer.Option(help="The column that tells patients apart.")] = "",
     site: Annotated[str, typer.Option(help="The column that tells sites apart.")] = "",
     query: Annotated[str, typer.Option(help="For a database: the query.")] = "",

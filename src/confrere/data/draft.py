@@ -40,19 +40,30 @@ class Draft:
 
 
 def draft(frame: pd.DataFrame, *, label: str = "", patient: str = "", site: str = "") -> Draft:
-    """Propose a schema. `label`, `patient` and `site` name columns; without them names are looked at."""
+    """Propose a schema. `label`, `patient` and `site` name columns; without them names are looked at.
+
+    Several labels, each yes or no, are named with commas between them.
+    """
     names = [str(c) for c in frame.columns]
-    for role, stated in (("label", label), ("patient", patient), ("site", site)):
+    several = tuple(part.strip() for part in label.split(",")) if "," in label and label not in names else ()
+    label = "" if several else label
+    stated_columns = [
+        ("label", label),
+        ("patient", patient),
+        ("site", site),
+        *(("label", s) for s in several),
+    ]
+    for role, stated in stated_columns:
         if stated and stated not in names:
             raise DataError(f"{origin_of(frame).name}: there is no column {stated!r} for the {role}; "
                             f"columns are {some(names, 12)}")  # fmt: skip
     warnings: list[str] = []
-    label = label or _named(names, LABELS, {patient, site})
-    site = site or _named(names, SITES, {label, patient})
+    label = label or ("" if several else _named(names, LABELS, {patient, site}))
+    site = site or _named(names, SITES, {label, patient, *several})
     comments: dict[str, str] = {}
     columns, identifying, unused = [], [], []
     for name in names:
-        if name in (label, patient, site):
+        if name in (label, patient, site, *several):
             continue
         series = frame[name]
         if (held := _array(name, series)) is not None:
@@ -77,10 +88,11 @@ def draft(frame: pd.DataFrame, *, label: str = "", patient: str = "", site: str 
         else:
             columns.append(column)
         comments[name] = comment
-    if not label:
+    if not label and not several:
         warnings.append("which column is to be predicted? Fill in [schema.label], or say --label NAME")
+    asked = _label(frame[label], label) if label else Label(column=UNDECIDED)
     proposal = Schema(
-        label=_label(frame[label], label) if label else Label(column=UNDECIDED),
+        label=Label(kind="multilabel", columns=several) if several else asked,
         columns=tuple(columns),
         patient=patient,
         site=site,

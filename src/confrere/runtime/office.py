@@ -249,7 +249,8 @@ class Round:
         sequence = office.sequence[to] = office.sequence.get(to, 0) + 1
         parcel = Parcel(office.run, self.epoch, self.round, phase, self.me, to, sequence, model, scalars)
         if office.rest is not None:
-            parcel = replace(parcel, scalars={**parcel.scalars, WORD: office.rest.word()})
+            word = self._admit(None, {WORD: office.rest.word()})[1]
+            parcel = replace(parcel, scalars={**parcel.scalars, **word})
         size = await office.transport.send(to, parcel)
         custody = Custody.PUBLIC if model is None else model.custody
         for scalar in scalars.values():

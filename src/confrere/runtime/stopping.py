@@ -3,8 +3,8 @@
 A site *rests* once the clock, its budget or convergence says so: it trains no more and spends no more, but passes on what
 it receives, so that no mass is lost. Nothing here looks at a record. Convergence is judged by the model that a site
 shares, as it is after mixing: how far it moved in a round, in parts of its length. That is made of releases alone
-(docs/privacy.md), so when a site stops tells nothing more about its records. A model that never leaves (training alone) may
-be judged just as well.
+(docs/privacy.md), so when a site stops tells nothing more about its records. A PRIVATE model is judged only where there is
+nobody to tell (training alone).
 
 No server counts who rests. Each parcel says for how many rounds its sender, and all that it has heard of, have rested. In
 `Calendar.hearing` rounds word of everybody reaches everybody; when a site has counted so many, all rest, and all of them know
@@ -95,7 +95,9 @@ class Rest:
 
         `hearing` is in how many rounds word of everybody reaches everybody; 0 where there is nobody to ask.
         """
-        watched = {r: m for r, m in models.items() if m.custody != Custody.PRIVATE} or dict(models)
+        watched = {r: m for r, m in models.items() if m.custody != Custody.PRIVATE}
+        if not watched and not hearing:  # nobody is told, so the site's own model may be judged
+            watched = dict(models)
         moved = max((_moved(m.params, self._before.get(r)) for r, m in watched.items()), default=math.inf)
         self._before = {r: m.params for r, m in watched.items()}
         self._custody = max((m.custody for m in watched.values()), default=Custody.PUBLIC)

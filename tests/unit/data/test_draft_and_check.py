@@ -252,3 +252,12 @@ def test_a_source_in_another_unit_is_converted_before_something_is_derived_from_
     expected = encode_table(metric, schema).records.inputs
     assert torch.allclose(encode_table(pounds, schema, units={"weight": "lb"}).records.inputs, expected)
     assert not torch.allclose(encode_table(pounds, schema).records.inputs, expected)
+
+
+def test_several_labels_are_named_with_commas() -> None:
+    frame = pd.DataFrame({"left": [0, 1, 0], "right": [1, 1, 0], "age": [30, 50, 70]})
+    found = draft(frame, label="left, right").schema
+    assert (found.label.kind, found.label.columns) == ("multilabel", ("left", "right"))
+    assert [c.name for c in found.columns] == ["age"]
+    with pytest.raises(DataError, match="there is no column 'rigth' for the label"):
+        draft(frame, label="left,rigth")

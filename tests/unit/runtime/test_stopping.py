@@ -97,6 +97,17 @@ def test_what_is_judged_is_the_model_that_is_shared_and_never_a_private_one_besi
     assert not moving.resting
 
 
+def test_a_private_model_is_judged_only_where_nobody_is_told() -> None:
+    told, alone = Rest(STOP), Rest(STOP)
+    for _ in range(4):
+        for rest, hearing in ((told, 1), (alone, 0)):
+            rest.begin()
+            rest.look({"model": model(1.0, custody=Custody.PRIVATE)}, hearing)
+    assert not told.resting
+    assert told.word().custody == Custody.PUBLIC
+    assert alone.over
+
+
 def test_the_model_must_lie_still_for_so_many_rounds_in_a_row() -> None:
     rest = Rest(STOP)
     seen = []
