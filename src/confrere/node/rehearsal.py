@@ -54,7 +54,9 @@ def rehearse(
     if "[" in str(study.as_dict()["models"]["private"]):
         raise StudyError("a node builds networks by name; run your own modules in memory")
     if study.attack is not None:
-        raise StudyError("attack: nodes are honest, in a rehearsal too; `confrere simulate` rehearses attacks")
+        raise StudyError(
+            "attack: nodes are honest, in a rehearsal too; `confrere simulate` rehearses attacks"
+        )
     simulation = Simulation(study, open_sites(study))
     if simulation.pools:
         raise StudyError(f'strategy "{study.strategy_name}" needs all records in one place; run it in memory')

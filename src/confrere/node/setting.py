@@ -157,7 +157,9 @@ def load_study(path: Path, me: str, members: Mapping[str, Member]) -> Study:
             raise StudyError(f'{path}: [sites] names "{name}", which is not in the roster')
     for name in sorted(set(members) ^ set(study.partners)) if study.partners is not None else ():
         where = "is in the roster and not among" if name in members else "is not in the roster and among"
-        raise StudyError(f'{path}: "{name}" {where} the study\'s partners; both name those who learn together')
+        raise StudyError(
+            f'{path}: "{name}" {where} the study\'s partners; both name those who learn together'
+        )
     if study.data.bundled or study.data.file:
         raise StudyError(
             f"{path}: [data] bundled and file put all records in one place; a node opens its own, as site.toml says"
@@ -165,7 +167,9 @@ def load_study(path: Path, me: str, members: Mapping[str, Member]) -> Study:
     if study.data.partition is not None:
         raise StudyError(f"{path}: data.partition cuts sites for a rehearsal; on a node a site is what it is")
     if study.attack is not None:
-        raise StudyError(f"{path}: attack is for rehearsals; a node takes no part in a study with dishonest sites")
+        raise StudyError(
+            f"{path}: attack is for rehearsals; a node takes no part in a study with dishonest sites"
+        )
     check_combiner(study, sorted(members))
     check_common_proxy(study)
     if getattr(study.rule(), "pools", False):

@@ -69,7 +69,9 @@ class Mechanism:
     def loudness(self, size: int, state: Mapping[str, Tensor]) -> float:
         """The expected squared length of the noise in a released gradient of so many numbers."""
         std = self.clipping.noise_std(self.noise_multiplier, self.expected_batch, state) / self.expected_batch
-        wide = float(state["scale"].double().sum()) ** 2 if "scale" in state else size  # Σ b² of AdaCliP is (Σ s)²
+        wide = (
+            float(state["scale"].double().sum()) ** 2 if "scale" in state else size
+        )  # Σ b² of AdaCliP is (Σ s)²
         return std**2 * wide
 
     def require(self, budget: Budget | None) -> None:
