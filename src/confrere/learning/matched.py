@@ -184,7 +184,7 @@ def own_part(params: Params, like: Params, layers: Sequence[Layer], growth: floa
             weight = weight[:, places[at - 1]]
         if at < len(layers) - 1:
             weight, bias = weight[places[at]], None if bias is None else bias[places[at]]
-        out[layer.weight] = weight.reshape(like[layer.weight].shape).to(like[layer.weight].dtype)
+        out[layer.weight] = weight.reshape(like[layer.weight].shape).to(like[layer.weight].dtype).contiguous()
         if layer.bias and bias is not None:
-            out[layer.bias] = bias
+            out[layer.bias] = bias.contiguous()
     return Params(out)

@@ -142,11 +142,13 @@ def _shaped(tensors: Mapping[str, Tensor], shapes: Shapes) -> Params:
     for name, shape, dtype in shapes:
         given, kind = tensors[name], getattr(torch, dtype)
         if given.numel() == torch.Size(shape).numel():
-            out[name] = given.reshape(shape).to(kind)
+            out[name] = (
+                given.reshape(shape).to(kind).contiguous()
+            )  # a column of rows is not yet a row of bytes
             continue
         whole = torch.zeros(shape, dtype=kind)
         flat = whole.flatten(1) if whole.ndim > 1 else whole
         part = given.flatten(1) if given.ndim > 1 else given
         flat[tuple(slice(0, n) for n in part.shape)] = part.to(kind)
-        out[name] = flat.reshape(shape)
+        out[name] = flat.reshape(shape).contiguous()
     return Params(out)

@@ -75,6 +75,7 @@ def test_networks_that_differ_in_the_order_of_their_units_merge_into_the_same_fu
     found, _ = whole_pass(case, [params(module), reordered(module, 1), reordered(module, 9)], 1.5, 0.01)
     common = staged(base(case), len(chain(module)), 1.5)
     for member in found:
+        assert all(t.is_contiguous() for t in member.values())  # as a parcel needs them
         torch.testing.assert_close(says(common, member, x), expected, rtol=1e-4, atol=1e-5)
 
 
