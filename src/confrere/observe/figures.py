@@ -76,7 +76,10 @@ def draw_curves(
         axes.set_xlabel("round")
         axes.set_ylabel(measure)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, ncols=2)
+        if dotted:  # inside, the weights have their own
+            axes.legend(fontsize=7, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+        else:
+            axes.legend(fontsize=7, ncols=2)
 
     return _drawn(fill, path)
 
