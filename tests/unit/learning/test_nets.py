@@ -24,12 +24,15 @@ FITTING: dict[str, tuple[Any, tuple[int, ...]]] = {
     "conv1d": ("conv1d", (9, 2)),
     "deepsets": ("deepsets", (9, 2)),
     "cnn3d": ("cnn3d", (5, 6, 7)),
+    "vgg": ({"name": "vgg", "widths": [4, 8], "dense": 8}, (3, 16, 16)),
+    "resnet18": ({"name": "resnet18", "width": 8, "groups": 4, "stem": 3}, (3, 16, 16)),
 }
+ELSEWHERE = {"branches", "matched", "tally"}
+"""Networks of records with several branches, of FedMA's layers and of released sums have tests of their own."""
 
 
 def test_every_network_is_tried_here() -> None:
-    """But for "branches", which needs records of several: see test_branches.py."""
-    assert {*FITTING, "branches"} == {
+    assert {*FITTING, *ELSEWHERE} == {
         n for n in networks.names() if networks[n].__module__.startswith("confrere.")
     }
 

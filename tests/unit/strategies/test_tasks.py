@@ -33,7 +33,7 @@ def sites(kind: str) -> dict[str, Any]:
 
 METRICS = {
     "multiclass": {"accuracy", "macro_accuracy", "log_loss", "auc"},
-    "multilabel": {"accuracy", "macro_accuracy", "log_loss", "auc"},
+    "multilabel": {"accuracy", "macro_accuracy", "log_loss", "auc", "f1"},
     "regression": {"rmse", "r2"},
     "column": {"rmse", "r2"},
 }

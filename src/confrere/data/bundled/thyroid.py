@@ -78,18 +78,27 @@ def table() -> pd.DataFrame:
 
 
 def open_federation(
-    *, seed: int, split: Fractions = FRACTIONS, partition: str = "", sites: int = 2, **how: Any
+    *, seed: int, split: Fractions = FRACTIONS, partition: str = "", sites: int | None = None, **how: Any
 ) -> Federation:
     """By referral source; with `partition`, cut into rehearsal sites instead."""
     frame = table()
     if partition:
         patients, task = encoded(frame, schema())
         return open_partitioned(
-            patients, task, CARD, seed=seed, split=split, how=partition, sites=sites, schema=schema(), **how
+            patients,
+            task,
+            CARD,
+            seed=seed,
+            split=split,
+            how=partition,
+            sites=sites or 2,
+            schema=schema(),
+            **how,
         )
-    if how:
+    extra = [*(["sites"] if sites is not None else []), *how]
+    if extra:
         raise StudyError(
-            f"the data set 'thyroid' has no option {next(iter(how))!r}; with partition = … it has those of the partition"
+            f"the data set 'thyroid' has no option {extra[0]!r}; with partition = … it has those of the partition"
         )
     small = frame["referral_source"] == LEFT_OUT
     return by_site(
