@@ -55,6 +55,23 @@ def test_a_rehearsal_ends_where_the_simulation_ends(rehearsed: Rehearsed) -> Non
     assert {n: s["privacy"] for n, s in run.sites.items()} == spent
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "strategy", ["afl", "coln", "fedma", "pfnm", "personal", "swarm", "weight_erosion"]
+)  # fmt: skip
+def test_every_strategy_ends_where_the_simulation_ends_and_predicts(
+    strategy: str, tmp_path: Path, desk: Desk
+) -> None:
+    body = BODY.replace("rounds = 3", "rounds = 4").replace("proxyfl", strategy)
+    body += '[models]\nproxy = { name = "mlp", hidden = [5] }\n'
+    study = load(write_study(tmp_path, body, sites=3, records=80))
+    run, memory = rehearse(study, out=tmp_path / "run"), simulate(study)
+    assert run.mean == pytest.approx(memory.mean, abs=1e-5)
+    model = home_of(tmp_path / "run", "site0") / "model"
+    desk.confrere("predict", model, tmp_path / "site0.csv", "-o", tmp_path / "said.csv")
+    assert len(pd.read_csv(tmp_path / "said.csv")) == 80
+
+
 def test_it_says_that_it_is_not_private(rehearsed: Rehearsed) -> None:
     folder, _, run = rehearsed
     assert any("nothing here is private" in e.data.get("text", "") for e in run.events)

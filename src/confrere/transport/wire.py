@@ -480,7 +480,9 @@ def _tensor_chunks(model: Model | None) -> Iterator[bytes | memoryview]:
         yield _tensor_layout(model)[0]
         for tensor in model.params.values():
             if tensor.numel():
-                yield tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+                flat = tensor.cpu().contiguous().reshape(-1)
+                # a single number cut out of a row counts as contiguous, whatever its stride says
+                yield flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy().data
 
 
 def _canonical(value: object) -> bytes:

@@ -57,6 +57,14 @@ def with_tensors(table: object, body: bytes = b"") -> bytes:
     return built(parts(encode(PARCEL))[0], struct.pack("<Q", len(text)) + text + body)
 
 
+def test_weights_that_are_a_view_into_others_are_encoded_like_their_copies() -> None:
+    rows = torch.arange(10.0).reshape(5, 2)
+    views = {"one": rows[:1, 1], "column": rows[:, 1], "turned": rows.T}
+    assert views["one"].is_contiguous()  # so PyTorch says, with a stride of 2
+    copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in views.items()}
+    assert encode(holding(views)) == encode(holding(copies))
+
+
 def test_what_is_decoded_is_what_was_encoded() -> None:
     assert same(decode(encode(PARCEL), expect=MODEL.params.shapes), PARCEL)
 
