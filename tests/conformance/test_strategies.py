@@ -162,7 +162,19 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(row: Row, tmp_path: 
     }
 
 
-@pytest.mark.parametrize("row", [r for r in ROWS if not r.memory_only], ids=lambda r: r.id)
+ALWAYS_APART = ("fedavg", "avgpush", "cwt", "proxyfl", "fedma", "swarm", "weight_erosion")
+"""Starting processes takes seconds: one row of each kind of exchange is tried always, all others with the slow tests."""
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(r, marks=() if r.id in ALWAYS_APART else pytest.mark.slow)
+        for r in ROWS
+        if not r.memory_only
+    ],
+    ids=lambda r: r.id,
+)
 def test_one_process_per_site_gives_the_same_models(row: Row, tmp_path: Path) -> None:
     loaded = load(write_study(tmp_path, records=60, sites=2))
     found = study(row, rounds=3, sites=loaded.sites, schema=loaded.schema, churn=Churn(absent={"site0": [1]}))
