@@ -53,6 +53,8 @@ def killed_after(folder: Path, study: Path, rounds: int, how: signal.Signals) ->
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env=environment(),
+        # tests that were started in the background have Ctrl-C ignored, and so would their children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     kept = folder / "part" / "checkpoints" / f"round-{rounds:05d}.safetensors"
     late = folder / "part" / "checkpoints" / f"round-{rounds + 1:05d}.safetensors"
