@@ -99,6 +99,7 @@ def test_sites_with_networks_of_their_own_are_trained_side_by_side(row: Row, coh
     own = {"site1": {"private": {"name": "mlp", "hidden": [4]}}}
     models = Models("linear", "linear", sites=own)
     runs = [simulate(study(row, models=models, rounds=2), sites(), trainer=t) for t in ("cohort", "one")]
+    assert row.name == "pooled" or max(cohorts) >= 2  # those that are alike, beside the one that is not
     same_models(*runs, 1e-3)
 
 

@@ -12,13 +12,12 @@ import pytest
 from confrere.core.custody import public
 from confrere.core.parcel import Parcel
 from confrere.exchange.compression import Moment
-from confrere.node import diary, result, store
 from confrere.node.daemon import Node
 from confrere.runtime.simulate import simulate
 from confrere.transport import wire
 from confrere.transport.receipt import Outcome
 from tests.conftest import arrays
-from tests.system.test_node_deaths import Killed, agree, until_all_is_done
+from tests.system.test_node_deaths import agree, die_at, until_all_is_done
 from tests.unit.node.sites import settings
 from tests.unit.node.wires import Network
 from tests.unit.quick import quick
@@ -32,16 +31,8 @@ def test_what_was_not_said_survives_a_death(
     kind: str, point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = quick("proxyfl", rounds=3, patience=60.0, compression=KINDS[kind])
-    whole, left = simulate(study, arrays(2, 60)), [3]  # in the second round of one of the two
-
-    def reach(here: str) -> None:
-        if here == point:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Killed
-
-    for module in (diary, result, store):
-        monkeypatch.setattr(module, "reach", reach)
+    whole = simulate(study, arrays(2, 60))
+    die_at(point, 3, monkeypatch)  # in the second round of one of the two
     deaths: list[str] = []
     places = settings(tmp_path, study, sites=2)
     nodes = asyncio.run(until_all_is_done(places, deaths))

@@ -74,11 +74,9 @@ def agree(whole: Any, nodes: dict[str, Node], study: Study, places: dict[str, Se
     assert books.charges == 2 * study.rounds
 
 
-@pytest.mark.parametrize("point", SENDING)
-def test_a_node_that_dies_there_ends_as_if_nothing_had_happened(
-    point: str, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left = [1 if point == "result-written" else 3]  # in the second round of one of the two
+def die_at(point: str, time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes to this point as the so-manyeth dies there."""
+    left = [time]
 
     def reach(here: str) -> None:
         if here == point:
@@ -88,6 +86,13 @@ def test_a_node_that_dies_there_ends_as_if_nothing_had_happened(
 
     for module in (diary, result, store):
         monkeypatch.setattr(module, "reach", reach)
+
+
+@pytest.mark.parametrize("point", SENDING)
+def test_a_node_that_dies_there_ends_as_if_nothing_had_happened(
+    point: str, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_at(point, 1 if point == "result-written" else 3, monkeypatch)  # in the second round of one of the two
     deaths: list[str] = []
     places = settings(tmp_path, STUDY, sites=2)
     nodes = asyncio.run(until_all_is_done(places, deaths))

@@ -256,24 +256,27 @@ def test_a_damaged_state_falls_back_to_the_one_before_and_ends_alike(tmp_path: P
     study = study_of(4)
     places, network = settings(tmp_path, study), Network()
 
-    async def half() -> None:
-        nodes = start(places, network)
-        running = [asyncio.create_task(n.run()) for n in nodes.values()]
-        await until(lambda: nodes["site0"].done >= 2)
-        for task in running:
-            await ends(task)
-
-    async def rest() -> dict[str, Node]:
-        nodes = start(places, network)
-        assert any("newest state is damaged" in e.data.get("text", "") for e in nodes["site0"].journal.events)
-        await through(*nodes.values())
-        return nodes
-
-    asyncio.run(half())
+    asyncio.run(stopped_halfway(places, network))
     flip_newest_state(places["site0"].home / "node.sqlite")
-    nodes = asyncio.run(rest())
+    nodes = asyncio.run(fallen_back(places, network))
     same_as_simulated(study, nodes)
     books(study, places)
+
+
+async def stopped_halfway(places: dict[str, Setting], network: Network) -> None:
+    nodes = start(places, network)
+    running = [asyncio.create_task(n.run()) for n in nodes.values()]
+    await until(lambda: nodes["site0"].done >= 2)
+    for task in running:
+        await ends(task)
+
+
+async def fallen_back(places: dict[str, Setting], network: Network) -> dict[str, Node]:
+    """The nodes at the end, of which one had to begin with the state before its newest."""
+    nodes = start(places, network)
+    assert any("newest state is damaged" in e.data.get("text", "") for e in nodes["site0"].journal.events)
+    await through(*nodes.values())
+    return nodes
 
 
 def flip_newest_state(path: Path) -> None:
@@ -296,20 +299,7 @@ def test_a_damaged_file_of_a_large_state_falls_back_as_well(
     study = study_of(3)
     places, network = settings(tmp_path, study), Network()
 
-    async def half() -> None:
-        nodes = start(places, network)
-        running = [asyncio.create_task(n.run()) for n in nodes.values()]
-        await until(lambda: nodes["site0"].done >= 2)
-        for task in running:
-            await ends(task)
-
-    async def rest() -> dict[str, Node]:
-        nodes = start(places, network)
-        assert any("newest state is damaged" in e.data.get("text", "") for e in nodes["site0"].journal.events)
-        await through(*nodes.values())
-        return nodes
-
-    asyncio.run(half())
+    asyncio.run(stopped_halfway(places, network))
     store = Store(places["site0"].home / "node.sqlite", run=places["site0"].run, site="site0")
     name = store._rows("SELECT body FROM states ORDER BY done DESC LIMIT 1")[0][0]
     store.close()
@@ -317,7 +307,7 @@ def test_a_damaged_file_of_a_large_state_falls_back_as_well(
     data = bytearray(file.read_bytes())
     data[-20] ^= 1
     file.write_bytes(data)
-    nodes = asyncio.run(rest())
+    nodes = asyncio.run(fallen_back(places, network))
     same_as_simulated(study, nodes)
     books(study, places)
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from confrere.cli.options import Attack, Attackers
 from confrere.cli.output import command_line, console, print_json, run_folder
 from confrere.core.errors import StudyError
 from confrere.observe.progress import progress
@@ -51,19 +52,8 @@ def compare(
             show_default="the study's, or --pooled",
         ),
     ] = None,
-    attack: Annotated[
-        str | None,
-        typer.Option(
-            help="Run everything also with dishonest sites: labelflip, signflip, noise, little, innerproduct, nan, scaled."
-        ),
-    ] = None,
-    attackers: Annotated[
-        str | None,
-        typer.Option(
-            help="How many sites attack (the last ones in the order of names), or which: a,b.",
-            show_default="1",
-        ),
-    ] = None,
+    attack: Attack = None,
+    attackers: Attackers = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from confrere.cli.options import Attack, Attackers
 from confrere.cli.output import command_line, console, print_json, run_folder
 from confrere.core.errors import StudyError
 from confrere.observe.progress import progress
@@ -33,19 +34,8 @@ def simulate(
         str, typer.Option(help="Run a smaller version of the study: one of its [scales].", metavar="NAME")
     ] = FULL,
     seed: Annotated[int | None, typer.Option(help="Seed; the same seed gives the same result.")] = None,
-    attack: Annotated[
-        str | None,
-        typer.Option(
-            help="Let some sites be dishonest: labelflip, signflip, noise, little, innerproduct, nan, scaled."
-        ),
-    ] = None,
-    attackers: Annotated[
-        str | None,
-        typer.Option(
-            help="How many sites attack (the last ones in the order of names), or which: a,b.",
-            show_default="1",
-        ),
-    ] = None,
+    attack: Attack = None,
+    attackers: Attackers = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the interrupted run in this folder.")
     ] = None,

@@ -52,6 +52,25 @@ class Prior:
 
 
 @dataclass(frozen=True)
+class Matching:
+    """How a strategy matches networks: its prior, and how far a layer may grow."""
+
+    growth: float = 1.5
+    spread: float = 1.0
+    scale: float = 10.0
+    mass: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.growth <= 10:
+            raise StudyError(f"growth is between 1 (no new units) and 10, not {self.growth}")
+        Prior(self.spread, self.scale, self.mass)  # which refuses what makes no sense
+
+    @property
+    def prior(self) -> Prior:
+        return Prior(self.spread, self.scale, self.mass)
+
+
+@dataclass(frozen=True)
 class Matched:
     """Common units, one row each, and at which of them each site's units are."""
 

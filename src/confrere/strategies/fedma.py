@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from confrere.core.custody import public, strictest
-from confrere.core.errors import StudyError
 from confrere.core.model import Architecture, Model
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
-from confrere.exchange.matching import Prior
+from confrere.exchange.matching import Matching
 from confrere.learning.matched import chain, own_part, places_of, role, stages
 from confrere.learning.merging import Merging
 from confrere.learning.objectives import Supervised
@@ -45,7 +44,7 @@ class Sent:
 
 @strategy("fedma")
 @dataclass(frozen=True)
-class FedMA:
+class FedMA(Matching):
     """Match the units of one layer a round, freeze the common layer, and retrain those above it (Wang et al. 2020).
 
     A network of L layers takes L rounds; then a new pass begins, in which each site goes on with those of the common
@@ -57,18 +56,9 @@ class FedMA:
     receives what the others have. Where nobody combines (the leader is gone), the same layer is tried again.
     """
 
-    growth: float = 1.5
-    spread: float = 1.0
-    scale: float = 10.0
-    mass: float = 1.0
     architecture: Literal["private", "proxy"] = "proxy"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
     topology: ClassVar[str] = "star"
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.growth <= 10:
-            raise StudyError(f"fedma: growth is between 1 (no new units) and 10, not {self.growth}")
-        self._prior()
 
     def networks(self, spec: Any, base: Architecture) -> Mapping[str, Any]:
         """The networks of the way, one for each number of common layers."""
@@ -79,7 +69,7 @@ class FedMA:
         return State(fresh, fresh)
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
-        merging = Merging(chain(site.module(self.architecture)), self.growth, self._prior())
+        merging = Merging(chain(site.module(self.architecture)), self.growth, self.prior)
         news = await peers.news()
         if news is not None:
             state = self._taken(state, news, site, merging, peers.round - 1)
@@ -147,9 +137,6 @@ class FedMA:
 
     def _base(self, site: Site, stage: int) -> Model:
         return site.build(role(stage) if stage else self.architecture)
-
-    def _prior(self) -> Prior:
-        return Prior(self.spread, self.scale, self.mass)
 
 
 def _arrived(parcels: Sequence[Parcel]) -> list[Sent]:

@@ -16,7 +16,7 @@ from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
 from confrere.exchange.agreement import agree
 from confrere.exchange.combine import models as arrived
-from confrere.exchange.matching import Prior
+from confrere.exchange.matching import Matching
 from confrere.learning.matched import chain, role, stages
 from confrere.learning.merging import Merging
 from confrere.learning.objectives import Supervised
@@ -32,7 +32,7 @@ class State:
 
 @strategy("pfnm")
 @dataclass(frozen=True)
-class PFNM:
+class PFNM(Matching):
     """Sites train apart; fully connected networks are matched unit by unit and merged at once (Yurochkin et al. 2019).
 
     Nothing comes back into training: what a site uses after round r is the merged network of all sites' r rounds of
@@ -40,18 +40,9 @@ class PFNM:
     become new ones, up to `growth` times as many as a layer has.
     """
 
-    growth: float = 1.5
-    spread: float = 1.0
-    scale: float = 10.0
-    mass: float = 1.0
     architecture: Literal["private", "proxy"] = "proxy"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
     topology: ClassVar[str] = "complete"
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.growth <= 10:
-            raise StudyError(f"pfnm: growth is between 1 (no new units) and 10, not {self.growth}")
-        self._prior()
 
     def networks(self, spec: Any, base: Architecture) -> Mapping[str, Any]:
         """The merged network; a StudyError where there are layers that are not fully connected."""
@@ -71,11 +62,8 @@ class PFNM:
     async def round(self, state: State, site: Site, peers: Peers) -> State:
         own = (await site.train({"model": Supervised()}, {"model": state.own}, protect=["model"]))["model"]
         layers = chain(site.module(self.architecture))
-        merge = _Merge(Merging(layers, self.growth, self._prior()), site.build(role(len(layers))))
+        merge = _Merge(Merging(layers, self.growth, self.prior), site.build(role(len(layers))))
         return State(own, await agree(peers, own, site.size, merge))
-
-    def _prior(self) -> Prior:
-        return Prior(self.spread, self.scale, self.mass)
 
 
 @dataclass(frozen=True)

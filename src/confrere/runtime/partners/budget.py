@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from confrere.core.seeds import derive
 from confrere.data.records import Federation
 from confrere.privacy.accounting import Guarantee, calibrate
+from confrere.privacy.charges import gaussian
 from confrere.privacy.clipping import Flat, PerLayer
 from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.noise import Randomness, seeded
+from confrere.runtime.participant import Participant
 from confrere.runtime.simulate import Simulation
 from confrere.study import Privacy, Study
 
@@ -24,6 +28,15 @@ GRADIENTS, MODELS, LOSSES, PROFILES = 0.4, 0.3, 0.1, 0.2
 
 ROOM = 1.01
 """So much more noise than the sum needs: accountants round up."""
+
+
+@dataclass(frozen=True)
+class Paid:
+    """One release that a site was charged for: how much noise it takes, in sensitivities, and where that is drawn."""
+
+    noise: float
+    unit: str
+    source: Randomness
 
 
 class Selection:
@@ -79,6 +92,19 @@ class Selection:
             return replace(self.privacy.for_selection(share), noise_multiplier=None)
         once = calibrate(whole.epsilon, whole.delta, sample_rate=1, steps=1, accountant=whole.accountant)
         return replace(whole, noise_multiplier=ROOM * once * math.sqrt(steps / share))
+
+    def pay(self, site: Participant, share: float, what: str) -> Paid:
+        """Charge a site for one release out of this share, before anything is drawn."""
+        part = self.part(share, 1)
+        assert part is not None  # nothing is released without privacy
+        assert part.epsilon is not None  # a share is one of ε
+        noise = part.noise_multiplier or calibrate(
+            part.epsilon, part.delta, sample_rate=1, steps=1, accountant=part.accountant
+        )
+        charge = gaussian(noise, 1, 1, unit=part.unit)
+        site.ledger.spend([charge], key=f"{site.run}/{what}", budget=site.budget, replay=True)
+        source = site.randomness or seeded(derive(self.study.seed, site.name, what, site.run))
+        return Paid(noise, part.unit, source)
 
     def guarantees(self) -> dict[str, Guarantee]:
         """What each site has spent on the selection."""

@@ -15,9 +15,6 @@ from confrere.data.records import Records, SiteData
 from confrere.learning.objectives import Supervised
 from confrere.personalize.learner import Learner, Losses, losses_of
 from confrere.personalize.transfer import CAP, AtHome, at_home
-from confrere.privacy.accounting import calibrate
-from confrere.privacy.charges import gaussian
-from confrere.privacy.noise import seeded
 from confrere.runtime.participant import Participant
 from confrere.runtime.partners.budget import LOSSES, MODELS, Selection
 
@@ -62,19 +59,11 @@ def released_loss(selection: Selection, site: Participant, model: Model) -> tupl
     What a record, or a patient with several, adds is cut off at `CAP`; the sum is divided by a public number, what the
     declared count makes of the study's split.
     """
-    part, split = selection.part(LOSSES, 1), selection.study.data.split
-    assert part is not None
-    assert part.epsilon is not None
-    noise = part.noise_multiplier or calibrate(
-        part.epsilon, part.delta, sample_rate=1, steps=1, accountant=part.accountant
-    )
-    charge, key = gaussian(noise, 1, 1, unit=part.unit), f"{site.run}/loss at home"
-    site.ledger.spend([charge], key=key, budget=site.budget, replay=True)
+    paid, split = selection.pay(site, LOSSES, "loss at home"), selection.study.data.split
     count = max(1.0, site.size * split.validation / (1 - split.validation - split.test))
-    total = torch.tensor([_cut_off(site, model, part.unit == "patient").sum()], dtype=torch.float64)
-    source = site.randomness or seeded(derive(selection.study.seed, site.name, "loss at home", site.run))
-    value = float(source.perturb(total, noise * CAP, CAP)) / count
-    error = float(np.hypot(noise * CAP / count, SPREAD / np.sqrt(count)))
+    total = torch.tensor([_cut_off(site, model, paid.unit == "patient").sum()], dtype=torch.float64)
+    value = float(paid.source.perturb(total, paid.noise * CAP, CAP)) / count
+    error = float(np.hypot(paid.noise * CAP / count, SPREAD / np.sqrt(count)))
     return Scalar(min(max(value, 0.0), CAP), Custody.PROTECTED), error
 
 

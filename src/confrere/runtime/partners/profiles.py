@@ -9,9 +9,6 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.seeds import derive
 from confrere.personalize.profiles import Profile, features
-from confrere.privacy.accounting import calibrate
-from confrere.privacy.charges import gaussian
-from confrere.privacy.noise import seeded
 from confrere.runtime.participant import Participant
 from confrere.runtime.partners.budget import PROFILES, Selection
 from confrere.runtime.partners.models import own_records
@@ -40,17 +37,9 @@ def profiles(selection: Selection) -> tuple[Profile, dict[str, Profile]]:
 
 def _released(selection: Selection, site: Participant, rows: Tensor) -> tuple[Model, float, float]:
     """The sum of the features with noise, the noise in its mean, and the public number it is divided by."""
-    part, split = selection.part(PROFILES, 1), selection.study.data.split
-    assert part is not None
-    assert part.epsilon is not None
-    noise = part.noise_multiplier or calibrate(
-        part.epsilon, part.delta, sample_rate=1, steps=1, accountant=part.accountant
-    )
-    charge, key = gaussian(noise, 1, 1, unit=part.unit), f"{site.run}/profile"
-    site.ledger.spend([charge], key=key, budget=site.budget, replay=True)
+    paid, split = selection.pay(site, PROFILES, "profile"), selection.study.data.split
     total = rows.sum(0)
-    source = site.randomness or seeded(derive(selection.study.seed, site.name, "profile", site.run))
-    noisy = source.perturb(total, noise, 1.0)
+    noisy = paid.source.perturb(total, paid.noise, 1.0)
     count = site.size * (1 - split.test) / (1 - split.validation - split.test)
     model = Model(Params({"profile": noisy}), "profile", Custody.PROTECTED)
-    return model, len(total) * (noise / count) ** 2, count
+    return model, len(total) * (paid.noise / count) ** 2, count
