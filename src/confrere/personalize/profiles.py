@@ -57,11 +57,16 @@ def features(records: Records, classes: int, seed: int) -> Tensor:
     waves = torch.randn(both.shape[1], WAVES, generator=generator(seed, "profile"), dtype=torch.float64)
     turns = both @ waves
     found = torch.cat([turns.cos(), turns.sin()], 1) / math.sqrt(WAVES)
-    if records.units is None:
-        return found
-    numbers = torch.unique(records.units, return_inverse=True)[1]
-    patients = torch.zeros(int(numbers.max()) + 1, found.shape[1], dtype=torch.float64).index_add_(
-        0, numbers, found
+    return by_patient(found, records.units)
+
+
+def by_patient(rows: Tensor, units: Tensor | None) -> Tensor:
+    """The mean row of each patient, so that nobody counts for more than one."""
+    if units is None:
+        return rows
+    numbers = torch.unique(units, return_inverse=True)[1]
+    patients = torch.zeros(int(numbers.max()) + 1, rows.shape[1], dtype=torch.float64).index_add_(
+        0, numbers, rows
     )
     return patients / torch.bincount(numbers).double()[:, None]
 

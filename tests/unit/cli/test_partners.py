@@ -98,7 +98,7 @@ def test_what_peers_send_passes_the_gate_protected_and_is_charged(monkeypatch: p
     assert left
     assert max(left) == Custody.PROTECTED
     released = {r.method for r in found.rankings if not r.simulation_only}
-    assert released == {"running", "similarity", "transfer", "profiles"}
+    assert released == {"running", "similarity", "transfer", "profiles", "jensen-shannon", "renyi"}
     assert found.privacy is not None
     assert found.privacy["epsilon"] == pytest.approx(1.0)
     assert found.privacy["delta"] == pytest.approx(0.25e-4)

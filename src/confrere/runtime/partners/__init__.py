@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from confrere.data.records import Federation, Records
 from confrere.learning.evaluate import knowing_nothing, measure
 from confrere.learning.network import Network
 from confrere.personalize.clusters import cluster, cluster_ranking
+from confrere.personalize.histograms import histogram_rankings
 from confrere.personalize.influence import cross_fit, influence_rankings, running_ranking
 from confrere.personalize.interpolation import (
     Way,
@@ -33,15 +34,14 @@ from confrere.personalize.transfer import transfer_ranking
 from confrere.runtime.partners.budget import Selection
 from confrere.runtime.partners.gradients import course
 from confrere.runtime.partners.models import models, own_records
-from confrere.runtime.partners.profiles import profiles
+from confrere.runtime.partners.profiles import histograms, profiles
 from confrere.study import Study
 
 By = Literal[
-    "influence", "transfer", "leave-one-out", "add-one-in", "running", "similarity", "clusters", "profiles"
-]
-METHODS: tuple[By, ...] = (
     "influence", "transfer", "leave-one-out", "add-one-in", "running", "similarity", "clusters", "profiles",
-)  # fmt: skip
+    "jensen-shannon", "renyi",
+]  # fmt: skip
+METHODS: tuple[By, ...] = get_args(By)
 FEW = 20
 """With fewer records of its own, a site can hardly tell anything about others."""
 
@@ -131,6 +131,7 @@ def find_partners(
     on_user = {n: learner.losses(p, own) for n, p in theirs.items()}
     blind = knowing_nothing(own.targets, own.targets)
     mine, others = profiles(selection)
+    bins, of_others = histograms(selection)
     listener("Their records, one by one and all but one")
     fitted = cross_fit(learner, own, peers, seed)
     listener(f"{groups} groups of like sites")
@@ -143,6 +144,7 @@ def find_partners(
         transfer_ranking(on_user, home, blind, site, z=z, released=released),
         cluster_ranking(learner, found, {site: own, **peers}, site, z=z),
         profile_ranking(mine, others, site, z=z, released=released),
+        *histogram_rankings(bins, of_others, site, federation.task.features, seed, z=z, released=released),
     )
     if top is not None:
         rankings = tuple(r.top(top) for r in rankings)

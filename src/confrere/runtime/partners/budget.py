@@ -1,8 +1,9 @@
 """What peers send so that a site can find out whom to learn from: through their gates, and on one budget.
 
 With `privacy.selection_share` noise is added to all of it, and all of it together keeps within that share of ε and δ:
-four tenths pay for a gradient in every round, three for a model of each peer's own, one for that model's loss at home, two
-for a profile of its records. Without it nothing is protected, and what comes out is for rehearsals only.
+four tenths pay for a gradient in every round, three for a model of each peer's own, one for that model's loss at home, one
+for a profile of its records, one for a histogram of them. Without it nothing is protected, and what comes out is for
+rehearsals only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from confrere.runtime.participant import Participant
 from confrere.runtime.simulate import Simulation
 from confrere.study import Privacy, Study
 
-GRADIENTS, MODELS, LOSSES, PROFILES = 0.4, 0.3, 0.1, 0.2
+GRADIENTS, MODELS, LOSSES, PROFILES, HISTOGRAMS = 0.4, 0.3, 0.1, 0.1, 0.1
 """How the share of the budget is divided."""
 
 ROOM = 1.01

@@ -1,4 +1,4 @@
-"""Each peer's profile of its records; with noise, where the study pays for it."""
+"""Each peer's profile and histogram of its records; with noise, where the study pays for it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from confrere.core.custody import Custody
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.seeds import derive
+from confrere.personalize.histograms import Histogram, columns_of, histogram, placed
 from confrere.personalize.profiles import Profile, features
-from confrere.runtime.participant import Participant
-from confrere.runtime.partners.budget import PROFILES, Selection
+from confrere.runtime.partners.budget import HISTOGRAMS, PROFILES, Selection
 from confrere.runtime.partners.models import own_records
+from confrere.runtime.simulate import Simulation
 
 
 def profiles(selection: Selection) -> tuple[Profile, dict[str, Profile]]:
@@ -28,18 +29,42 @@ def profiles(selection: Selection) -> tuple[Profile, dict[str, Profile]]:
     simulation = selection.sites(PROFILES, {"name": "local"})
     found = {}
     for name in selection.peers:
-        released, noise, count = _released(selection, simulation.sites[name], rows(name))
-        admitted, _ = simulation.offices[name].gate.admit(released)
-        assert admitted is not None
-        found[name] = Profile(admitted.params["profile"].numpy() / count, count, noise)
+        total, noise, count = _released(selection, simulation, name, rows(name), PROFILES, "profile")
+        found[name] = Profile(total.numpy() / count, count, len(total) * (noise / count) ** 2)
     return own, found
 
 
-def _released(selection: Selection, site: Participant, rows: Tensor) -> tuple[Model, float, float]:
-    """The sum of the features with noise, the noise in its mean, and the public number it is divided by."""
-    paid, split = selection.pay(site, PROFILES, "profile"), selection.study.data.split
-    total = rows.sum(0)
-    noisy = paid.source.perturb(total, paid.noise, 1.0)
+def histograms(selection: Selection) -> tuple[Histogram, dict[str, Histogram]]:
+    """The user's own histogram, which stays with it, and those of its peers."""
+    task, seed = selection.federation.task, derive(selection.study.seed, "profiles")
+    columns = columns_of(task.inputs)
+
+    def rows(name: str) -> Tensor:
+        return placed(own_records(selection.federation.sites[name]), len(task.classes), seed)
+
+    def counted(places: Tensor) -> Histogram:
+        return histogram(places.sum(0), len(places), columns)
+
+    own = counted(rows(selection.user))
+    if not selection.released:
+        return own, {n: counted(rows(n)) for n in selection.peers}
+    simulation = selection.sites(HISTOGRAMS, {"name": "local"})
+    found = {}
+    for name in selection.peers:
+        total, noise, count = _released(selection, simulation, name, rows(name), HISTOGRAMS, "histogram")
+        found[name] = histogram(total, count, columns, noise)
+    return own, found
+
+
+def _released(
+    selection: Selection, simulation: Simulation, name: str, rows: Tensor, share: float, what: str
+) -> tuple[Tensor, float, float]:
+    """The sum of rows of length 1 with noise, as it left through the gate, the noise, and a public number of records."""
+    site, split = simulation.sites[name], selection.study.data.split
+    paid = selection.pay(site, share, what)
+    noisy = paid.source.perturb(rows.sum(0), paid.noise, 1.0)
+    released = Model(Params({what: noisy}), what, Custody.PROTECTED)
+    admitted, _ = simulation.offices[name].gate.admit(released)
+    assert admitted is not None
     count = site.size * (1 - split.test) / (1 - split.validation - split.test)
-    model = Model(Params({"profile": noisy}), "profile", Custody.PROTECTED)
-    return model, len(total) * (paid.noise / count) ** 2, count
+    return admitted.params[what], paid.noise, count
