@@ -13,6 +13,9 @@ from confrere.core.errors import BadParcel
 Shapes = tuple[tuple[str, tuple[int, ...], str], ...]
 """Name, shape and dtype of every tensor: what two sites must agree on before they exchange models."""
 
+MANY, LONG = 8, 2**18
+"""From so many vectors on, if they are not longer than that, a weighted sum is one product."""
+
 
 class Params(Mapping[str, Tensor]):
     """The weights of a model: an immutable mapping that can be added, scaled and compared.
@@ -160,11 +163,8 @@ def combine(terms: Iterable[tuple[float, Params]]) -> Params:
     for _, p in terms[1:]:
         if p.shapes is not first.shapes and p.shapes != first.shapes:
             raise BadParcel(f"models of different shape cannot be combined: {first!r} and {p!r}")
-    flats = [p._flat for _, p in terms]
-    if len(terms) > 1 and all(f is not None and f.is_floating_point() for f in flats):
-        weights = torch.tensor([w for w, _ in terms], dtype=torch.float64)
-        held = torch.stack([f for f in flats if f is not None])
-        return Params.of_flat(torch.mv(held.double().T, weights).to(held.dtype), first.shapes)
+    if len({kind for _, _, kind in first.shapes}) == 1 and first.flatten().is_floating_point():
+        return Params.of_flat(_added([(w, p.flatten()) for w, p in terms]), first.shapes)
     out = {}
     for name, like in first.items():
         if like.is_floating_point():
@@ -173,3 +173,16 @@ def combine(terms: Iterable[tuple[float, Params]]) -> Params:
         else:  # counters and other integers are not averaged
             out[name] = like
     return Params(out)
+
+
+def _added(terms: list[tuple[float, Tensor]]) -> Tensor:
+    """The weighted sum of vectors. Which way it is taken depends on how many and how long they are, and on nothing else,
+    so that the same models give the same sum wherever they came from."""
+    like = terms[0][1]
+    if len(terms) < MANY or like.numel() > LONG:  # one after the other, without a copy of all of them
+        total = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
+        for weight, vector in terms:
+            total.add_(vector, alpha=weight)
+        return total.to(like.dtype)
+    weights = torch.tensor([w for w, _ in terms], dtype=torch.float64, device=like.device)
+    return torch.mv(torch.stack([v for _, v in terms]).double().T, weights).to(like.dtype)

@@ -113,5 +113,6 @@ class Workshop:
         """The weights that an architecture starts with."""
         key = (arch.name, arch.build, seed, device)
         if key not in self._fresh:
-            self._fresh[key] = Network(arch, seed, device).params()
+            made = Network(arch, seed, device).params()
+            self._fresh[key] = made.unflatten(made.flatten())  # in one piece, as trained ones are
         return self._fresh[key]

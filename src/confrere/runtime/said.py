@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,19 @@ PARTS = ("test", "common_test")
 
 @dataclass(frozen=True)
 class Said:
-    """Outputs and truth of the same records. `marks` name whom a record is of: a patient, else the record itself."""
+    """Outputs and truth of the same records."""
 
     outputs: NDArray[np.float32]
     targets: NDArray[Any]
-    marks: NDArray[np.str_]
+    whose: NDArray[np.str_] | Callable[[], NDArray[np.str_]]
+    """Names for whom each record is of, or how to find them: only comparisons ask."""
     spread: float = 1.0
     """Brings the error of a number back into the unit of its column."""
+
+    @property
+    def marks(self) -> NDArray[np.str_]:
+        """Whom each record is of: a patient, else the record itself."""
+        return self.whose() if callable(self.whose) else self.whose
 
 
 @dataclass
@@ -54,10 +60,15 @@ class Kept:
 
     def keep(self, site: str, part: str, outputs: Tensor, records: Records, spread: float = 1.0) -> None:
         self._spread = spread
-        if part not in self._marks:
-            self._marks[part] = marks_of(records, "" if part == "common_test" else site)
         heard, truth = outputs.float().cpu().numpy(), records.targets.numpy()
-        self.parts[part] = Said(heard, truth, self._marks[part], spread)
+        place = "" if part == "common_test" else site
+
+        def whose() -> NDArray[np.str_]:
+            if part not in self._marks:
+                self._marks[part] = marks_of(records, place)
+            return self._marks[part]
+
+        self.parts[part] = Said(heard, truth, whose, spread)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of this: outputs alone, since the records are there again when a run goes on."""

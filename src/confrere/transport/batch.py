@@ -54,12 +54,14 @@ def encode(parcels: Sequence[Parcel]) -> bytes:
                 parcel.sequence, place, numbers, parcel.signature.hex(),
             ]
         )  # fmt: skip
-    tensors = {
-        f"{number}/{name}": torch.stack([m.params[name].cpu() for m in pile])
-        for number, pile in enumerate(piles.values())
-        for name in pile[0].params
-    }
-    text = json.dumps({"models": models, "parcels": rows}).encode()
+    tensors = {}
+    for number, (shapes, pile) in enumerate(piles.items()):
+        if _alike(shapes):  # one row each
+            tensors[str(number)] = torch.stack([m.params.flatten().cpu() for m in pile])
+        else:
+            for name in pile[0].params:
+                tensors[f"{number}/{name}"] = torch.stack([m.params[name].cpu() for m in pile])
+    text = json.dumps({"shapes": list(piles), "models": models, "parcels": rows}).encode()
     return LENGTH.pack(len(text)) + text + save(tensors)
 
 
@@ -67,12 +69,23 @@ def decode(data: bytes) -> list[Parcel]:
     """The parcels of a batch. Their models share its memory, as views."""
     (length,) = LENGTH.unpack_from(data)
     content = json.loads(data[LENGTH.size : LENGTH.size + length])
-    piles: dict[int, dict[str, torch.Tensor]] = {}
+    shapes: list[Shapes] = [tuple((n, tuple(s), kind) for n, s, kind in pile) for pile in content["shapes"]]
+    rows: dict[int, Sequence[torch.Tensor]] = {}
+    named: dict[int, dict[str, torch.Tensor]] = {}
     for key, stacked in load(data[LENGTH.size + length :]).items():
         number, _, name = key.partition("/")
-        piles.setdefault(int(number), {})[name] = stacked
+        if name:
+            named.setdefault(int(number), {})[name] = stacked
+        else:
+            rows[int(number)] = stacked.unbind(0)
+
+    def params(pile: int, at: int) -> Params:
+        if pile in rows:
+            return Params.of_flat(rows[pile][at], shapes[pile])
+        return Params({n: t[at] for n, t in named.get(pile, {}).items()})
+
     models = [
-        Model(Params({n: t[at] for n, t in piles.get(pile, {}).items()}), architecture, Custody[custody])
+        Model(params(pile, at), architecture, Custody[custody])
         for pile, at, architecture, custody in content["models"]
     ]
     return [
@@ -84,3 +97,8 @@ def decode(data: bytes) -> list[Parcel]:
         )
         for run, epoch, round, phase, sender, receiver, sequence, place, numbers, signature in content["parcels"]
     ]  # fmt: skip
+
+
+def _alike(shapes: Shapes) -> bool:
+    """Whether all numbers of a model have one format, so that it can be a row."""
+    return len({kind for _, _, kind in shapes}) == 1
