@@ -186,6 +186,40 @@ def draw_reached(
     return _drawn(fill, path)
 
 
+def draw_scope(
+    found: Mapping[str, Sequence[tuple[str, float, float]]], path: Path, *, measure: str, floor: float = 0.0
+) -> Path:
+    """A stacked bar for each arm and user: the best within so many sites. Dots are each scope itself, with its spread.
+
+    A larger scope that brings less adds nothing to the bar: the dot below its top shows what it cost.
+    """
+
+    def fill(axes: Axes) -> None:
+        stages = list(dict.fromkeys(name for steps in found.values() for name, _, _ in steps))
+        ink = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(stages)}
+        for at, steps in enumerate(found.values()):
+            below = floor
+            for place, (name, value, spread) in enumerate(steps):
+                if value > below:
+                    axes.bar(at, value - below, 0.8, bottom=below, color=ink[name], alpha=0.55)
+                    below = value
+                aside = at + 0.25 * (place - (len(steps) - 1) / 2)
+                axes.errorbar(
+                    aside, value, spread, fmt="o", color=ink[name], markersize=4, elinewidth=1, markeredgecolor="black",
+                    markeredgewidth=0.5,
+                )  # fmt: skip
+        for name in stages:
+            axes.bar(0, 0, color=ink[name], alpha=0.55, label=f"best within {name}; dot: with {name}")
+        axes.set_xticks(range(len(found)), list(found), fontsize=6)
+        highest = max(value + spread for steps in found.values() for _, value, spread in steps)
+        axes.set_ylim(floor, highest + 0.05 * (highest - floor))
+        axes.set_ylabel(measure)
+        axes.grid(alpha=0.3, axis="y")
+        axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(stages))
+
+    return _drawn(fill, path, width=max(7.0, 0.95 * len(found)))
+
+
 def draw_pyramid(
     found: Measured, left: str, right: str, path: Path, *, measure: str, floor: float = 0.0
 ) -> Path:

@@ -39,7 +39,8 @@ def draw_growth(methods: Mapping[str, Points], title: str, path: Path) -> Path:
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        with plt.rc_context({"svg.hashsalt": path.stem}):  # the same figures give the same file
+            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     finally:
         plt.close(figure)
     return path

@@ -23,6 +23,7 @@ from confrere.runtime.compare import ALONE, POOLED, default_arms, shared, varian
 from confrere.runtime.published import beside, curves
 from confrere.runtime.records import open_sites
 from confrere.runtime.run import Run, hardware, versions, write_json
+from confrere.runtime.scope import scopes
 from confrere.runtime.simulate import simulate
 from confrere.runtime.traffic import methods
 from confrere.study import Reported, Study, scaled
@@ -69,6 +70,7 @@ def repeat(
     runs = run_arms(study, chosen, kept, seconds, listeners)
     told = beside(study.reported, runs)
     measure = headline(told["measured"])
+    best = chosen_settings(study, runs)
     return found | {
         "seeds": list(chosen),
         "records": records(runs),
@@ -77,7 +79,10 @@ def repeat(
         "curves": curves(runs, measure, study.reported.test),
         "sites": by_site(runs, measure, study.reported.test),
         "weights": weights(runs),
-        "chosen": chosen_settings(study, runs),
+        "chosen": best,
+        "scope": scopes(study, chosen, best, measure, _once(kept, listeners), open_sites)
+        if "scope" in study.reported.figures
+        else {},
         "levels": levels(study, study.reported) if "weights" in study.reported.figures else {},
         "bytes": {n: sum(e["bytes_sent"] for e in found[0].sites.values()) for n, found in runs.items()},
     }
@@ -121,6 +126,23 @@ def settings(study: Study) -> dict[str, Any]:
 
 class Unfinished(ConfrereError):
     """A repetition was interrupted after its time; what was run is kept."""
+
+
+def _once(
+    kept: Path | None, listeners: tuple[Callable[[Event], None], ...]
+) -> Callable[[Study, Federation], Run]:
+    """Run a study with some of its sites, unless that was done and put down before."""
+
+    def run(study: Study, federation: Federation) -> Run:
+        place = kept / f"{study.hash()}-{study.seed}.json" if kept else None
+        if place is not None and place.exists():
+            return _read(place, study)
+        found = simulate(study, federation, listeners=listeners)
+        if place is not None:
+            _keep(place, found)
+        return found
+
+    return run
 
 
 def _keep(path: Path, run: Run) -> None:

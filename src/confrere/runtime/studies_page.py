@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from confrere.observe.figures import draw_curves, draw_pyramid, draw_reached, draw_settings, draw_stacked
+from confrere.observe.figures import (
+    draw_curves,
+    draw_pyramid,
+    draw_reached,
+    draw_scope,
+    draw_settings,
+    draw_stacked,
+)
 from confrere.observe.growth import draw_growth
 from confrere.observe.published import judged, label, sides
 from confrere.observe.words import listing
@@ -208,6 +216,8 @@ def _figure(kind: str, study: Study, result: dict[str, Any], docs: Path) -> Path
         return _weights(study, result, path, measure)
     if kind == "reached":
         return _reached(study, result, path, measure)
+    if kind == "scope":
+        return _scope(result, path, measure)
     groups = _by_site_and_setting(study, result)
     floor = round(max(0.0, min(v for values in groups.values() for v in values.values()) - 0.1), 1)
     if kind == "bars":
@@ -256,6 +266,19 @@ def _reached(study: Study, result: dict[str, Any], path: Path, measure: str) -> 
         found[f"{label_of}\nby traffic"] = steps
     floor = round(max(0.0, min(p["mean"] for c in result["curves"].values() for p in c) - 0.05), 1)
     return draw_reached(found, path, measure=measure, floor=floor)
+
+
+def _scope(result: dict[str, Any], path: Path, measure: str) -> Path:
+    """What each arm reaches for each user with one, two … sites taking part."""
+    found = {
+        f"{arm}\n{result['chosen'].get(arm, '')}\n{user}": [
+            (f"{p['sites']:.0f} site{'s' if p['sites'] > 1 else ''}", p["mean"], p["std"]) for p in points
+        ]
+        for arm, users in result["scope"].items()
+        for user, points in users.items()
+    }
+    lowest = min(mean - std for steps in found.values() for _, mean, std in steps)
+    return draw_scope(found, path, measure=measure, floor=math.floor(20 * max(0.0, lowest - 0.02)) / 20)
 
 
 def _share(mark: int, rounds: int) -> str:

@@ -90,7 +90,7 @@ class Reported:
     """Whether the source tests each site on its own records or on common ones."""
     by: Literal["compare", "traffic", "epsilon"] = "compare"
     """The command that repeats it: one that trains, one that counts what is sent, or one that adds up privacy."""
-    figures: list[Literal["curves", "settings", "bars", "pyramid", "weights", "reached"]] = field(
+    figures: list[Literal["curves", "settings", "bars", "pyramid", "weights", "reached", "scope"]] = field(
         default_factory=list
     )
     says: list[str] = field(default_factory=list)
