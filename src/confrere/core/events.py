@@ -38,6 +38,7 @@ from typing import Any
 
 from confrere.core.custody import Custody
 from confrere.core.errors import CheckpointError
+from confrere.core.pages import PAGE, Pages, Row, fold, unfold
 
 Json = Any
 
@@ -70,21 +71,45 @@ class Event:
 
 
 GENESIS = "0" * 64
+CUSTODIES = {c.value: c for c in Custody}
+
+
+def _spelled(event: Event) -> Row:
+    data = event.data if type(event.data) is dict else dict(event.data)
+    return (event.kind, event.site, event.round, event.custody.value, data, event.time)
+
+
+def _plainly(events: list[Event]) -> bytes:
+    """Events with numbers of other libraries in them, as their JSON form would give them back."""
+    page = fold(json.loads(json.dumps([_spelled(event) for event in events])))
+    assert page is not None
+    return page
+
+
+def _built(row: Row) -> Event:
+    kind, site, round, custody, data, time = row
+    return Event(kind, site, round, CUSTODIES[custody], data, time)
 
 
 class Journal:
     """Appends events to a hash-chained file (or only to memory) and tells whoever listens."""
 
+    page: int | None = PAGE
+    """So many events are folded together, see `pages`; None leaves them as they are."""
+
     def __init__(
         self, path: Path | None = None, *, listeners: tuple[Callable[[Event], None], ...] = ()
     ) -> None:
         self.path = path
-        self.events: list[Event] = []
+        self.events: Pages[Event] = Pages(_spelled, _built, self.page)
+        self.kinds: set[str] = set()
+        """The kinds of the events so far: who looks for one that is not there need not go through them."""
         self._listeners = list(listeners)
         self._head, self._count = GENESIS, 0
         if path is not None and path.exists():
             for event, head in verified(path):
                 self.events.append(event)
+                self.kinds.add(event.kind)
                 self._head, self._count = head, self._count + 1
             _cut_torn_line(path)
         self._file = open(path, "a", encoding="utf-8") if path is not None else None  # noqa: SIM115
@@ -94,6 +119,7 @@ class Journal:
 
     def add(self, event: Event) -> None:
         self.events.append(event)
+        self.kinds.add(event.kind)
         if self._file is not None:
             line = {"n": self._count, "prev": self._head, **event.as_json()}
             self._head = _digest(line)
@@ -102,6 +128,25 @@ class Journal:
         self._count += 1
         for listener in self._listeners:
             listener(event)
+
+    def told(self) -> list[bytes]:
+        """All events so far, for `hear` of another journal of the same program; they are forgotten here."""
+        pages = [p if isinstance(p, bytes) else _plainly(p) for p in self.events.folded()]
+        self.events.clear()
+        return pages
+
+    def hear(self, page: bytes) -> None:
+        """Add what another journal has told."""
+        if self._file is not None:
+            for row in unfold(page):
+                self.add(_built(row))
+            return
+        events = self.events.take(page)
+        self._count += len(events)
+        self.kinds.update(event.kind for event in events)
+        for event in events if self._listeners else ():
+            for listener in self._listeners:
+                listener(event)
 
     def sync(self) -> None:
         """Make sure that everything so far is on the disk."""

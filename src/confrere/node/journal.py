@@ -23,6 +23,8 @@ from confrere.node.database import DiskFull
 class NodeJournal(Journal):
     """A journal that either has a line or has not. Where the disk is full, lines wait in memory for room."""
 
+    page = None  # threads look through the events while others are added
+
     def __init__(self, path: Path, *, listeners: tuple[Callable[[Event], None], ...] = ()) -> None:
         path.touch(mode=0o600)
         super().__init__(path, listeners=listeners)
@@ -40,6 +42,7 @@ class NodeJournal(Journal):
                 (json.dumps({**line, "hash": self._head}, ensure_ascii=False) + "\n").encode()
             )
             self.events.append(event)
+            self.kinds.add(event.kind)
             self.flush()
             for listener in self._listeners:
                 listener(event)

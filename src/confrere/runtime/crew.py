@@ -16,7 +16,7 @@ from confrere.core.events import Event, Journal
 from confrere.data.records import Federation
 from confrere.runtime import checkpoint
 from confrere.runtime.run import Folder, Run, started
-from confrere.runtime.shards import Answer, Plan, divide
+from confrere.runtime.shards import Answer, Plan, divide, heard
 from confrere.runtime.simulate import Simulation
 from confrere.study import Study
 
@@ -95,18 +95,16 @@ class Sharded(Simulation):
                 break
             self.announce(number, journal)
             answers = await self._until_done(number, keep, journal)
-            for facts, _ in answers:
-                _tell(facts, journal)
+            rest = [heard(answer, journal) for answer in answers]
             told = [facts["rest"] for facts, _ in answers]
             self._resting = None if None in told else [why for part in told for why in part]
             if keep:
-                self._kept = [block for _, block in answers]
+                self._kept = [bytes(block) for block in rest]
             if folder is not None:
                 folder.checkpoint(number + 1, self._content(number + 1, journal), journal)
-        for facts, block in await self._each("finish", [{"done": done}] * self.shards):
-            _tell(facts, journal)
-            self.processor_seconds.append(facts["seconds"])
-            found = checkpoint.loads(block)
+        for answer in await self._each("finish", [{"done": done}] * self.shards):
+            found = checkpoint.loads(bytes(heard(answer, journal)))
+            self.processor_seconds.append(answer[0]["seconds"])
             self.put_back({**found, "states": {**self.states, **found["states"]}})
 
     async def _until_done(self, number: int, keep: bool, journal: Journal) -> list[Answer]:
@@ -214,8 +212,3 @@ def workers_for(wanted: int, sites: int) -> int:
 
 def _part(parts: Mapping[str, Mapping[str, Any]], plan: Plan, number: int) -> dict[str, Any]:
     return {key: {n: v for n, v in table.items() if plan[n] == number} for key, table in parts.items()}
-
-
-def _tell(facts: Mapping[str, Any], journal: Journal) -> None:
-    for row in facts["events"]:
-        journal.add(Event.of_json(row))

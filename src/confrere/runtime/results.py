@@ -13,7 +13,7 @@ CHOOSING = ("log_loss", "rmse")
 """By which validation metric a site chooses the round whose model it keeps."""
 
 
-def current(events: Sequence[Event]) -> list[Event]:
+def current(events: Iterable[Event]) -> list[Event]:
     """The events that count: after a resumption, those of the rounds that were done again are dropped."""
     kept: list[Event] = []
     for event in events:
@@ -28,19 +28,7 @@ def site_results(
     events: Sequence[Event], roles: Sequence[str], select: str, rounds_asked: int
 ) -> dict[str, dict[str, Any]]:
     """Per site: metrics of the model it would use, of its proxy, privacy spent and bytes sent."""
-    events = current(events)
-    scores: dict[str, list[Event]] = {}
-    spent: dict[str, Mapping[str, Any]] = {}
-    sent: dict[str, int] = {}
-    for event in events:
-        if event.site is None:
-            continue
-        if event.kind == "evaluated":
-            scores.setdefault(event.site, []).append(event)
-        elif event.kind == "charged":
-            spent[event.site] = event.data
-        elif event.kind == "sent":
-            sent[event.site] = sent.get(event.site, 0) + int(event.data["bytes"])
+    scores, spent, sent = _tallied(events)
     out = {}
     for site, rounds in sorted(scores.items()):
         best = chosen(rounds, roles[0], select, rounds_asked)
@@ -57,6 +45,28 @@ def site_results(
         entry["bytes_sent"] = sent.get(site, 0)
         out[site] = entry
     return out
+
+
+Tallied = tuple[dict[str, list[Event]], dict[str, Mapping[str, Any]], dict[str, int]]
+
+
+def _tallied(events: Sequence[Event], counts: bool = False) -> Tallied:
+    """By site, evaluations, the last charge and bytes. In one pass, unless rounds were done again: then of what `counts`."""
+    scores: dict[str, list[Event]] = {}
+    spent: dict[str, Mapping[str, Any]] = {}
+    sent: dict[str, int] = {}
+    for event in events:
+        if event.kind == "resumed" and not counts:
+            return _tallied(current(events), counts=True)
+        if event.site is None:
+            continue
+        if event.kind == "evaluated":
+            scores.setdefault(event.site, []).append(event)
+        elif event.kind == "charged":
+            spent[event.site] = event.data
+        elif event.kind == "sent":
+            sent[event.site] = sent.get(event.site, 0) + int(event.data["bytes"])
+    return scores, spent, sent
 
 
 def chosen(rounds: Sequence[Event], role: str, select: str, rounds_asked: int) -> Event:

@@ -184,7 +184,8 @@ class Run:
 
     study: Study
     result: dict[str, Any]
-    events: list[Event] = field(repr=False, default_factory=list)
+    events: Sequence[Event] = field(repr=False, default_factory=list)
+    """All that happened, in order; those of a large run are kept folded and cost a little to go through."""
     folder: Path | None = None
     models: dict[str, Any] = field(repr=False, default_factory=dict)
     """Per site, the models that it would use: PRIVATE where they were trained without noise."""
@@ -216,9 +217,8 @@ class Watch:
     def finish(self, simulation: Simulation, folder: Folder | None) -> Run:
         study = simulation.study
         seconds = time.perf_counter() - self.began
-        sites = site_results(
-            self.journal.events, simulation.strategy.deploys, study.evaluation.select, study.rounds
-        )
+        events, told = self.journal.events, self.journal.kinds
+        sites = site_results(events, simulation.strategy.deploys, study.evaluation.select, study.rounds)
         attackers = simulation.plan.sites if simulation.plan is not None else ()
         for name, entry in sites.items():
             sites[name] = {"records": simulation.federation.sites[name].declared, **entry}
@@ -238,7 +238,7 @@ class Watch:
         }
         if simulation.plan is not None:
             result["attack"] = simulation.plan.as_json()
-        if why := _stopped(self.journal.events):
+        if "notice" in told and (why := _stopped(events)):
             result["stopped"] = why
         if any("common_metrics" in s for s in sites.values()):
             result["common_mean"] = mean_metrics(
@@ -256,13 +256,14 @@ class Watch:
             folder.finish(result, seconds)
             said.write(heard, folder.path / "said.npz")
         models = {name: simulation.models(name) for name in sites}
-        return Run(study, result, list(self.journal.events), folder.path if folder else None, models, heard)
+        return Run(study, result, events, folder.path if folder else None, models, heard)
 
 
 def _stopped(events: Sequence[Event]) -> dict[str, Any] | None:
     """After how many rounds, and why, where the study has stopped before its last one."""
-    found = [e.data for e in events if e.kind == "notice" and e.data.get("stopped")]
-    return {"rounds": found[-1]["stopped"], "why": found[-1]["text"]} if found else None
+    found = (e.data for e in reversed(events) if e.kind == "notice" and e.data.get("stopped"))
+    last = next(found, None)
+    return {"rounds": last["stopped"], "why": last["text"]} if last else None
 
 
 def started(simulation: Simulation, journal: Journal, again: bool, first: int) -> Watch:

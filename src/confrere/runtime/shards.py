@@ -118,21 +118,22 @@ class Shard:
             await self._arrived.wait()
         self.simulation.settle(round)
         own = Simulation.at_rest(self.simulation, round)  # of these sites; the driver asks all shards
-        facts: dict[str, Any] = {"events": self._told(), "rest": own}
+        told = self.journal.told()
+        facts: dict[str, Any] = {"events": [len(page) for page in told], "rest": own}
         if check:
             facts["ledgers"] = {n: s.ledger.counter for n, s in self.simulation.sites.items()}
             facts["seen"] = _highest([o.counters for o in self.simulation.offices.values()])
-        return facts, checkpoint.dumps(self.simulation.parts()) if keep else b""
+        return facts, b"".join([*told, checkpoint.dumps(self.simulation.parts()) if keep else b""])
 
     async def finish(self, done: int | None = None) -> Answer:
         """What sites do when all rounds are over; gives their last states, and the processor time that all of it took."""
         await self.simulation.finish(done)
-        facts = {"events": self._told(), "seconds": time.process_time()}
+        told = self.journal.told()
         simulation = self.simulation
         said = {n: judge.said.state() for n, judge in simulation.judges.items()}
-        return facts, checkpoint.dumps(
-            {"states": simulation.states, "said": said, "sites": {}, "offices": {}}
-        )
+        kept = checkpoint.dumps({"states": simulation.states, "said": said, "sites": {}, "offices": {}})
+        facts = {"events": [len(page) for page in told], "seconds": time.process_time()}
+        return facts, b"".join([*told, kept])
 
     async def go_back(self, attempt: int, block: bytes = b"") -> Answer:
         """Give up the round, and be again what `settle` told to keep; without that, start anew."""
@@ -188,9 +189,15 @@ class Shard:
             self._sent[number] += 1
             self._send(number, {"source": self.number, "attempt": self.attempt}, batch.encode(parcels))
 
-    def _told(self) -> list[dict[str, Any]]:
-        events, self.journal.events = self.journal.events, []
-        return [e.as_json() for e in events]
+
+def heard(answer: Answer, journal: Journal) -> memoryview:
+    """Put down the events that a shard has told; the rest of its block is what it told to keep."""
+    facts, block = answer
+    at = 0
+    for length in facts["events"]:
+        journal.hear(block[at : at + length])
+        at += length
+    return memoryview(block)[at:]
 
 
 def understood(answer: Answer) -> Answer:
