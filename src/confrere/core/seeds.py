@@ -15,7 +15,7 @@ def derive(seed: int, *purpose: str | int) -> int:
     >>> derive(0, "site-a", 3, "noise") == derive(0, "site-b", 3, "noise")
     False
     """
-    text = "\x1f".join([str(seed), *(f"{type(p).__name__}:{p}" for p in purpose)])
+    text = "\x1f".join([str(seed), *[f"{type(p).__name__}:{p}" for p in purpose]])
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 

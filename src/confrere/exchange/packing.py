@@ -130,8 +130,10 @@ class Packing:
     def check(self, parcel: Parcel, news: bool = False) -> None:
         """Refuse a parcel that does not have exactly the form that the study asks for: BadParcel."""
         rule, model = self.compression, parcel.model
-        known = None if model is None else self._known(model.architecture)
-        if rule is None or model is None or known is None or not self.wraps(model.architecture, news):
+        if rule is None or model is None:
+            return
+        known = self._known(model.architecture)
+        if known is None or not self.wraps(model.architecture, news):
             return
         if model.params.shapes != rule.shapes(known[1]):
             raise BadParcel("a parcel that is not compressed as the study says")

@@ -5,8 +5,6 @@ A network refuses such parcels when it reads them; parcels that never were bytes
 
 from __future__ import annotations
 
-import math
-
 from confrere.core.errors import BadParcel
 from confrere.core.parcel import Parcel
 
@@ -17,9 +15,9 @@ LARGEST = 1e12
 def screen(parcel: Parcel) -> None:
     """Returns if the parcel may be looked at; otherwise it is a BadParcel."""
     for name, number in parcel.scalars.items():
-        if not abs(number.value) <= LARGEST or not math.isfinite(number.value):
+        if not abs(number.value) <= LARGEST:  # what is no number is not smaller than anything
             raise BadParcel(f'its number "{name[:80]}" is not finite or out of all proportion')
-    if parcel.scalar("mass", 0.0) < 0:
-        raise BadParcel("its mass is negative")
+        if name == "mass" and number.value < 0:
+            raise BadParcel("its mass is negative")
     if parcel.model is not None and not parcel.model.params.largest() <= LARGEST:
         raise BadParcel("its model is not finite or out of all proportion")

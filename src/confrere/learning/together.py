@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
+from operator import add
 
 import torch
 from torch import Tensor
@@ -159,10 +160,14 @@ class _Table:
                 for epoch in range(epochs):
                     at, n = epoch * batches[k] * size, self.sizes[k]
                     rows[k, at : at + n] += torch.randperm(n, generator=source)
+        alike = self.sizes[0] == self.sizes[-1]
         for step in range(epochs * batches[0]):
-            sites = sum(epochs * b > step for b in batches)
-            counts = [min(size, self.sizes[k] - step % batches[k] * size) for k in range(sites)]
-            self._step(objective, rows[:sites, step * size : step * size + max(counts)], counts)
+            if alike:
+                counts = [min(size, self.sizes[0] - step % batches[0] * size)] * len(self.jobs)
+            else:
+                sites = sum(epochs * b > step for b in batches)
+                counts = [min(size, self.sizes[k] - step % batches[k] * size) for k in range(sites)]
+            self._step(objective, rows[: len(counts), step * size : step * size + max(counts)], counts)
 
     def _reorder(self, order: Sequence[int]) -> None:
         """Put the sites into another order, with all that is theirs."""
@@ -273,8 +278,8 @@ class _Table:
     def _note(self, role: str, values: Tensor, real: Tensor | None, counts: Sequence[int]) -> None:
         found = values.sum(1) if real is None else values.where(real > 0, 0.0).sum(1)
         self.totals[role][: len(counts)] += found
-        for k, count in enumerate(counts):
-            self.seen[role][k] += count
+        seen = self.seen[role]
+        seen[: len(counts)] = map(add, seen, counts)
 
     # -- what each site takes home -----------------------------------------------------------------
 

@@ -9,7 +9,7 @@ function of these results, so that the round ends as it would have ended without
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -203,7 +203,7 @@ class Mailroom(Mailbox):
         round: int,
         phase: int,
         epoch: int,
-        expected: Iterable[Slip],
+        expected: Sequence[Slip],
         patience: float | None,
         ended: Mapping[str, int] = NOBODY,
     ) -> Inbox:

@@ -55,8 +55,7 @@ def strictest(*budgets: Budget | None) -> Budget | None:
 class Ledger:
     """What was spent on one data set.
 
-        >>> from confrere.privacy.book import UNREADABLE, Book, Entry, FileBook, MemoryBook, digest, genesis, plain
-    from confrere.privacy.charges import gaussian
+        >>> from confrere.privacy.charges import gaussian
         >>> ledger = Ledger(dataset="thyroid")
         >>> ledger.spend([gaussian(20.0, count=10)], key="study/round 0", budget=Budget(3, 1e-6)).counter
         1

@@ -29,12 +29,12 @@ class Losses:
     def __init__(self, distribution: Any) -> None:
         self.distribution = distribution
         sides = [distribution._pmf_remove, *([] if distribution._symmetric else [distribution._pmf_add])]
-        self._sides = [_Side(pmf) if isinstance(pmf, DensePLDPmf) else None for pmf in sides]
+        self._sides = [_Side(pmf.to_dense_pmf()) if pmf.size else None for pmf in sides]
 
     def self_compose(self, count: int) -> Any:
         """The losses of so many steps."""
         sides = [side for side in self._sides if side is not None]
-        if len(sides) < len(self._sides):  # a few losses only: there is nothing to gain
+        if len(sides) < len(self._sides):  # there is nothing to lose, or everything
             return self.distribution.self_compose(count)
         return PrivacyLossDistribution(*(side.composed(count) for side in sides))
 

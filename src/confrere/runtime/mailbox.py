@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from confrere.core.parcel import Inbox, Parcel
 
@@ -11,6 +11,7 @@ Slip = tuple[int, int, str]
 """Round, phase and sender of a parcel that is expected."""
 
 NOBODY: Mapping[str, int] = {}
+NOTHING: frozenset[Slip] = frozenset()
 
 
 class Mailbox:
@@ -34,11 +35,12 @@ class Mailbox:
         if name in self._parcels or (taken is not None and number in taken):
             return False
         self._parcels[name] = parcel
-        slip = (parcel.round, parcel.phase, parcel.sender)
-        if parcel.round in self._here:
-            self._here[parcel.round].add(slip)
-        else:
+        slip = (parcel.round, parcel.phase, sender)
+        here = self._here.get(parcel.round)
+        if here is None:
             self._here[parcel.round] = {slip}
+        else:
+            here.add(slip)
         if self._waiters:
             self.look_again()
         return True
@@ -67,10 +69,11 @@ class Mailbox:
         here = self._here
         for slip in expected:
             round, _, sender = slip
-            if round in here and slip in here[round]:
+            if slip in here.get(round, NOTHING):
                 continue
-            over = max(self._finished.get(sender, -1), ended.get(sender, -1))
-            if over < round < self._gone.get(sender, round + 1):
+            if ended.get(sender, -1) >= round or self._finished.get(sender, -1) >= round:
+                continue
+            if round < self._gone.get(sender, round + 1):
                 return True
         return False
 
@@ -79,7 +82,7 @@ class Mailbox:
         round: int,
         phase: int,
         epoch: int,
-        expected: Iterable[Slip],
+        expected: Sequence[Slip],
         patience: float | None,
         ended: Mapping[str, int] = NOBODY,
     ) -> Inbox:
@@ -90,29 +93,30 @@ class Mailbox:
         `patience` bounds the wait in seconds; None waits until somebody says that a sender is gone. `ended` says which
         round each sender has finished: what it did not send in it will never come.
         """
-        expected = list(expected)
         if expected:
-            await self._until_here(expected, patience, ended)
+            if self._waiting(expected, ended):
+                await self._until_here(expected, patience, ended)
         elif not self._parcels:
             self.lately = []
             return Inbox((), (), round, phase)
-        now, here = (round, phase), self._here
-        awaited = [slip for slip in expected if slip[:2] == now]
-        missing = {slip[2] for slip in awaited if slip not in here.get(round, ())}
+        here = self._here.get(round, NOTHING)
+        missing = {s for r, p, s in expected if r == round and p == phase and (r, p, s) not in here}
+        now = (round, phase)
         ripe = [p for p in self._parcels.values() if (p.round, p.phase) <= now and p.epoch <= epoch]
         for parcel in ripe:
             sender, receiver, number = name = parcel.id
             del self._parcels[name]
-            if (sender, receiver) not in self._before:
-                self._before[sender, receiver] = Numbers()
-            self._before[sender, receiver].add(number)
-        if len(here) > 1:  # nobody waits for an earlier round again
-            self._here = {r: slips for r, slips in here.items() if r >= round}
+            taken = self._before.get((sender, receiver))
+            if taken is None:
+                taken = self._before[sender, receiver] = Numbers()
+            taken.add(number)
+        if len(self._here) > 1:  # nobody waits for an earlier round again
+            self._here = {r: slips for r, slips in self._here.items() if r >= round}
         self.lately = ripe
         kept = [p for p in ripe if p.epoch == epoch]
         if len(kept) > 1:
             kept.sort(key=_in_order)
-        return Inbox(tuple(kept), tuple(sorted(missing)), round, phase)
+        return Inbox(tuple(kept), tuple(sorted(missing)) if missing else (), round, phase)
 
     async def _until_here(
         self, expected: Sequence[Slip], patience: float | None, ended: Mapping[str, int]

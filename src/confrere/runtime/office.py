@@ -103,10 +103,11 @@ class Office:
 
     def remember(self, inbox: Inbox) -> None:
         """Keep the highest ledger counter that each peer has told of."""
+        counters = self.counters
         for parcel in inbox.parcels:
             told = parcel.scalars.get("ledger")
-            if told is not None and told.value > self.counters.get(parcel.sender, -1):
-                self.counters[parcel.sender] = int(told.value)
+            if told is not None and told.value > counters.get(parcel.sender, -1):
+                counters[parcel.sender] = int(told.value)
 
 
 class Round:
@@ -130,7 +131,7 @@ class Round:
         self._own = model
         await self._reach("before-exchange")
         model = self._packed(await self._disguised(model), EXCHANGE, admitted)
-        receivers = sorted(r for r, share in self._column.items() if share > 0)
+        receivers = sorted([r for r, share in self._column.items() if share > 0])
         middle = (len(receivers) + 1) // 2
         for n, receiver in enumerate(receivers):
             if n == middle:
@@ -145,7 +146,7 @@ class Round:
         # Where sites are drawn, nobody sends to those who are not: there is nothing to wait for from other rounds.
         first = self.round if office.churn.participation else office.caught_up + 1
         for number in range(first, self.round + 1):
-            day = office.calendar.day(number)
+            day = self._day if number == self.round else office.calendar.day(number)
             if day.epoch == self.epoch:
                 expected += [(number, EXCHANGE, s) for s in day.senders.get(self.me, ())]
         inbox = await office.mailbox.take(

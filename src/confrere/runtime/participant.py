@@ -100,6 +100,7 @@ class Participant:
     further: dict[str, Any] = field(default_factory=dict)
     """Networks that its strategy needs beside the study's own, by role."""
     _architectures: dict[str, Architecture] = field(default_factory=dict)
+    _by_role: dict[str, Architecture] = field(default_factory=dict)
     _rules: dict[bool, Optimiser] = field(default_factory=dict)
     _shares: Shares | None = None
 
@@ -129,6 +130,13 @@ class Participant:
         return self.data.declared
 
     def architecture(self, role: str) -> Architecture:
+        """The network that the study has for a role at this site."""
+        found = self._by_role.get(role)
+        if found is None:
+            found = self._by_role[role] = self._architecture(role)
+        return found
+
+    def _architecture(self, role: str) -> Architecture:
         spec = self.further.get(role) or self.study.models.of(self.name, "proxy" if role == PROFILE else role)
         if role == PROFILE:
             name, options = describe(spec) if isinstance(spec, str | dict) else ("", {})
@@ -146,6 +154,7 @@ class Participant:
             self.further = dict(
                 strategy.networks(self.study.models.of(self.name, role), self.architecture(role))
             )
+            self._by_role = {}
             for further in self.further:
                 self._check_fit(further)
 
@@ -176,8 +185,12 @@ class Participant:
 
     def build(self, role: str) -> Model:
         arch = self.architecture(role)
-        seed = derive(self.study.seed, "initial", role, arch.name)
-        return Model(self.workshop.fresh(arch, seed, self.device), arch.name, Custody.PUBLIC)
+
+        def start() -> Model:
+            seed = derive(self.study.seed, "initial", role, arch.name)
+            return Model(self.workshop.fresh(arch, seed, self.device), arch.name, Custody.PUBLIC)
+
+        return self.workshop.once(("initial", role, arch, self.study.seed, self.device), start)
 
     def round(self, number: int) -> SiteRound:
         return SiteRound(self, number)
@@ -283,12 +296,11 @@ class Participant:
     def guarantee(self) -> Guarantee | None:
         """What was spent so far and whether it is proven; None if nothing was trained with noise."""
         p = self.study.privacy
-        if p is None or not self.ledger.charges():
+        if p is None or not self.ledger.counter:
             return None
-        found = self.ledger.guarantee(
-            p.delta
-        )  # of all that was ever spent on these records, in this study or before
-        return replace(found, proven=found.proven and self.unproven is None)
+        # of all that was ever spent on these records, in this study or before
+        found = self.ledger.guarantee(p.delta)
+        return found if self.unproven is None or not found.proven else replace(found, proven=False)
 
     def planned(self) -> Guarantee | None:
         """What all rounds of the study will have cost; None without noise."""
@@ -430,8 +442,9 @@ class SiteRound:
         self, objective: Objective, models: Mapping[str, Model], *, protect: Sequence[str] = ()
     ) -> Mapping[str, Model]:
         site, study = self._site, self._site.study
-        for role, loss in objective.items():
-            for other in {role, *read_by(loss)}:
+        read = {role: read_by(loss) for role, loss in objective.items()}
+        for role, others in read.items():
+            for other in (role, *others):
                 if other not in models:
                     raise StudyError(
                         f'the objective of "{role}" needs a model called "{other}"; it was not given'
@@ -450,17 +463,31 @@ class SiteRound:
             noisy = []
         if not trained:
             return dict(models)
-        trained = {
-            r: site.counted(Supervised() if isinstance(loss, Descent) else loss, models[r], r in noisy)
-            for r, loss in trained.items()
-            if r not in SUMMED
-        } | {r: loss for r, loss in trained.items() if r in SUMMED}
         started = time.perf_counter()
-        used = {*trained, *(r for loss in trained.values() for r in loss.reads)}
-        networks = {r: site.network(r, models[r].architecture) for r in used}
-        custody = {r: self._custody(r, noisy, protect, trained, models) for r in trained}
-        # An optimiser's memory shapes the weights as much as the weights themselves do: it is kept apart by custody.
-        slots = {r: f"{r} ({held.name.lower()})" for r, held in custody.items()}
+        networks: dict[str, Network] = {}
+        weights: dict[str, Params] = {}
+        anchors: dict[str, Params] = {}
+        custody: dict[str, Custody] = {}
+        slots: dict[str, str] = {}
+        optimisers: dict[str, Optimiser] = {}
+        memory: Memory = {}
+        for role, loss in trained.items():
+            if role not in SUMMED:
+                plain = Supervised() if isinstance(loss, Descent) else loss
+                trained[role] = site.counted(plain, models[role], role in noisy)
+        for role, loss in trained.items():
+            custody[role] = held = self._custody(role, noisy, protect, trained, models)
+            # An optimiser's memory shapes the weights as much as the weights themselves do: it is kept apart by custody.
+            slots[role] = slot = f"{role} ({held._name_.lower()})"
+            if slot in site.memory:
+                memory[role] = site.memory[slot]
+            optimisers[role] = self._optimiser(role, objective[role], role in noisy)
+            for other in (role, *loss.reads):
+                if other not in networks:
+                    model = models[other]
+                    networks[other], weights[other] = site.network(other, model.architecture), model.params
+            for other in read[role]:
+                anchors[other] = models[other].params
         seed = derive(study.seed, site.name, self._round, "training", *self._again())
         brief = not noisy and all(isinstance(d := objective[r], Descent) and d.one_batch for r in trained)
         job = Job(
@@ -468,10 +495,10 @@ class SiteRound:
             records=site.batch(seed) if brief else site.data.train,
             objective=trained,
             networks=networks,
-            anchors={r: models[r].params for loss in trained.values() for r in read_by(loss)},
-            mechanisms={r: site.mechanism_of(r) for r in noisy},
-            optimisers={r: self._optimiser(r, objective[r], r in noisy) for r in trained},
-            memory={r: site.memory[slot] for r, slot in slots.items() if slot in site.memory},
+            anchors=anchors,
+            mechanisms={r: site.mechanism_of(r) for r in noisy} if noisy else {},
+            optimisers=optimisers,
+            memory=memory,
             batch_size=len(site.data.train) if tallied else study.training.batch_size,
             epochs=1 if brief or tallied else study.training.epochs_at(site.name),
             steps=site.steps,
@@ -479,7 +506,7 @@ class SiteRound:
             device=site.device,
             run=site.run,
             randomness=site.randomness,
-            weights={r: models[r].params for r in used},
+            weights=weights,
         )
         try:
             result = work(job) if tallied else await site.trainer.run(job)
@@ -501,8 +528,9 @@ class SiteRound:
             "dropped": result.dropped,
             "seconds": round(time.perf_counter() - started, 4),
         }
-        weights = {r: getattr(loss, "weight", None) for r, loss in objective.items()}
-        data["weights"] = {r: w.value for r, w in weights.items() if w is not None}
+        data["weights"] = {
+            r: w.value for r, loss in objective.items() if (w := getattr(loss, "weight", None)) is not None
+        }
         site.journal.add(Event("trained", site.name, self._round, Custody.PRIVATE, data))
         for text in result.notices:
             site.journal.add(Event("notice", site.name, self._round, Custody.PRIVATE, {"text": text}))
@@ -547,7 +575,8 @@ class SiteRound:
         site, p = self._site, self._site.study.privacy
         assert site.mechanism is not None
         assert p is not None
-        charge = site.mechanism.charge(site.steps)
+        mechanism = site.mechanism
+        charge = mechanism.charge(site.steps)
         replays = site.randomness is None or not site.randomness.secure  # the same noise is the same release
         for role in roles:
             key = (site.run, self._round, role, *self._again())
@@ -571,8 +600,8 @@ class SiteRound:
                 "unit": guarantee.unit,
                 "accountant": guarantee.accountant,
                 "proven": guarantee.proven,
-                "noise_multiplier": site.mechanism.noise_multiplier,
-                "sample_rate": float(site.mechanism.sampling.rate),
+                "noise_multiplier": mechanism.noise_multiplier,
+                "sample_rate": float(mechanism.sampling.rate),
             }
             site.journal.add(Event("charged", site.name, self._round, data=data))
         return True

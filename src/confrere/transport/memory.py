@@ -19,6 +19,7 @@ class Post:
         """Takes parcels for sites that have no box here: they belong to another worker's share of the simulation."""
         self.doors: dict[str, Callable[[Parcel], object]] = {}
         """Where parcels are handed over at once, instead of waiting in the box."""
+        self.ruler = wire.Ruler()
 
     def open(self, site: str) -> MemoryTransport:
         self.boxes[site] = asyncio.Queue()
@@ -46,7 +47,7 @@ class MemoryTransport:
             self.post.elsewhere(parcel)
         else:
             raise PeerMissing(f'site "{self.site}" sends to "{to}", which is not part of this run')
-        return wire.size(parcel)
+        return self.post.ruler.size(parcel)
 
     async def receive(self) -> Parcel:
         return await self.post.boxes[self.site].get()
