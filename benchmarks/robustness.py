@@ -1,12 +1,14 @@
 """What attackers do to each combiner, and what compression saves and costs, on data that comes along.
 
     python benchmarks/robustness.py attacks [--json] [--study FILE] [--attackers 3] [--seeds 5] [--rows 'mean;krum']
+    python benchmarks/robustness.py stars [--json] [--study FILE] [--attackers 1] [--seeds 5]
     python benchmarks/robustness.py compression [--json] [--study FILE] [--seeds 5]
 
 The first trains the study with FedAvg under every attack and combiner, and with avgpush (gossip) as it is and with self-centred
 clipping; a figure is the mean over the honest sites, then over seeds, ± one standard deviation over seeds. The last sites
-in the order of their names attack. The second trains FedAvg and avgpush (gossip) with every compression and counts the bytes of
-the encoded parcels. Every figure is of the model that travels, after the last round.
+in the order of their names attack. The second does so with FedAvg without a server, and with swarm and AFL on a star whose
+centre changes or is always the first site, which is honest. The third trains FedAvg and avgpush (gossip) with every
+compression and counts the bytes of the encoded parcels. Every figure is of the model that travels, after the last round.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import simulate
 from confrere.study import Evaluation, Study, load
 
-STUDIES = {"attacks": "studies/robust-thyroid.toml", "compression": "studies/compressed-digits.toml"}
+STUDIES = {
+    "attacks": "studies/robust-thyroid.toml",
+    "stars": "studies/robust-thyroid.toml",
+    "compression": "studies/compressed-digits.toml",
+}
 COMPRESSIONS: dict[str, Any] = {
     "none": None,
     "float16": "float16",
@@ -51,6 +57,19 @@ def combiners(attackers: int) -> dict[str, tuple[str, Any]]:
         "self-centred-clip": ("fedavg", {"name": "self-centred-clip", **bears}),
         "gossip, push-sum": ("avgpush", None),
         "gossip, self-centred-clip": ("avgpush", {"name": "self-centred-clip", **bears}),
+    }
+
+
+def stars(first: str) -> dict[str, tuple[str, Any]]:
+    """A strategy and its graph for each row; None is the strategy's own."""
+    fixed = {"name": "star", "leader": first}
+    return {
+        "fedavg, no server": ("fedavg", None),
+        "fedavg, an honest centre": ("fedavg", fixed),
+        "swarm, centre in turn": ("swarm", None),
+        "swarm, an honest centre": ("swarm", fixed),
+        "afl, centre in turn": ("afl", None),
+        "afl, an honest centre": ("afl", fixed),
     }
 
 
@@ -96,6 +115,14 @@ def rehearse(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 rows.append(row(f"{name} / {attack}", found, seeds, opened, arguments.attackers))
                 say(rows[-1])
         return rows
+    if arguments.what == "stars":
+        for name, (strategy, graph) in stars(min(opened[0].sites)).items():
+            for attack in ("none", "signflip"):
+                under = None if attack == "none" else {"name": attack, "attackers": arguments.attackers}
+                found = study.with_(strategy=strategy, topology=graph, attack=under)
+                rows.append(row(f"{name} / {attack}", found, seeds, opened, arguments.attackers))
+                say(rows[-1])
+        return rows
     for strategy in ("fedavg", "avgpush"):
         for name, compression in COMPRESSIONS.items():
             found = study.with_(strategy=strategy, compression=compression)
@@ -110,7 +137,7 @@ def say(found: Mapping[str, Any]) -> None:
 
 def table(rows: Sequence[Mapping[str, Any]], what: str) -> str:
     """Markdown, for docs/robustness.md."""
-    if what == "attacks":
+    if what != "compression":
         kinds = list(dict.fromkeys(r["case"].split(" / ")[1] for r in rows))
         lines = ["| combiner | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
         for name in dict.fromkeys(r["case"].split(" / ")[0] for r in rows):
@@ -135,15 +162,16 @@ def cell(found: Mapping[str, Any], metric: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=["attacks", "compression"])
+    parser.add_argument("what", choices=["attacks", "stars", "compression"])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--study")
-    parser.add_argument("--attackers", type=int, default=3)
+    parser.add_argument("--attackers", type=int, help="3; on stars 1")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--attacks", default=";".join(["none", *attacks.names()]))
     parser.add_argument("--rows", help="only these combiners: mean;krum")
     arguments = parser.parse_args()
+    arguments.attackers = arguments.attackers or (1 if arguments.what == "stars" else 3)
     torch.set_num_threads(1)
     rows = rehearse(arguments)
     if arguments.json:

@@ -54,6 +54,7 @@ class Way:
 
 WAYS = [
     *(Way("fedavg", "combiner", {"name": c, **KEEP}, f"fedavg-{c}") for c in COMBINERS),
+    Way("personal", "combiner", {"name": "median", **KEEP}, "personal-median"),
     Way("proxyfl", "combiner", {"name": "self-centred-clip", **KEEP}, "proxyfl-self-centred-clip"),
     *(Way(s, "compression", v, f"{s}-{n}") for s in ("fedavg", "proxyfl") for n, v in COMPRESSIONS.items()),
 ]

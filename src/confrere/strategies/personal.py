@@ -43,6 +43,7 @@ class Personal:
     architecture: Literal["private", "proxy"] = "proxy"
     deploys: ClassVar[tuple[str, ...]] = ("model", "common")
     topology: ClassVar[str] = "complete"
+    combines: ClassVar[str] = "models"
 
     def __post_init__(self) -> None:
         if not 0 <= self.pull < math.inf:

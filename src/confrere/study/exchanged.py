@@ -105,8 +105,13 @@ def check_exchange(study: Study) -> None:
         name = named(study.combiner or "", "combiner")[0]
         if how is None:
             raise StudyError(
-                f'combiner = "{name}": strategy "{strategy}" has no combiner to choose; fedavg, fedprox, fml, swarm,'
-                " avgpush and proxyfl have"
+                f'combiner = "{name}": strategy "{strategy}" '
+                + (
+                    "combines in a way that is the method itself"
+                    if sends(study)
+                    else "combines nothing: it sends no models"
+                )
+                + "; leave combiner out, or use fedavg, fedprox, fml, swarm, personal, avgpush or proxyfl"
             )
         if not isinstance(rule, SelfCentredClip):
             raise StudyError(

@@ -232,8 +232,12 @@ def test_more_sites_may_not_attack_than_the_combiner_is_told_to_bear() -> None:
 
 
 def test_a_combiner_for_a_strategy_that_has_none_is_refused() -> None:
-    with pytest.raises(StudyError, match="has no combiner to choose"):
+    with pytest.raises(
+        StudyError, match=r'"cwt" combines in a way that is the method itself; leave combiner out'
+    ):
         quick("cwt", combiner="median")
+    with pytest.raises(StudyError, match=r'"local" combines nothing'):
+        quick("local", combiner="median")
     with pytest.raises(StudyError, match="mixes by gossip"):
         quick("proxyfl", combiner="krum")
     with pytest.raises(StudyError, match='did you mean "median"'):

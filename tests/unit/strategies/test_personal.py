@@ -50,3 +50,18 @@ def test_a_site_that_is_unlike_the_others_is_served_too(how: str, privacy: Priva
 def test_wrong_options_are_refused(option: str, value: Any) -> None:
     with pytest.raises(StudyError, match=option):
         Study(strategy={"name": "personal", option: value})
+
+
+def test_the_common_model_is_combined_as_the_study_says() -> None:
+    attack = {"name": "signflip", "attackers": 2, "strength": 20.0}
+    mean, median = (
+        simulate(
+            Study(name="attacked", rounds=5, strategy="personal", combiner=rule, attack=attack),
+            arrays(7, records=120),
+        )
+        for rule in (None, {"name": "median", "attackers": 2})
+    )
+    honest = [f"site{k}" for k in range(5)]
+    for part in ("metrics", "proxy_metrics"):  # the site's own model, and the common one
+        lost = [sum(run.sites[n][part]["log_loss"] for n in honest) / 5 for run in (mean, median)]
+        assert lost[1] < lost[0] - 0.3, part
