@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from confrere.core.custody import Scalar, public
 from confrere.core.model import Model
@@ -19,27 +19,47 @@ async def agree(peers: Peers, own: Model, weight: float, combiner: Combiner, **s
     sites of each round, those of the next one are told. The combiner sees the `scalars` of those who sent.
     What the study says about combining wins over the strategy's `combiner`.
     """
-    agreed = await _agreed(peers, own, weight, combiner, scalars)
+    return (await agree_and_hear(peers, own, weight, combiner, dict, **scalars))[0]
+
+
+async def agree_and_hear(
+    peers: Peers,
+    own: Model,
+    weight: float,
+    combiner: Combiner,
+    adds: Callable[[], Mapping[str, Scalar]],
+    **scalars: Scalar,
+) -> tuple[Model, Parcel | None]:
+    """The same, for a centre that has something to say besides: what it `adds` once it has combined goes along.
+
+    A site that was answered is given the answer itself too.
+    """
+    agreed, answer = await _agreed(peers, own, weight, combiner, adds, scalars)
     await peers.tell_newcomers(agreed)
-    return agreed
+    return agreed, answer
 
 
 async def _agreed(
-    peers: Peers, own: Model, weight: float, combiner: Combiner, scalars: Mapping[str, Scalar]
-) -> Model:
+    peers: Peers,
+    own: Model,
+    weight: float,
+    combiner: Combiner,
+    adds: Callable[[], Mapping[str, Scalar]],
+    scalars: Mapping[str, Scalar],
+) -> tuple[Model, Parcel | None]:
     inbox = await peers.exchange(own, weight=public(weight), **scalars)
     arrived = [p for p in inbox.current if p.model is not None]
     voices: Sequence[Parcel] = arrived
     if peers.combiner is not None:  # which also wants to know whose model was left aside
         combiner, voices = peers.combiner, inbox.current
     if peers.centre is None:
-        return combiner(own, weight, voices)
+        return combiner(own, weight, voices), None
     if peers.me == peers.centre:
         agreed = combiner(own, weight, voices)
-        await peers.answer({p.sender: agreed for p in arrived})
-        return agreed
+        await peers.answer({p.sender: agreed for p in arrived}, **adds())
+        return agreed, None
     answers = await peers.answer({})
     for parcel in answers.current:
         if parcel.sender == peers.centre and parcel.model is not None:
-            return parcel.model
-    return own
+            return parcel.model, parcel
+    return own, None

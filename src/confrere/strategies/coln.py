@@ -13,12 +13,15 @@ from confrere.core.model import Model
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import nearest, strategy
-from confrere.exchange.agreement import agree
+from confrere.exchange.agreement import agree_and_hear
 from confrere.exchange.coln import CombinedLearning, Diverged, Form
 from confrere.learning.objectives import Supervised
 
 CALM = 3
 """So many rounds in a row must bring next to nothing before a site votes for the end."""
+
+LAST = "last"
+"""In a centre's answer: this is the last model, nothing is combined any more."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class State:
     """For how many rounds the gain has stayed within the bound."""
     accuracy: float | None = None
     """On the site's own held-out records, where the end depends on it: PRIVATE."""
+    heard: int = -1
+    """The round in which the model was last agreed on: a site that was away since does not have the last good one."""
 
 
 @strategy("coln")
@@ -104,16 +109,24 @@ class CoLN:
         )
         custody = Custody.PUBLIC if self.halt_by == "weights" else Custody.UNPROVEN
         votes = {"halted": public(float(ended)), "calm": Scalar(float(state.calm >= CALM), custody)}
-        agreed = await agree(peers, before if ended else trained, site.size, guard, **votes)
+
+        def last() -> dict[str, Scalar]:
+            return {LAST: Scalar(1.0, custody)} if guard.closed else {}
+
+        agreed, answer = await agree_and_hear(
+            peers, before if ended else trained, site.size, guard, last, **votes
+        )
         if guard.diverged:
             site.tell(
                 f"CoLN as printed diverged in round {peers.round + 1}: {guard.diverged};"
                 " every site keeps its last good model"
             )
-        # whoever has moved and is answered with the model that the round began with knows that it is the last one
-        moved = not trained.params.equals(before.params)
-        halted = ended or (moved and not alone and agreed.params.equals(before.params))
-        now = State(agreed, halted, state.calm, state.accuracy)
+        told = answer is not None and answer.scalar(LAST, 0.0) > 0
+        if told and state.heard == peers.round - 1:
+            agreed = before  # as the answer is, but for what was rounded or left out of it on its way
+        halted = ended or guard.closed or told
+        heard = peers.round if answer is not None or peers.centre in (None, peers.me) else state.heard
+        now = State(agreed, halted, state.calm, state.accuracy, heard)
         return now if halted or not self.halt else await self._watched(now, before, site)
 
     def _rule(self, round: int) -> CombinedLearning:
@@ -146,21 +159,26 @@ class _Guarded:
             me,
         )
         self.diverged: Diverged | None = None
+        self.closed = False
+        """Whether what was handed out is the last model."""
 
     def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
         if self.ended:
+            self.closed = True
             return self.before
         if self.start:
             return own if self.me == self.start else _sent_by(self.start, inbox) or self.before
         last = next((p.model for p in inbox if p.scalar("halted", 0.0)), None)
         if last is not None:
+            self.closed = True
             return last
         if self.calm and all(p.scalar("calm", 0.0) for p in inbox):
+            self.closed = True
             return self.before
         try:
             return self.rule(own, weight, inbox)
         except Diverged as error:
-            self.diverged = error
+            self.diverged, self.closed = error, True
             return self.before
 
 

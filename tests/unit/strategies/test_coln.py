@@ -9,6 +9,7 @@ import pytest
 from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
 from confrere.privacy.gate import Gate
+from confrere.runtime.churn import Churn
 from confrere.runtime.run import Run
 from confrere.runtime.simulate import simulate
 from confrere.study import Models, Privacy, Study, Training
@@ -61,6 +62,34 @@ def test_as_printed_it_diverges_with_a_clear_message_and_everybody_keeps_the_las
     last = max(trained_in(run))
     assert last < 11  # nobody trains on after that
     assert run.mean["accuracy"] > 0.7
+
+
+@pytest.mark.parametrize(
+    "compression", ["float16", "int8", {"name": "top-k", "share": 0.3}, {"name": "random-k", "share": 0.3}]
+)
+@pytest.mark.parametrize("topology", [None, "star", {"name": "star", "leader": "site2"}])
+def test_an_end_by_divergence_is_noticed_however_parcels_are_compressed(
+    compression: Any, topology: Any
+) -> None:
+    asked = study(12, topology, normalise=False, largest=200.0).with_(compression=compression)
+    run = simulate(asked, arrays())
+    assert any("diverged in round" in text and "last good model" in text for text in notices(run))
+    assert max(trained_in(run)) < 11  # nobody trains on after that
+    models = [run.models[s]["model"].params for s in run.models]
+    assert all(float(t.abs().max()) <= 200.0 for m in models for t in m.values())
+    if isinstance(compression, str):  # sums of which a third is told are of little use from the start
+        assert run.mean["accuracy"] > 0.7
+
+
+def test_a_site_that_was_away_takes_the_last_model_from_the_answer() -> None:
+    away = Churn(absent={"site1": [2, 3]})
+    run = simulate(
+        study(12, {"name": "star", "leader": "site2"}, normalise=False, largest=200.0).with_(churn=away),
+        arrays(),
+    )
+    models = [run.models[s]["model"].params for s in run.models]
+    assert all(m.equals(models[0]) for m in models)
+    assert max(trained_in(run)) < 11
 
 
 def test_the_default_does_not_diverge() -> None:
