@@ -1,7 +1,8 @@
 """How much memory a simulation will take, estimated before it starts.
 
-A site costs its records, the weights that its state holds, what its optimisers remember, and a fixed part (ledger,
-mailbox, events). Networks are shared by all sites of a process, so they count once and are left out.
+A site costs its records, the weights that its state holds, what its optimisers remember, what compressed parcels have left
+unsaid, and a fixed part (ledger, mailbox, events). Networks are shared by all sites of a process, so they count once and
+are left out.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from confrere.learning.nets import architecture
 from confrere.learning.optimisers import Optimiser
 from confrere.runtime.participant import outputs_of
 from confrere.study import Study
+from confrere.study.exchanged import combines, compression_of, sends
+from confrere.study.strict import named
 
 FIXED = 250_000
 """Bytes of a site besides its tensors: its ledger (a small database), mailbox and events; `benchmarks/scale.py` measures it."""
 NUMBER = 4
 """Bytes of a weight."""
+DOUBLE = 8
+"""Bytes of a number in the memory of compressed parcels."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,13 @@ class Footprint:
     records: int
     weights: int
     optimisers: int
+    unsaid: int = 0
+    """What sites remember of compressed parcels."""
 
     @property
     def to_come(self) -> int:
         """What is not in memory yet once the records have been read."""
-        return self.weights + self.optimisers + FIXED * self.sites
+        return self.weights + self.optimisers + self.unsaid + FIXED * self.sites
 
     @property
     def total(self) -> int:
@@ -53,7 +60,8 @@ def footprint(study: Study, federation: Federation) -> Footprint:
     roles = [r for r in ("private", "proxy") if r in deploys] or [
         getattr(study.rule(), "architecture", "proxy")
     ]
-    weights = optimisers = 0
+    weights = optimisers = unsaid = 0
+    remembered = _remembered(study, len(federation.sites))
     for name in federation.sites:
         for role in roles:
             spec = study.models.of(name, role)
@@ -64,8 +72,25 @@ def footprint(study: Study, federation: Federation) -> Footprint:
             held = 2 if role != "private" else 1  # what peers sent is kept beside one's own
             weights += held * counts[key] * NUMBER
             optimisers += slots[role] * counts[key] * NUMBER
+            if role != "private" or len(roles) == 1:  # what travels
+                unsaid += remembered * counts[key] * DOUBLE
     records = sum(_bytes(r) for s in federation.sites.values() for r in (s.train, s.validation, s.test))
-    return Footprint(len(federation.sites), records, weights, optimisers)
+    return Footprint(len(federation.sites), records, weights, optimisers, unsaid)
+
+
+def _remembered(study: Study, sites: int) -> int:
+    """How many numbers a site remembers for every weight that travels compressed: see `exchange/packing.py`."""
+    rule, strategy = compression_of(study), study.rule()
+    if rule is None or not sends(study):
+        return 0
+    each = (3 if combines(study) == "by gossip" else 2) if rule.sparse else 1
+    graph = study.topology or getattr(strategy, "topology", None)
+    kinds = (
+        2 if graph is not None and named(graph, "topology")[0] == "star" else 1
+    )  # answers are a kind of their own
+    if study.strategy_name == "weight_erosion" and not getattr(strategy, "user", None):
+        kinds = sites  # a gradient for each user
+    return 1 + kinds * each  # and what all sites started from
 
 
 def available() -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,24 @@ def test_the_estimate_adds_up_weights_optimisers_and_records() -> None:
     assert found.optimisers == 3 * 4 * (2 * weights + weights)  # Adam keeps two moments, momentum one
     assert found.records == 3 * 20 * (4 * 4 + 8)
     assert found.total == found.records + found.weights + found.optimisers + 3 * FIXED
+
+
+@pytest.mark.parametrize("compression", ["int8", {"name": "top-k", "share": 0.1}], ids=["int8", "top-k"])
+@pytest.mark.parametrize("strategy", ["fedavg", "proxyfl", "swarm", "weight_erosion"])
+def test_what_compressed_parcels_leave_unsaid_is_counted(strategy: str, compression: Any) -> None:
+    study = of(strategy=strategy, compression=compression, privacy=None, rounds=4)
+    federation = open_sites(study, many(4))
+    simulation = Simulation(study, federation)
+    simulation.run()
+    kept = 0
+    for office in simulation.offices.values():
+        parts = [t for m in office.packing.memory.values() for t in (m.rest, m.told, m.own) if t is not None]
+        starts = [found[0] for found in office.packing._starts.values() if found is not None]
+        kept += sum(t.numel() * t.element_size() for t in (*parts, *starts))
+    found = footprint(study, federation)
+    assert found.unsaid == kept > 0
+    plain = footprint(study.with_(compression=None), federation)
+    assert found.to_come - plain.to_come == kept
 
 
 def test_a_model_that_only_some_sites_have_counts_there() -> None:
