@@ -212,7 +212,8 @@ async def take_part(
                 if state is None:
                     state = strategy.init(site.round(number))
                 if site.rest is not None:
-                    site.rest.begin(time_is_up=clock.up(study.stop), spent=site.spent)
+                    late = number > 0 and clock.up(study.stop)  # as in memory, one round is always done
+                    site.rest.begin(time_is_up=late, spent=site.spent)
                 state = await strategy.round(state, site.round(number), office.round(number))
                 if site.rest is not None:
                     look_at_rest(site, strategy, state, number, office.calendar.hearing(number))
@@ -225,7 +226,9 @@ async def take_part(
                 journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
             if resting and number + 1 < study.rounds:
                 text = stop_text(Clock(), study.stop, number + 1, resting)
-                journal.add(Event("notice", name, number, data={"text": text, "stopped": number + 1}))
+                journal.add(
+                    Event("notice", name, number, data={"text": text, "stopped": number + 1, "told": True})
+                )
                 break
         if state is not None and study.training.tune and isinstance(strategy, Finishes):
             state = await strategy.finish(state, site.round(study.rounds))

@@ -240,3 +240,28 @@ def test_a_stop_that_means_nothing_is_refused(table: dict[str, Any], says: str) 
 def test_who_is_not_drawn_cannot_say_that_it_rests() -> None:
     with pytest.raises(StudyError, match=r"churn.participation"):
         Study(churn=Churn(participation=2), stop=STOP)
+
+
+def shown(run: Any) -> list[str]:
+    """What `confrere simulate` prints below its table."""
+    notices = [e for e in run.events if e.kind == "notice" and (e.site is None or e.data.get("told"))]
+    return list(dict.fromkeys(e.data["text"] for e in notices))
+
+
+def test_processes_stop_when_the_time_is_up_and_say_so_once() -> None:
+    study = BUNDLED.with_(rounds=12, stop=Stop(hours=1e-9))
+    run = simulate_processes(study)
+    assert stopped(run) < 12
+    assert {e.site for e in run.events if e.kind == "trained"} == set(run.sites)  # at least one round
+    assert [text for text in shown(run) if "stopped after" in text] == [run.result["stopped"]["why"]]
+    assert "1e-09 hours are over" in run.result["stopped"]["why"]
+
+
+def test_processes_stop_when_every_budget_is_spent_as_memory_does() -> None:
+    privacy = Privacy(epsilon=3.0, delta=1e-4, noise_multiplier=2.0, steps=1)
+    study = BUNDLED.with_(rounds=40, privacy=privacy, stop=Stop(budget=True))
+    memory, run = simulate(study), simulate_processes(study)
+    assert stopped(run) < 20
+    same(memory, run)
+    assert any("budget is spent" in text for text in shown(run))
+    assert all(run.sites[s]["privacy"]["epsilon"] <= 3.0 for s in run.sites)
