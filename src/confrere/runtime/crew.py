@@ -7,7 +7,7 @@ from names and rounds, so the same study gives the same results however its site
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -94,7 +94,8 @@ class Sharded(Simulation):
                 done = number
                 break
             self.announce(number, journal)
-            answers = await self._until_done(number, keep, journal)
+            also = folder.due(()) if folder is not None and not self.crew.replaces else None
+            answers = await self._until_done(number, keep, also, journal)
             rest = [heard(answer, journal) for answer in answers]
             told = [facts["rest"] for facts, _ in answers]
             self._resting = None if None in told else [why for part in told for why in part]
@@ -107,8 +108,11 @@ class Sharded(Simulation):
             self.processor_seconds.append(answer[0]["seconds"])
             self.put_back({**found, "states": {**self.states, **found["states"]}})
 
-    async def _until_done(self, number: int, keep: bool, journal: Journal) -> list[Answer]:
+    async def _until_done(
+        self, number: int, keep: bool, also: Collection[str] | None, journal: Journal
+    ) -> list[Answer]:
         """One round of all shards; if a worker is lost in it and can be replaced, all do it again."""
+        wanted = {"keep": keep, "also": None if also is None else sorted(also)}
         losses = 0
         while True:
             try:
@@ -117,9 +121,7 @@ class Sharded(Simulation):
                 for source, (facts, _) in enumerate(answers):
                     for receiver, batches in facts["sent"].items():
                         expected[int(receiver)][str(source)] = batches
-                details = [
-                    {"round": number, "expected": e, "keep": keep, "check": losses > 0} for e in expected
-                ]
+                details = [{"round": number, "expected": e, "check": losses > 0, **wanted} for e in expected]
                 answers = await self._each("settle", details)
                 if losses:
                     refuse_undercounting([facts for facts, _ in answers])
@@ -168,9 +170,9 @@ class Sharded(Simulation):
     def at_rest(self, number: int) -> list[str] | None:
         return self._resting
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self, names: Collection[str] | None = None) -> dict[str, Any]:
         """What the shards told to keep after the last round; before any round, what this process has."""
-        return dict(checkpoint.joined(self._kept)) if all(self._kept) else super().parts()
+        return dict(checkpoint.joined(self._kept)) if all(self._kept) else super().parts(names)
 
 
 class Lost(WorkerLost):

@@ -8,7 +8,7 @@ import platform
 import shutil
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -21,10 +21,11 @@ from confrere.core.custody import Custody
 from confrere.core.errors import CheckpointError, StudyError
 from confrere.core.events import Event, Journal
 from confrere.observe.report import write_report
-from confrere.runtime import checkpoint, said
+from confrere.runtime import said
 from confrere.runtime.assemble import unprotected_patients
 from confrere.runtime.results import by_columns, mean_metrics, site_results
 from confrere.runtime.said import Kept
+from confrere.runtime.shelf import Shelf
 from confrere.study import Study, parse
 from confrere.version import __version__
 
@@ -87,6 +88,9 @@ class Folder:
     _made: list[Path] = field(default_factory=list)
     """The folders that were not there before, the deepest first."""
 
+    def __post_init__(self) -> None:
+        self._shelf = Shelf(self.path / "checkpoints")
+
     def open(self, again: bool = False) -> Journal:
         """Create the folder, or find it again, and open its journal."""
         try:
@@ -118,19 +122,15 @@ class Folder:
     def checkpoint(self, done: int, content: dict[str, Any], journal: Journal) -> None:
         """Keep the state after a round, and the one before it in case this one gets damaged."""
         journal.sync()
-        folder = self.path / "checkpoints"
-        checkpoint.save(folder / f"round-{done:05d}.safetensors", content)
-        for old in sorted(folder.glob("round-*.safetensors"))[:-2]:
-            old.unlink(missing_ok=True)
+        self._shelf.put(done, content)
+
+    def due(self, changed: Collection[str]) -> set[str] | None:
+        """The sites that the next checkpoint has to hold if these have changed since the last one; None: all."""
+        return self._shelf.due(changed)
 
     def latest(self) -> dict[str, Any] | None:
         """The newest checkpoint that can be read; a damaged one is passed over."""
-        for path in sorted((self.path / "checkpoints").glob("round-*.safetensors"), reverse=True):
-            try:
-                return checkpoint.load(path)
-            except CheckpointError:
-                continue
-        return None
+        return self._shelf.latest()
 
     def discard_if_nothing_was_done(self, journal: Journal) -> None:
         """Take back the files of a run that failed in its first round: there is nothing to go on with."""

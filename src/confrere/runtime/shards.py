@@ -107,9 +107,15 @@ class Shard:
         return {"sent": {str(n): count for n, count in self._sent.items()}}, b""
 
     async def settle(
-        self, round: int, expected: Mapping[str, int], keep: bool = False, check: bool = False
+        self,
+        round: int,
+        expected: Mapping[str, int],
+        keep: bool = False,
+        check: bool = False,
+        also: Sequence[str] | None = None,
     ) -> Answer:
-        """The second step, when all batches are here; tells what happened, and with `keep` also what to go on from.
+        """The second step, when all batches are here; tells what happened, and with `keep` also what to go on from:
+        of the sites that have changed and of those in `also`, or without that of all.
 
         With `check` it also says where ledgers stand, and where peers saw them.
         """
@@ -123,7 +129,13 @@ class Shard:
         if check:
             facts["ledgers"] = {n: s.ledger.counter for n, s in self.simulation.sites.items()}
             facts["seen"] = _highest([o.counters for o in self.simulation.offices.values()])
-        return facts, b"".join([*told, checkpoint.dumps(self.simulation.parts()) if keep else b""])
+        return facts, b"".join([*told, self._kept(round, also) if keep else b""])
+
+    def _kept(self, round: int, also: Sequence[str] | None) -> bytes:
+        changed = self.simulation.changed(round)
+        parts = self.simulation.parts(None if also is None else {*changed, *also})
+        changed.clear()
+        return checkpoint.dumps(parts)
 
     async def finish(self, done: int | None = None) -> Answer:
         """What sites do when all rounds are over; gives their last states, and the processor time that all of it took."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -38,6 +38,7 @@ from confrere.runtime.office import Office
 from confrere.runtime.participant import Participant
 from confrere.runtime.records import Source, doubt_about, open_sites
 from confrere.runtime.run import Folder, Run, resume_folder, started
+from confrere.runtime.shelf import names_in
 from confrere.runtime.stopping import Clock, all_rest, look_at_rest, stop_text
 from confrere.study import Study
 from confrere.transport.memory import Post
@@ -216,6 +217,9 @@ class Simulation:
             self.offices[name].disguise = mask
         self.clock = Clock()
         self.states: dict[str, Any] = {}
+        self._changed: set[str] = set()
+        self._held: dict[str, list[tuple[str, str, int]]] = {}
+        """What waited in mailboxes when `changed` was last asked for."""
         self.late: dict[str, asyncio.Task[None]] = {}
         self.lost: set[str] = set()
         self.back: dict[str, asyncio.Event] = {}
@@ -252,8 +256,12 @@ class Simulation:
                 await self.round(number)
                 self.settle(number)
                 self.evaluate(number)
-                if folder is not None and not self.lost:
-                    folder.checkpoint(number + 1, self._content(number + 1, journal), journal)
+                if folder is not None:
+                    changed = self.changed(number)
+                    if not self.lost:
+                        content = self._content(number + 1, journal, folder.due(changed))
+                        folder.checkpoint(number + 1, content, journal)
+                        changed.clear()
             await self.finish(done)
 
     def stops_before(self, number: int, journal: Journal) -> bool:
@@ -422,28 +430,50 @@ class Simulation:
 
     def evaluate(self, number: int, fitted: bool = False, due: bool = False) -> None:
         """Measure the models of every site, where the study asks for it after this round."""
-        due = due or (number + 1) % self.study.evaluation.every == 0 or number + 1 >= self.study.rounds
-        for name, judge in self.judges.items() if due else ():
+        for name, judge in self.judges.items() if due or self._evaluates(number) else ():
             state = self.states.get(EVERYBODY if self.pools else name)
             if state is not None:
                 scores = judge.scores(predictors(self.strategy, state), fitted)
                 judge.journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
 
-    def _content(self, done: int, journal: Journal) -> dict[str, Any]:
+    def _evaluates(self, number: int) -> bool:
+        """Whether the study asks for it after this round."""
+        return (number + 1) % self.study.evaluation.every == 0 or number + 1 >= self.study.rounds
+
+    def changed(self, number: int) -> set[str]:
+        """The sites that are not what they were when this was last emptied; ask after every round.
+
+        A site changes when it takes part, when it is evaluated, and when something comes into its mailbox.
+        """
+        if self.pools or self._evaluates(number):
+            self._changed.update(self.sites)
+        self._changed.update(n for n in self.calendar.present(number) if n in self.sites)
+        held = {n: [p.id for p in found] for n, o in self.offices.items() if (found := o.mailbox.waiting())}
+        self._changed.update(n for n in {**held, **self._held} if held.get(n) != self._held.get(n))
+        self._held = held
+        return self._changed
+
+    def _content(self, done: int, journal: Journal, names: Collection[str] | None = None) -> dict[str, Any]:
+        parts = self.parts(names)
+        written = names_in(parts["sites"])
         return {
             "done": done,
             "study": self.study.hash(),
             "seed": self.study.seed,
             "events": len(journal.events),
             "seconds": self.clock.seconds,
-            "records": self._records(),
-            **self.parts(),
+            "records": {n: mark for n, mark in self._records().items() if self.pools or n in written},
+            **parts,
         }
 
-    def parts(self) -> dict[str, Any]:
-        """What the sites of this process would need to go on from here."""
+    def parts(self, names: Collection[str] | None = None) -> dict[str, Any]:
+        """What the sites of this process would need to go on from here; of some of them if they are named."""
+
+        def of(table: Mapping[str, Any]) -> Mapping[str, Any]:
+            return table if names is None or self.pools else {n: table[n] for n in names if n in table}
+
         return {
-            "states": self.states,
+            "states": of(self.states),
             "sites": {
                 n: {
                     "memory": s.memory,
@@ -451,7 +481,7 @@ class Simulation:
                     "spent": s.spent,
                     **({"rest": s.rest.state()} if s.rest is not None else {}),
                 }
-                for n, s in self.sites.items()
+                for n, s in of(self.sites).items()
             },
             "offices": {
                 n: {
@@ -461,9 +491,9 @@ class Simulation:
                     "counters": dict(o.counters),
                     **({"packing": dict(o.packing.memory)} if o.packing.memory else {}),
                 }
-                for n, o in self.offices.items()
+                for n, o in of(self.offices).items()
             },
-            "said": {n: judge.said.state() for n, judge in self.judges.items()},
+            "said": {n: judge.said.state() for n, judge in of(self.judges).items()},
         }
 
     def _records(self) -> dict[str, str]:
