@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from types import ModuleType
 
+from confrere.core.events import Event
+from confrere.runtime.partners import METHODS
 from confrere.strategies import discover, strategies
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,22 @@ def test_the_tables_are_those_of_the_measurements() -> None:
     assert ours <= measured
     for name in ours:
         assert f"\n| {name} |" in table
+    for name in {*METHODS, *script.choosing.ADAPTED}:
+        assert f"\n| {name} |" in table
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    assert {len(row) for row in rows} == {8}  # a method and seven criteria, none left out
+    assert all(cell for row in rows for cell in row)
+
+
+def test_feedback_is_how_often_a_bad_site_is_put_beneath_an_honest_one() -> None:
+    script = criteria()
+    told = [
+        Event("weighed", "a", 0, data={"weights": {"b": 0.1, "c": 0.2, "bad": 0.9}}),
+        Event("weighed", "a", 1, data={"weights": {"b": 0.9, "c": 0.2, "bad": 0.2}}),
+    ]
+    assert sorted(script._told("weight_erosion", told, "a", {"bad"})) == [0.5, 1.0]
+    assert sorted(script._told("afl", told, "a", {"bad"})) == [0.0, 0.5]  # there the worst-served weighs most
+    assert script._told("fedavg", told, "b", {"bad"}) == []
 
 
 def test_a_measurement_can_be_repeated() -> None:

@@ -1,0 +1,278 @@
+"""What choosing partners, and making a common model one's own, is worth by the criteria of scripts/criteria.
+
+For every site as the user, in five settings: as it is; with one possible partner that cannot be asked; with one whose labels are
+turned round; with noise on what peers send (a share of ε); and with the user's own labels turned round. What a choice is worth is
+the AUC of a model of the user's and the chosen partners' records, on the user's test records.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from confrere.core.seeds import derive, generator
+from confrere.data.records import Federation, Records
+from confrere.learning.evaluate import knowing_nothing, measure
+from confrere.personalize.clusters import cluster, cluster_ranking
+from confrere.personalize.histograms import histogram_rankings
+from confrere.personalize.influence import cross_fit, influence_rankings, running_ranking
+from confrere.personalize.interpolation import (
+    Way,
+    alone,
+    fine_tuned,
+    interpolated_data,
+    interpolated_models,
+    together,
+)
+from confrere.personalize.learner import Learner
+from confrere.personalize.profiles import profile_ranking
+from confrere.personalize.similarity import similarity_ranking
+from confrere.personalize.standing import Ranking
+from confrere.personalize.transfer import transfer_ranking
+from confrere.runtime.attackers import flipped
+from confrere.runtime.partners import Selection, learner_of, own_records
+from confrere.runtime.partners import choose as chosen_by
+from confrere.runtime.partners.gradients import course
+from confrere.runtime.partners.models import models
+from confrere.runtime.partners.profiles import histograms, profiles
+from confrere.runtime.records import open_sites
+from confrere.study import Privacy, Study
+
+PRIVACY = Privacy(epsilon=3.0, delta=1e-4, selection_share=0.3)
+ASKED = {"running", "similarity", "transfer", "profiles", "jensen-shannon", "renyi"}
+"""What can be asked in the field, with noise."""
+ORDER = (
+    "influence",
+    "leave-one-out",
+    "add-one-in",
+    "running",
+    "similarity",
+    "transfer",
+    "clusters",
+    "profiles",
+    "jensen-shannon",
+    "renyi",
+)
+ADAPTED = ("with everybody", "with its group", "fine-tuned", "models interpolated", "records interpolated")
+HEAD = (
+    "| choosing or adapting | user focus: AUC over alone, mean of sites / worst site |"
+    " resilience: change of AUC if one of three peers cannot be asked | incentives: chosen rarer with flipped labels;"
+    " adapted: change of AUC by flipping one's own | feedback: flipped peer told from an honest one |"
+    " privacy: change of AUC if the choice is made under ε = 0.9 | Byzantine: change of AUC with one flipped peer of three |"
+    " complexity: KB a peer sends, CPU ms |"
+)
+T = TypeVar("T")
+
+
+def timed(run: Callable[[], T]) -> tuple[T, float]:
+    started = time.process_time()
+    return run(), time.process_time() - started
+
+
+def ask(study: Study, federation: Federation, site: str) -> tuple[list[tuple[Ranking, float]], list[str]]:
+    """Every ranking of a site's possible partners with the CPU seconds it took, and who is in the site's group.
+
+    Where the study protects what peers send, only what can be asked then.
+    """
+    selection = Selection(study, federation, site)
+    learner, seed = learner_of(study, selection), derive(study.seed, "partners", site)
+    records = {n: own_records(d) for n, d in federation.sites.items()}
+    own, z, released = records.pop(site), 1.0, selection.released
+    out: list[tuple[Ranking, float]] = []
+
+    def note(found: tuple[Sequence[Ranking], float]) -> None:
+        out.extend((r, found[1]) for r in found[0])
+
+    ran, spent = timed(lambda: course(selection))
+    note(([running_ranking(ran.slopes, site, z=z, released=released)], spent))
+    similar = similarity_ranking(ran.weights, ran.distances, ran.falls, site, z=z, released=released)
+    note(([similar], spent))
+
+    def transferred() -> list[Ranking]:
+        theirs, home = models(selection, learner)
+        losses = {n: learner.losses(p, own) for n, p in theirs.items()}
+        blind = knowing_nothing(own.targets, own.targets)
+        return [transfer_ranking(losses, home, blind, site, z=z, released=released)]
+
+    def counted() -> Sequence[Ranking]:
+        mine, others = histograms(selection)
+        names = federation.task.features
+        return histogram_rankings(mine, others, site, names, seed, z=z, released=released)
+
+    note(timed(transferred))
+    note(timed(lambda: [profile_ranking(*profiles(selection), site, z=z, released=released)]))
+    note(timed(counted))
+    if released:
+        return out, []
+    note(timed(lambda: influence_rankings(cross_fit(learner, own, records, seed), site, z=z)))
+    everybody = {site: own, **records}
+    found, spent = timed(lambda: cluster(learner, everybody, site, 2))
+    note(([cluster_ranking(learner, found, everybody, site, z=z)], spent))
+    by = {r.method: r for r, _ in out}
+    chosen, _ = chosen_by(list(by.values()), "influence", site, z)
+    both = [replace(s, chosen=s.peer in chosen) for s in by["add-one-in"].standings]
+    spent = next(s for r, s in out if r.method == "add-one-in")
+    out.append((replace(by["add-one-in"], method="influence", standings=tuple(both)), spent))
+    return out, found.beside(site)
+
+
+class Judge:
+    """AUC of ways of learning on one user's test records; the same set of partners is trained with once."""
+
+    def __init__(
+        self, learner: Learner, own: Records, test: Records, peers: Mapping[str, Records], seed: int
+    ) -> None:
+        self.learner, self.own, self.test, self.peers, self.seed = learner, own, test, peers, seed
+        self.known: dict[tuple[str, ...], tuple[float, float]] = {}
+
+    def auc(self, way: Way) -> float:
+        return measure(way.says(self.test), self.test.targets).get("auc", math.nan)
+
+    def partners(self, chosen: Sequence[str]) -> tuple[float, float]:
+        """AUC and CPU seconds of a model of the user's and these peers' records."""
+        key = tuple(sorted(chosen))
+        if key not in self.known:
+            there = [self.peers[p] for p in key]
+            at = (self.learner, self.own)
+            self.known[key] = timed(
+                lambda: self.auc(
+                    together(*at, there, self.seed, "chosen") if there else alone(*at, self.seed)
+                )
+            )
+        return self.known[key]
+
+    def adapted(self, group: Sequence[str]) -> dict[str, tuple[float, float]]:
+        """Each way's AUC and CPU seconds."""
+        everybody = list(self.peers.values())
+        at = (self.learner, self.own, everybody, self.seed)
+        return {
+            "with everybody": self.partners(list(self.peers)),
+            "with its group": self.partners(group),
+            "fine-tuned": timed(lambda: self.auc(fine_tuned(*at))),
+            "models interpolated": timed(lambda: self.auc(interpolated_models(*at))),
+            "records interpolated": timed(lambda: self.auc(interpolated_data(*at))),
+        }
+
+
+def choose(study: Study) -> dict[str, Any]:
+    """All that one seed tells: by method and user."""
+    federation = open_sites(study)
+    out: dict[str, Any] = {}
+    for user in sorted(federation.sites):
+        peers = [n for n in sorted(federation.sites) if n != user]
+        draw = generator(study.seed, user, "criteria")
+        gone, bad = (peers[int(torch.randint(len(peers), (1,), generator=draw))] for _ in range(2))
+        settings = {
+            "plain": (study, federation),
+            "absent": (study, _without(federation, gone)),
+            "flipped": (study, with_flipped_labels(federation, bad)),
+            "private": (study.with_(privacy=PRIVACY), federation),
+            "self": (study, with_flipped_labels(federation, user)),
+        }
+        for setting, (asked, sites) in settings.items():
+            _note(out, setting, user, bad, asked, sites)
+    return out
+
+
+def _note(out: dict[str, Any], setting: str, user: str, bad: str, study: Study, sites: Federation) -> None:
+    rankings, group = ask(study, sites, user)
+    records = {n: own_records(d) for n, d in sites.sites.items()}
+    own, test = records.pop(user), sites.sites[user].test
+    learner = learner_of(study, Selection(study, sites, user))
+    judge = Judge(learner, own, test, records, derive(study.seed, "partners", user))
+    for ranking, spent in rankings:
+        entry = out.setdefault(ranking.method, {}).setdefault(user, {})
+        if setting == "self":
+            continue
+        entry[setting] = judge.partners(ranking.chosen)[0]
+        if setting == "plain":
+            entry |= {
+                "alone": judge.partners([])[0],
+                "seconds": spent,
+                "kilobytes": _sent(ranking.method, study, learner, records),
+            }
+            entry |= {"chosen": len(ranking.chosen), "honest": bad in ranking.chosen}
+        if setting == "flipped":
+            places = {s.peer: n for n, s in enumerate(ranking.standings)}
+            others = [p for p in places if p != bad]
+            entry |= {
+                "caught": statistics.fmean(places[p] < places[bad] for p in others),
+                "dishonest": bad in ranking.chosen,
+            }
+    if setting == "private":
+        return
+    for name, (auc, spent) in judge.adapted(group).items():
+        entry = out.setdefault(name, {}).setdefault(user, {})
+        entry[setting] = auc
+        if setting == "plain":
+            entry |= {"alone": judge.partners([])[0], "seconds": spent}
+            entry["kilobytes"] = _sent(name, study, learner, records)
+
+
+def _sent(method: str, study: Study, learner: Learner, peers: Mapping[str, Records]) -> float:
+    """How much one peer would have to send, on average."""
+    weights = sum(t.numel() for t in learner.start.values())
+    width = math.prod(next(iter(peers.values())).inputs.shape[1:])
+    if method in ("running", "similarity"):
+        return 4 * weights * study.rounds / 1000
+    if method in ("transfer",):
+        return (4 * weights + 8) / 1000
+    if method == "profiles":
+        return 8 * 200 / 1000
+    if method in ("jensen-shannon", "renyi"):
+        return 8 * 10 * width / 1000
+    return statistics.fmean(4 * len(r) * (width + 1) for r in peers.values()) / 1000
+
+
+def _without(federation: Federation, gone: str) -> Federation:
+    return replace(federation, sites={n: s for n, s in federation.sites.items() if n != gone})
+
+
+def with_flipped_labels(federation: Federation, bad: str) -> Federation:
+    """The same sites, one of which has its labels turned round, but for its test records."""
+    task, site = federation.task, federation.sites[bad]
+    worse = replace(site, train=flipped(site.train, task), validation=flipped(site.validation, task))
+    return replace(federation, sites={**federation.sites, bad: worse})
+
+
+def rows(
+    found: Sequence[Mapping[str, Any]], figure: Callable[..., str], grade: Callable[..., str]
+) -> list[str]:
+    """The lines of the table, a method each; the spread is over seeds, each the mean over users."""
+    return [_row(name, [f[name] for f in found], figure, grade) for name in (*ORDER, *ADAPTED)]
+
+
+def _row(
+    name: str, found: Sequence[Mapping[str, Any]], figure: Callable[..., str], grade: Callable[..., str]
+) -> str:
+    def changes(to: str, since: str = "plain") -> list[float]:
+        return [statistics.fmean(f[to] - f[since] for f in seed.values()) for seed in found]
+
+    def lost(setting: str, good: float = -0.01, bad: float = -0.05) -> str:
+        values = changes(setting)
+        return f"{grade(statistics.fmean(values), good, bad)} ({figure(values)})"
+
+    worst = [min(f["plain"] - f["alone"] for f in seed.values()) for seed in found]
+    focus = f"{grade(statistics.fmean(worst), -0.01, -0.05)} ({figure(changes('plain', 'alone'))} / {figure(worst)})"
+    spent = statistics.fmean(f["seconds"] for seed in found for f in seed.values())
+    sent = statistics.fmean(f["kilobytes"] for seed in found for f in seed.values())
+    if name in ADAPTED:
+        own = changes("self")
+        pays = f"{grade(-statistics.fmean(own), 0.5, 0.2)} ({figure(own)})"
+        told, private = "− (nothing told)", "− (needs peers' records)"
+    else:
+        rarer = [statistics.fmean(f["honest"] - f["dishonest"] for f in seed.values()) for seed in found]
+        pays = f"{grade(statistics.fmean(rarer), 0.5, 0.2)} ({figure(rarer, 2)})"
+        caught = [statistics.fmean(f["caught"] for f in seed.values()) for seed in found]
+        told = f"{grade(statistics.fmean(caught), 0.9, 0.7)} ({figure(caught, 2, sign=False)})"
+        private = lost("private", -0.02, -0.1) if name in ASKED else "− (needs peers' records)"
+    return (
+        f"| {name} | {focus} | {lost('absent')} | {pays} | {told} | {private} | {lost('flipped')} |"
+        f" {sent:.2f} KB, {1000 * spent:.0f} ms |"
+    )
