@@ -137,3 +137,40 @@ def test_a_file_that_does_not_fit_is_named_with_line_and_column(
     (tmp_path / "half.safetensors").write_bytes(model.read_bytes()[:100])
     complaint = desk.refused("predict", "half.safetensors", "bad.csv", "-o", "x.csv")
     assert "damaged" in complaint
+
+
+SPENT = """
+rounds = 25
+strategy = "fedavg"
+patience = 600.0
+[training]
+tune = false
+[privacy]
+epsilon = 3.0
+delta = 1e-4
+noise_multiplier = 2.0
+steps = 1
+[stop]
+budget = true
+"""
+
+
+@pytest.mark.slow
+def test_nodes_stop_when_every_budget_is_spent_where_the_simulation_does(tmp_path: Path) -> None:
+    study = load(write_study(tmp_path, SPENT, sites=2, records=80))
+    memory = simulate(study)
+    assert 1 < memory.result["stopped"]["rounds"] < 25
+    run = rehearse(study, out=tmp_path / "run")
+    said = [e.data for e in run.events if e.kind == "notice" and e.data.get("stopped")]
+    assert {s["stopped"] for s in said} == {memory.result["stopped"]["rounds"]}
+    assert all("budget is spent" in s["text"] for s in said)
+    assert all(s["privacy"]["epsilon"] <= 3.0 for s in run.sites.values())
+
+
+@pytest.mark.slow
+def test_nodes_stop_when_the_time_is_up(tmp_path: Path) -> None:
+    timed = SPENT.replace("budget = true", "hours = 1e-9")
+    study = load(write_study(tmp_path, timed, sites=2, records=80))
+    run = rehearse(study, out=tmp_path / "run")
+    said = [e.data for e in run.events if e.kind == "notice" and e.data.get("stopped")]
+    assert {s["stopped"] < 25 and "1e-09 hours are over" in s["text"] for s in said} == {True}
