@@ -164,8 +164,7 @@ class Shard:
             office.mailbox, office.caught_up = Mailbox(), -1
             office.packing.put_back({})
             office.sequence.clear()
-            while not simulation.post.boxes[name].empty():
-                simulation.post.boxes[name].get_nowait()
+            simulation.post.boxes[name] = None
         for site in simulation.sites.values():
             site.memory, site.spent, site.said = {}, False, Kept()
             if site.rest is not None:

@@ -14,7 +14,8 @@ class Post:
     """The sorting office of a simulation: one box per site."""
 
     def __init__(self) -> None:
-        self.boxes: dict[str, asyncio.Queue[Parcel]] = {}
+        self.boxes: dict[str, asyncio.Queue[Parcel] | None] = {}
+        """None until something is put in: where parcels go through a door, most boxes are never used."""
         self.elsewhere: Callable[[Parcel], None] | None = None
         """Takes parcels for sites that have no box here: they belong to another worker's share of the simulation."""
         self.doors: dict[str, Callable[[Parcel], object]] = {}
@@ -22,8 +23,14 @@ class Post:
         self.ruler = wire.Ruler()
 
     def open(self, site: str) -> MemoryTransport:
-        self.boxes[site] = asyncio.Queue()
+        self.boxes[site] = None
         return MemoryTransport(self, site)
+
+    def box(self, site: str) -> asyncio.Queue[Parcel]:
+        found = self.boxes[site]
+        if found is None:
+            found = self.boxes[site] = asyncio.Queue()
+        return found
 
 
 class MemoryTransport:
@@ -42,7 +49,7 @@ class MemoryTransport:
         if to in self.post.doors:
             self.post.doors[to](parcel)
         elif to in self.post.boxes:
-            self.post.boxes[to].put_nowait(parcel)
+            self.post.box(to).put_nowait(parcel)
         elif self.post.elsewhere is not None:
             self.post.elsewhere(parcel)
         else:
@@ -50,11 +57,11 @@ class MemoryTransport:
         return self.post.ruler.size(parcel)
 
     async def receive(self) -> Parcel:
-        return await self.post.boxes[self.site].get()
+        return await self.post.box(self.site).get()
 
     def received(self) -> list[Parcel]:
         """Everything that is here now, without waiting."""
-        box, out = self.post.boxes[self.site], []
-        while not box.empty():
+        box, out = self.post.boxes[self.site], list[Parcel]()
+        while box is not None and not box.empty():
             out.append(box.get_nowait())
         return out

@@ -79,7 +79,7 @@ def test_a_round_writes_the_sites_that_took_part_and_those_that_were_told_of_it(
     ids=["drawn", "often away", "evaluated"],
 )
 def test_a_run_that_goes_on_ends_as_it_would_have(tmp_path: Path, workers: int | None, found: Study) -> None:
-    whole = simulate(found, arrays(SITES, 40), out=tmp_path / "whole", trainer="one")
+    whole = simulate(found, arrays(SITES, 40), trainer="one")
     interrupted(tmp_path / "part", found, workers)
     again = resume(tmp_path / "part", arrays(SITES, 40), trainer="one", workers=workers)
     assert {**again.result, "run": ""} == {**whole.result, "run": ""}
