@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -54,6 +55,9 @@ def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
         tensors[path] = value.detach().cpu().contiguous().clone()
         return {"tensor": path}
     if isinstance(value, Params):
+        if len({kind for _, _, kind in value.shapes}) == 1:  # one tensor instead of many
+            tensors[path] = value.flatten().detach().cpu().contiguous().clone()
+            return {"flat": path, "shapes": value.shapes}
         return {"params": {n: pack(t, tensors, f"{path}/{n}") for n, t in value.items()}}
     if isinstance(value, Enum):
         return {"enum": _address(type(value)), "name": value.name}
@@ -88,6 +92,15 @@ def unpack(form: Any, tensors: Mapping[str, Tensor]) -> Any:
         return tensors[form["tensor"]]
     if "bytes" in form:
         return bytes(tensors[form["bytes"]].tolist())
+    if "flat" in form:
+        shapes = tuple((name, tuple(shape), kind) for name, shape, kind in form["shapes"])
+        flat = tensors[form["flat"]]
+        sizes = [size for _, shape, _ in shapes for size in shape]
+        alike = {kind for *_, kind in shapes} == {str(flat.dtype).removeprefix("torch.")}
+        fits = flat.dim() == 1 and flat.numel() == sum(math.prod(shape) for _, shape, _ in shapes)
+        if not (alike and fits and all(isinstance(size, int) and size >= 0 for size in sizes)):
+            raise CheckpointError("a model of the checkpoint does not have the size that it states")
+        return Params.of_flat(flat, shapes)
     if "params" in form:
         return Params({n: unpack(t, tensors) for n, t in form["params"].items()})
     if "enum" in form:

@@ -19,6 +19,9 @@ ALTERED = {
     "fields that are a list": {"map": {"a": {"class": "confrere.core.parcel:Parcel", "fields": [1]}}},
     "a class without a name": {"map": {"a": {"class": 5, "fields": {}}}},
     "weights that are a number": {"map": {"a": {"params": 3}}},
+    "weights of another size": {"map": {"a": {"flat": "t", "shapes": [["w", [2], "float32"]]}}},
+    "weights of a size below nothing": {"map": {"a": {"flat": "t", "shapes": [["w", [-1, -1], "float32"]]}}},
+    "weights of another format": {"map": {"a": {"flat": "t", "shapes": [["w", [1], "int64"]]}}},
     "numbers for tensors": {"map": {"a": {"params": {"x": 3}}}},
     "values that a class refuses": {
         "map": {"a": {"class": "confrere.privacy.ledger:Budget", "fields": {"epsilon": -1, "delta": 2}}}
