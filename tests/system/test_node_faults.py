@@ -29,7 +29,7 @@ from confrere.node.database import DiskFull
 from confrere.node.metrics import exposition
 from confrere.node.service import serve
 from confrere.node.setting import Setting, check_partners, within
-from confrere.node.status import missing, status_of
+from confrere.node.status import missing, resting_status, status_of
 from confrere.node.store import Store
 from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import simulate
@@ -496,6 +496,26 @@ def test_a_spent_budget_ends_training_and_not_receiving(tmp_path: Path) -> None:
         assert {e.round for e in events(place, "sent")} == set(range(6))  # it relays
         assert nodes[name].done == 6
     books(study, places)
+
+    # another study on the same records: the ledger remembers, and the status says so
+    later = settings(tmp_path / "later", replace(study, name="later"), rehearsal=False)
+    later = {n: replace(p, ledger=places[n].ledger, home=p.home) for n, p in later.items()}
+
+    async def again() -> dict[str, Node]:
+        nodes = start(later, Network())
+        for node in nodes.values():
+            spent = status_of(node)["privacy"]
+            assert spent is not None
+            assert 2.0 < spent["epsilon"] <= 4.0
+        await through(*nodes.values())
+        return nodes
+
+    asyncio.run(again())
+    for place in later.values():
+        assert not events(place, "charged")
+        found = resting_status(place.home)["privacy"]
+        assert found["training_ended"]
+        assert 2.0 < found["epsilon"] <= 4.0
 
 
 def test_a_study_without_a_proven_guarantee_is_refused_unless_the_site_accepts(tmp_path: Path) -> None:

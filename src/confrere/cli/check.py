@@ -10,10 +10,14 @@ from rich.table import Table
 
 from confrere.cli.output import console, print_json
 from confrere.node.roster import Roster, load_roster
+from confrere.privacy.book import charges_in
+from confrere.privacy.charges import rounded_up
+from confrere.privacy.ledger import Ledger
 from confrere.privacy.planning import warnings as hardly_worth_it
 from confrere.runtime.assemble import unprotected_patients
 from confrere.runtime.compare import variant
 from confrere.runtime.forecast import forecast_of
+from confrere.runtime.participant import Participant
 from confrere.runtime.records import open_sites
 from confrere.runtime.simulate import Simulation
 from confrere.study import Study, load
@@ -87,6 +91,7 @@ def look(study: Study) -> dict[str, Any]:
             warnings.append(warning)
     if study.stop is not None:
         warnings.append(f"training stops before the last round {study.stop.words}, whichever comes first")
+    warnings += [text for site in simulation.sites.values() if (text := spent_before(site))]
     unproven = next(iter(simulation.sites.values())).unproven
     if unproven:
         warnings.append(f"what leaves a site has no proven guarantee: {unproven}")
@@ -106,6 +111,25 @@ def look(study: Study) -> dict[str, Any]:
         f" {type(study.graph()).__name__.lower()} graph; a round waits at most {study.patience:g} s for"
         f" a peer. The study is in order (hash {study.hash()}).",
     }
+
+
+def spent_before(site: Participant) -> str:
+    """What a node of this site could no longer do, by the ledger that stands beside its site.toml; "" if nothing."""
+    own = site.study.sites.get(site.name)
+    path = Path(own.ledger) if own is not None else Path()
+    if site.mechanism is None or site.budget is None or not (path.is_absolute() and path.exists()):
+        return ""
+    ledger = Ledger(dataset=site.name, accountant=site.ledger.accountant)
+    if before := charges_in(path):
+        ledger.spend(before, key="before", budget=None)
+    step, rounds = site.mechanism.charge(1), site.study.rounds
+    left = ledger.remaining(site.budget, step) // max(1, site.steps * site.releases)
+    if left >= rounds:
+        return ""
+    return (
+        f'the ledger of "{site.name}" ({path}) has spent ε = {rounded_up(ledger.epsilon(site.budget.delta))} of'
+        f" {site.budget.epsilon:g} already: as a node it would train its proxy in {left} of {rounds} rounds"
+    )
 
 
 def unreachable(study: Study, roster: Roster) -> list[str]:

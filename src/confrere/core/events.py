@@ -10,7 +10,7 @@ run-started    –               name, title, question, study (hash), seed, stra
 round-started  –               members, present, epoch
 charged        yes             role, steps, epsilon (spent so far), delta, budget (or null), unit, accountant,
                                proven, noise_multiplier, sample_rate
-budget-spent   yes             text, relays
+budget-spent   yes             text, relays; what was spent before, as in charged
 trained        yes, PRIVATE    losses {role: number}, dropped, seconds, weights
 sent           the sender      to, phase, bytes, custody, model (whether there was one), mass
 missing        the receiver    senders, phase

@@ -73,7 +73,6 @@ def load_node_site(path: Path) -> SiteConfig:
         keys=str(home / found.keys),
         roster=str(home / found.roster),
         home=str(home / found.home),
-        ledger=str(home / found.ledger),
     )
     check_caps(found.caps, str(path))
     return found

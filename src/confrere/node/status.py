@@ -58,7 +58,7 @@ def status_of(node: Node) -> dict[str, Any]:
 
 
 def _privacy(node: Node) -> dict[str, Any] | None:
-    spent = last_charge(node.journal.events)
+    spent = last_charge(node.journal.events) or privacy_of(node.site.spending() or None)
     if spent is None:
         return None
     site, rounds = node.site, None
@@ -69,7 +69,15 @@ def _privacy(node: Node) -> dict[str, Any] | None:
 
 
 def last_charge(events: Sequence[Event]) -> dict[str, Any] | None:
-    return privacy_of(next((e.data for e in reversed(events) if e.kind == "charged"), None))
+    """What the journal says last of the privacy that was spent; also where it was spent before this study."""
+    told = (e.data for e in reversed(events) if e.kind in ("charged", "budget-spent") and "epsilon" in e.data)
+    return privacy_of(next(told, None))
+
+
+def _at_rest(events: Sequence[Event]) -> dict[str, Any] | None:
+    spent = last_charge(events)
+    over = any(e.kind == "budget-spent" for e in events)
+    return None if spent is None else {**spent, "training_ended": over}
 
 
 def missing(events: Sequence[Event]) -> dict[str, list[int]]:
@@ -129,7 +137,7 @@ def resting_status(home: Path) -> dict[str, Any]:
             for p in others
         },
         "left": {site: number + 1 for site, number in leaving.items()},
-        "privacy": last_charge(events),
+        "privacy": _at_rest(events),
         "bytes": {"in_parcels": int(facts.get("bytes_out", 0)) + size},
         "quality_private": _last_quality(events),
         "since": None,

@@ -11,10 +11,11 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from confrere.core.errors import PrivacyError
 from confrere.privacy.charges import Charge
@@ -203,6 +204,16 @@ class FileBook:
                 f"{self.where} was edited: entry {row[0]} cannot be read. Restore a true copy"
             ) from None
         return Entry(row[0], row[1], charges, row[3], row[4], row[5])
+
+
+def charges_in(path: Path | str) -> tuple[Charge, ...]:
+    """All charges that a ledger's file holds. It is only read, and its chain is not verified."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=60)) as database:
+            rows = database.execute("SELECT charges FROM entries ORDER BY counter").fetchall()
+        return tuple(Charge(event, count) for (text,) in rows for event, count in json.loads(text))
+    except (*UNREADABLE, ValueError, TypeError, PrivacyError) as error:
+        raise PrivacyError(f"the ledger {path} cannot be read ({error}); restore a true copy") from None
 
 
 def plain(charges: Sequence[Charge]) -> list[list[str | int]]:

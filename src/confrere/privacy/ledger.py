@@ -55,10 +55,10 @@ def strictest(*budgets: Budget | None) -> Budget | None:
 class Ledger:
     """What was spent on one data set.
 
-        >>> from confrere.privacy.charges import gaussian
-        >>> ledger = Ledger(dataset="thyroid")
-        >>> ledger.spend([gaussian(20.0, count=10)], key="study/round 0", budget=Budget(3, 1e-6)).counter
-        1
+    >>> from confrere.privacy.charges import gaussian
+    >>> ledger = Ledger(dataset="thyroid")
+    >>> ledger.spend([gaussian(20.0, count=10)], key="study/round 0", budget=Budget(3, 1e-6)).counter
+    1
     """
 
     def __init__(

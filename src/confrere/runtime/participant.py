@@ -302,6 +302,14 @@ class Participant:
         found = self.ledger.guarantee(p.delta)
         return found if self.unproven is None or not found.proven else replace(found, proven=False)
 
+    def spending(self) -> dict[str, Any]:
+        """What was spent on these records so far, for the journal; nothing if nothing was."""
+        found = self.guarantee()
+        return {} if found is None else {
+            "epsilon": found.epsilon, "delta": found.delta, "unit": found.unit, "accountant": found.accountant,
+            "proven": found.proven, "budget": self.budget.epsilon if self.budget else None,
+        }  # fmt: skip
+
     def planned(self) -> Guarantee | None:
         """What all rounds of the study will have cost; None without noise."""
         p = self.study.privacy
@@ -586,20 +594,13 @@ class SiteRound:
                 if not site.spent:
                     site.spent = True
                     relays = p.when_spent == "relay"
-                    data = {"text": str(refusal), "relays": relays}
+                    data = {"text": str(refusal), "relays": relays, **site.spending()}
                     site.journal.add(Event("budget-spent", site.name, self._round, data=data))
                 return False
-            guarantee = site.guarantee()
-            assert guarantee is not None
             data = {
                 "role": role,
                 "steps": site.steps,
-                "epsilon": guarantee.epsilon,
-                "delta": p.delta,
-                "budget": site.budget.epsilon if site.budget else None,
-                "unit": guarantee.unit,
-                "accountant": guarantee.accountant,
-                "proven": guarantee.proven,
+                **site.spending(),
                 "noise_multiplier": mechanism.noise_multiplier,
                 "sample_rate": float(mechanism.sampling.rate),
             }

@@ -58,6 +58,7 @@ def load_site(path: Path) -> SiteConfig:
     if found.config is not None:
         raise StudyError(f"{path}: a site's configuration cannot name another one")
     home = path.resolve().parent
+    found = replace(found, ledger=str(home / found.ledger))
     if found.data is not None and "://" not in found.data:
         found = replace(found, data=str(home / found.data))
     return replace(found, folder=str(home / found.folder)) if found.folder else found

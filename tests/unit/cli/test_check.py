@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
 from confrere.node.roster import Roster, save
+from confrere.privacy.charges import gaussian
+from confrere.privacy.ledger import Ledger
 from confrere.transport.identity import new_identity
 from tests.unit.cli.command import PRIVATE, QUICK, Desk
 
@@ -53,3 +60,31 @@ def test_two_sites_behind_firewalls_are_said_to_need_a_relay(desk: Desk) -> None
     star = QUICK + 'topology = { name = "star", leader = "site2" }\n' + PRIVATE
     said = desk.confrere("check", desk.study(star), "--json").json["warnings"]
     assert not [w for w in said if "relay" in w]  # these two never talk to each other
+
+
+@pytest.mark.parametrize("spent", [False, True])
+def test_a_ledger_that_has_spent_the_budget_is_noticed_before_a_node_starts(desk: Desk, spent: bool) -> None:
+    study = desk.study(QUICK + PRIVATE)
+    body = study.read_text()
+    for name in SITES:
+        place = desk.folder / name
+        place.mkdir()
+        (place / "site.toml").write_text(f'data = "../{name}.csv"\n')
+        body = body.replace(
+            f'[sites.{name}]\ndata = "{name}.csv"', f'[sites.{name}]\nconfig = "{name}/site.toml"'
+        )
+    assert body.count("config = ") == 3
+    study.write_text(body)
+    before = desk.folder / "site1" / "ledger.sqlite"
+    if spent:
+        with Ledger(before, dataset="site1") as ledger:
+            ledger.spend([gaussian(0.6, Fraction(1), 1)], key="another study", budget=None)
+    files = {p: p.read_bytes() for p in desk.folder.rglob("*") if p.is_file()}
+    said = desk.confrere("check", study, "--json").json["warnings"]
+    assert {p: p.read_bytes() for p in files} == files
+    assert Path(before).exists() == spent
+    told = [w for w in said if "has spent ε" in w]
+    assert len(told) == spent
+    if spent:
+        assert '"site1"' in told[0]
+        assert "would train its proxy in 0 of 2 rounds" in told[0]
