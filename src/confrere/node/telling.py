@@ -17,7 +17,12 @@ def tell_start(node: Node) -> None:
     """Which run this is, or that it goes on."""
     setting, study, journal = node.setting, node.study, node.journal
     if any(e.kind == "run-started" for e in journal.events):
-        journal.add(Event("resumed", node.me, data={"round": node.done}))
+        left, going_on = node.store.leaving().get(node.me), {"round": node.done}
+        if left is not None and left <= node.done + 1:
+            said = f"has left for good before round {left + 1}: it only delivers what it owes"
+            journal.add(Event("resumed", node.me, data={**going_on, "text": said}))
+        else:
+            journal.add(Event("resumed", node.me, data=going_on))
         return
     privacy, guarantee = study.privacy, None
     if privacy is not None:

@@ -74,6 +74,7 @@ def draw_curves(
             beside.set_ylabel("weight")
             beside.legend(fontsize=7, loc="lower left")
         axes.set_xlabel("round")
+        axes.locator_params(axis="x", integer=True)
         axes.set_ylabel(measure)
         axes.grid(alpha=0.3)
         if dotted:  # inside, the weights have their own
