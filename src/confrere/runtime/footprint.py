@@ -21,7 +21,7 @@ from confrere.study.exchanged import combines, compression_of, sends
 from confrere.study.strict import named
 
 FIXED = 250_000
-"""Bytes of a site besides its tensors: its ledger (a small database), mailbox and events; `benchmarks/scale.py` measures it."""
+"""Bytes of a site besides its tensors: its ledger, mailbox and events. On the safe side: `benchmarks/scale.py` measures less."""
 NUMBER = 4
 """Bytes of a weight."""
 DOUBLE = 8
