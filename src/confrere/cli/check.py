@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from confrere.cli.output import console, print_json
+from confrere.core.errors import PrivacyError
 from confrere.node.roster import Roster, load_roster
 from confrere.privacy.book import charges_in
 from confrere.privacy.charges import rounded_up
@@ -117,10 +118,14 @@ def spent_before(site: Participant) -> str:
     """What a node of this site could no longer do, by the ledger that stands beside its site.toml; "" if nothing."""
     own = site.study.sites.get(site.name)
     path = Path(own.ledger) if own is not None else Path()
-    if site.mechanism is None or site.budget is None or not (path.is_absolute() and path.exists()):
+    if site.mechanism is None or site.budget is None or not path.is_absolute():
         return ""
     ledger = Ledger(dataset=site.name, accountant=site.ledger.accountant)
-    if before := charges_in(path):
+    try:
+        before = charges_in(path, but=site.run) if path.is_file() else ()
+    except (PrivacyError, OSError) as error:
+        return f'what site "{site.name}" has spent before is not known: {error}'
+    if before:
         ledger.spend(before, key="before", budget=None)
     step, rounds = site.mechanism.charge(1), site.study.rounds
     left = ledger.remaining(site.budget, step) // max(1, site.steps * site.releases)

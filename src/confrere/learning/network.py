@@ -114,5 +114,7 @@ class Workshop:
         key = (arch.name, arch.build, seed, device)
         if key not in self._fresh:
             made = Network(arch, seed, device).params()
-            self._fresh[key] = made.unflatten(made.flatten())  # in one piece, as trained ones are
+            alike = len({kind for _, _, kind in made.shapes}) == 1
+            # in one piece, as trained ones are; whole numbers among them would be rounded
+            self._fresh[key] = made.unflatten(made.flatten()) if alike else made
         return self._fresh[key]

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from confrere.core.seeds import generator
 from confrere.data.records import Records
-from confrere.personalize.profiles import by_patient
 from confrere.personalize.standing import Ranking, Standing, ranked
 
 Counts = NDArray[np.float64]
@@ -67,8 +66,11 @@ class Histogram:
         return float(1 / (luck + noise))
 
 
-def placed(records: Records, classes: int, seed: int) -> Tensor:
-    """One row of length 1 for each record, or the mean over a patient's records: its bin in every column."""
+def placed(records: Records, classes: int, seed: int) -> tuple[Tensor, int]:
+    """The sum of a row for each record, or of the mean row of each patient, and how many rows that are.
+
+    A record's row has its bin in every column and is of length 1, so a patient's is at most that long.
+    """
     inputs = records.inputs.reshape(len(records), -1).double()
     if inputs.shape[1] > COLUMNS:
         chance = generator(seed, "histogram")
@@ -77,8 +79,14 @@ def placed(records: Records, classes: int, seed: int) -> Tensor:
     outcome, outcomes = _outcomes(records.targets, classes)
     bins = torch.bucketize(inputs, torch.tensor(EDGES, dtype=torch.float64), right=True)
     size = len(EDGES) + 1
-    place = torch.nn.functional.one_hot(outcome[:, None] * size + bins, outcomes * size)
-    return by_patient(place.reshape(len(records), -1).double() / math.sqrt(inputs.shape[1]), records.units)
+    columns = inputs.shape[1]
+    place = torch.arange(columns) * (outcomes * size) + outcome[:, None] * size + bins
+    weight, rows = torch.ones(len(records), dtype=torch.float64), len(records)
+    if records.units is not None:
+        patients = torch.unique(records.units, return_inverse=True)[1]
+        weight, rows = 1 / torch.bincount(patients).double()[patients], int(patients.max()) + 1
+    share = (weight / math.sqrt(columns))[:, None].expand(-1, columns)
+    return torch.bincount(place.flatten(), share.flatten(), columns * outcomes * size), rows
 
 
 def _outcomes(targets: Tensor, classes: int) -> tuple[Tensor, int]:
@@ -96,8 +104,12 @@ def _outcomes(targets: Tensor, classes: int) -> tuple[Tensor, int]:
 
 
 def histogram(total: Tensor, count: float, columns: int, noise: float = 0.0) -> Histogram:
-    """Counts from the sum of all records' places, which has noise of this standard deviation in it."""
+    """Counts from the sum of all records' places, which has noise of this standard deviation in it.
+
+    `count` is how many records or patients there are, as far as it is public; 0: it is read off the sum, noise and all.
+    """
     scale = math.sqrt(columns)
+    count = count or max(1.0, float(total.double().sum()) / scale)
     return Histogram(total.double().numpy().reshape(columns, -1) * scale, count, noise * scale)
 
 

@@ -206,12 +206,15 @@ class FileBook:
         return Entry(row[0], row[1], charges, row[3], row[4], row[5])
 
 
-def charges_in(path: Path | str) -> tuple[Charge, ...]:
-    """All charges that a ledger's file holds. It is only read, and its chain is not verified."""
+def charges_in(path: Path | str, *, but: str) -> tuple[Charge, ...]:
+    """All charges that a ledger's file holds, but for those of the run `but`. It is only read, and its chain is not verified."""
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=60)) as database:
-            rows = database.execute("SELECT charges FROM entries ORDER BY counter").fetchall()
-        return tuple(Charge(event, count) for (text,) in rows for event, count in json.loads(text))
+            if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchone():
+                return ()  # nobody has written into it yet
+            rows = database.execute("SELECT key, charges FROM entries ORDER BY counter").fetchall()
+        others = [text for key, text in rows if not str(key).startswith(f"{but}/")]
+        return tuple(Charge(event, count) for text in others for event, count in json.loads(text))
     except (*UNREADABLE, ValueError, TypeError, PrivacyError) as error:
         raise PrivacyError(f"the ledger {path} cannot be read ({error}); restore a true copy") from None
 

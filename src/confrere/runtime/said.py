@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,12 @@ class Kept:
         self._spread = spread
         heard, truth = outputs.float().cpu().numpy(), records.targets.numpy()
         place = "" if part == "common_test" else site
+        self.parts[part] = Said(heard, truth, partial(self._whose, part, records, place), spread)
 
-        def whose() -> NDArray[np.str_]:
-            if part not in self._marks:
-                self._marks[part] = marks_of(records, place)
-            return self._marks[part]
-
-        self.parts[part] = Said(heard, truth, whose, spread)
+    def _whose(self, part: str, records: Records, place: str) -> NDArray[np.str_]:
+        if part not in self._marks:
+            self._marks[part] = marks_of(records, place)
+        return self._marks[part]
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of this: outputs alone, since the records are there again when a run goes on."""

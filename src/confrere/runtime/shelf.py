@@ -1,8 +1,9 @@
 """The checkpoints of a run on disk: each file holds the sites that have changed, and says where the others are.
 
 With `churn.participation` a round moves 50 sites of 1,000; the other 950 are as they were, and their last files stay. The
-last two checkpoints can always be read; a file that neither of them needs is removed. So that there are never many,
-sites that have not changed for long are written anew when theirs is one of `FILES` files.
+last two checkpoints stay; a file that neither of them needs is removed. A damaged newest file costs one round; a damaged
+older one, which holds sites that have been still since, may be needed by both, and then the run says so and stops. So that there
+are never many files, sites that have not changed for long are written anew when theirs is one of `FILES`.
 """
 
 from __future__ import annotations
@@ -50,14 +51,20 @@ class Shelf:
         self._needed = needed
 
     def latest(self) -> dict[str, Any] | None:
-        """The newest checkpoint that can be read; a damaged one is passed over."""
+        """The newest checkpoint that can be read; a damaged one is passed over. None if there never was one."""
+        damage: CheckpointError | None = None
         for path in sorted(self.path.glob("round-*.safetensors"), reverse=True):
             try:
                 found = self._whole(checkpoint.load(path))
-            except CheckpointError:
+            except CheckpointError as error:
+                damage = damage or error
                 continue
             self._needed = {_number(path), *found.pop("elsewhere", {}).values()}
             return found
+        if damage is not None:
+            raise CheckpointError(
+                f"no checkpoint of this run can be read; restore its folder from a copy, or start a new run ({damage})"
+            )
         return None
 
     def _whole(self, found: dict[str, Any]) -> dict[str, Any]:

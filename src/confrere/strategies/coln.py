@@ -21,7 +21,11 @@ CALM = 3
 """So many rounds in a row must bring next to nothing before a site votes for the end."""
 
 LAST = "last"
-"""In a centre's answer: this is the last model, nothing is combined any more."""
+"""In a centre's answer: this is the last model, nothing is combined any more. The number says in which round it was agreed
+on (counted from 2; 1 is what all began with, less is not known)."""
+
+ALONE = -2
+"""Stands for the round in which a model was agreed on, where a site went on with its own for want of an answer."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,8 @@ class CoLN:
         return State(site.build(self.architecture))
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
-        before = await peers.news() or state.model
+        news = await peers.news()
+        before, since = (state.model, state.heard) if news is None else (news, peers.round - 1)
         alone = peers.round == 0 and self.start != ""
         if alone and self.start not in peers.members:
             raise StudyError(
@@ -111,7 +116,11 @@ class CoLN:
         votes = {"halted": public(float(ended)), "calm": Scalar(float(state.calm >= CALM), custody)}
 
         def last() -> dict[str, Scalar]:
-            return {LAST: Scalar(1.0, custody)} if guard.closed else {}
+            return (
+                {LAST: Scalar(since + 2.0 if guard.kept and since != ALONE else 0.5, custody)}
+                if guard.closed
+                else {}
+            )
 
         agreed, answer = await agree_and_hear(
             peers, before if ended else trained, site.size, guard, last, **votes
@@ -121,11 +130,12 @@ class CoLN:
                 f"CoLN as printed diverged in round {peers.round + 1}: {guard.diverged};"
                 " every site keeps its last good model"
             )
-        told = answer is not None and answer.scalar(LAST, 0.0) > 0
-        if told and state.heard == peers.round - 1:
+        word = 0.0 if answer is None else answer.scalar(LAST, 0.0)
+        told = word > 0
+        if told and word == since + 2.0:  # the centre's last good model is of the same round as this site's
             agreed = before  # as the answer is, but for what was rounded or left out of it on its way
         halted = ended or guard.closed or told
-        heard = peers.round if answer is not None or peers.centre in (None, peers.me) else state.heard
+        heard = peers.round if answer is not None or peers.centre in (None, peers.me) else ALONE
         now = State(agreed, halted, state.calm, state.accuracy, heard)
         return now if halted or not self.halt else await self._watched(now, before, site)
 
@@ -161,6 +171,8 @@ class _Guarded:
         self.diverged: Diverged | None = None
         self.closed = False
         """Whether what was handed out is the last model."""
+        self.kept = True
+        """Whether that is one's own from before the round, and not somebody else's."""
 
     def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
         if self.ended:
@@ -170,7 +182,7 @@ class _Guarded:
             return own if self.me == self.start else _sent_by(self.start, inbox) or self.before
         last = next((p.model for p in inbox if p.scalar("halted", 0.0)), None)
         if last is not None:
-            self.closed = True
+            self.closed, self.kept = True, False
             return last
         if self.calm and all(p.scalar("calm", 0.0) for p in inbox):
             self.closed = True

@@ -10,6 +10,7 @@ import pytest
 from confrere.node.roster import Roster, save
 from confrere.privacy.charges import gaussian
 from confrere.privacy.ledger import Ledger
+from confrere.study import load
 from confrere.transport.identity import new_identity
 from tests.unit.cli.command import PRIVATE, QUICK, Desk
 
@@ -88,3 +89,14 @@ def test_a_ledger_that_has_spent_the_budget_is_noticed_before_a_node_starts(desk
     if spent:
         assert '"site1"' in told[0]
         assert "would train its proxy in 0 of 2 rounds" in told[0]
+
+    (desk.folder / "site2" / "ledger.sqlite").touch()  # a node that was killed before it wrote anything
+    own = f"study-{load(study).hash()}-0/0/proxy"
+    with Ledger(desk.folder / "site0" / "ledger.sqlite", dataset="site0") as ledger:
+        ledger.spend([gaussian(0.6, Fraction(1), 1)], key=own, budget=None)
+    answer = desk.confrere("check", study, "--json")  # the study's own rounds are no surprise
+    assert (answer.code, [w for w in answer.json["warnings"] if "has spent ε" in w]) == (0, told)
+    (desk.folder / "site2" / "ledger.sqlite").write_bytes(b"no database" * 100)
+    answer = desk.confrere("check", study, "--json")
+    assert answer.code == 0
+    assert any('what site "site2" has spent before is not known' in w for w in answer.json["warnings"])

@@ -23,9 +23,9 @@ from tests.unit.personalize.test_methods import records
 
 
 def counted(found: Records, noise: float = 0.0, seed: int = 0) -> Histogram:
-    rows = placed(found, 2, 0)
-    total = rows.sum(0) + noise * torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(seed))
-    return histogram(total, len(rows), 4, noise)
+    total, rows = placed(found, 2, 0)
+    total = total + noise * torch.randn(len(total), generator=torch.Generator().manual_seed(seed))
+    return histogram(total, rows, 4, noise)
 
 
 @pytest.mark.parametrize(
@@ -35,15 +35,34 @@ def counted(found: Records, noise: float = 0.0, seed: int = 0) -> Histogram:
 )
 @pytest.mark.parametrize("width", [4, COLUMNS + 1], ids=["as they are", "mixed"])
 def test_one_record_moves_the_sum_by_one(targets: torch.Tensor, width: int) -> None:
-    rows = placed(Records(3 * torch.randn(30, width), targets), 3, 0)
-    assert torch.allclose(rows.norm(dim=1), torch.ones(30, dtype=torch.float64))
-    assert rows.shape[1] % columns_of((width,)) == 0
+    whole = Records(3 * torch.randn(30, width), targets)
+    total, rows = placed(whole, 3, 0)
+    assert rows == 30
+    assert len(total) % columns_of((width,)) == 0
+    for left_out in range(30):
+        others = whole.select(torch.tensor([k for k in range(30) if k != left_out]))
+        assert float((total - placed(others, 3, 0)[0]).norm()) == pytest.approx(1.0)
 
 
 def test_one_patient_moves_the_sum_by_one_at_most_however_many_records_it_has() -> None:
-    rows = placed(Records(torch.randn(30, 4), torch.arange(30) % 2, torch.arange(30) // 10), 2, 0)
-    assert len(rows) == 3
-    assert (rows.norm(dim=1) <= 1 + 1e-12).all()
+    whole = Records(torch.randn(30, 4), torch.arange(30) % 2, torch.arange(30) // 10)
+    total, rows = placed(whole, 2, 0)
+    assert rows == 3
+    for left_out in range(3):
+        others = whole.select((torch.arange(30) // 10 != left_out).nonzero()[:, 0])
+        assert float((total - placed(others, 2, 0)[0]).norm()) <= 1 + 1e-12
+
+
+def test_how_many_patients_there_are_is_read_off_the_sum_where_only_records_are_declared() -> None:
+    found = Records(torch.randn(400, 4), torch.arange(400) % 2, torch.arange(400) // 20)
+    total, rows = placed(found, 2, 0)
+    assert histogram(total, 0.0, 4).total == pytest.approx(rows)
+    noisy = histogram(
+        total + 3 * torch.randn(len(total), generator=torch.Generator().manual_seed(0)), 0.0, 4, 3.0
+    )
+    assert (
+        noisy.worth < 20
+    )  # twenty patients under such noise tell nothing, whatever number of records they have
 
 
 def test_the_divergences_are_what_the_textbook_says() -> None:

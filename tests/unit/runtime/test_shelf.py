@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from confrere.core.errors import CheckpointError
 from confrere.core.events import Event
 from confrere.runtime import checkpoint, shelf
 from confrere.runtime.churn import Churn
@@ -94,12 +95,15 @@ def test_where_the_newest_file_is_damaged_the_one_before_it_still_holds_all(tmp_
     same_models(whole, again)
 
 
-def test_a_checkpoint_that_lacks_one_of_its_files_is_passed_over(tmp_path: Path) -> None:
+def test_where_a_file_is_damaged_that_all_checkpoints_need_a_run_does_not_begin_anew(tmp_path: Path) -> None:
     kept = interrupted(tmp_path / "run", study())
-    missing = min(checkpoint.load(kept[-1])["elsewhere"].values())
-    (kept[0].parent / f"round-{missing:05d}.safetensors").unlink()
-    found = Shelf(kept[0].parent).latest()
-    assert found is None or len(found["sites"]) == SITES
+    oldest = min(checkpoint.load(kept[-1])["elsewhere"].values())
+    needed = kept[0].parent / f"round-{oldest:05d}.safetensors"
+    needed.write_bytes(needed.read_bytes()[:-100])
+    before = {p.name: p.read_bytes() for p in needed.parent.iterdir()}
+    with pytest.raises(CheckpointError, match="no checkpoint of this run can be read"):
+        resume(tmp_path / "run", arrays(SITES, 40), trainer="one")
+    assert {p.name: p.read_bytes() for p in needed.parent.iterdir()} == before
 
 
 def test_sites_that_never_change_do_not_keep_many_files(

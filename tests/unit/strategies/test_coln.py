@@ -92,6 +92,21 @@ def test_a_site_that_was_away_takes_the_last_model_from_the_answer() -> None:
     assert max(trained_in(run)) < 11
 
 
+@pytest.mark.parametrize("largest", [3.0, 30.0, 100.0])
+@pytest.mark.parametrize("away", [("site3", 2), ("site1", 1), ("site2", 2), ("site4", 3)])
+def test_all_end_with_one_model_also_where_the_centre_of_the_last_round_was_away_before_it(
+    largest: float, away: tuple[str, int]
+) -> None:
+    found = study(7, "star", normalise=False, largest=largest).with_(
+        churn=Churn(absent={away[0]: [away[1]]}), training=Training(tune=False, learning_rate=0.05),
+        models=Models("linear", "linear"),
+    )  # fmt: skip
+    run = simulate(found, arrays(5, 40))
+    assert any("diverged in round" in text for text in notices(run))
+    models = [run.models[s]["model"].params for s in run.models]
+    assert all(m.equals(models[0]) for m in models)
+
+
 def test_the_default_does_not_diverge() -> None:
     run = simulate(study(12), arrays())
     assert notices(run) == []

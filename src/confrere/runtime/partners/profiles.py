@@ -29,7 +29,7 @@ def profiles(selection: Selection) -> tuple[Profile, dict[str, Profile]]:
     simulation = selection.sites(PROFILES, {"name": "local"})
     found = {}
     for name in selection.peers:
-        total, noise, count = _released(selection, simulation, name, rows(name), PROFILES, "profile")
+        total, noise, count = _released(selection, simulation, name, rows(name).sum(0), PROFILES, "profile")
         found[name] = Profile(total.numpy() / count, count, len(total) * (noise / count) ** 2)
     return own, found
 
@@ -39,30 +39,29 @@ def histograms(selection: Selection) -> tuple[Histogram, dict[str, Histogram]]:
     task, seed = selection.federation.task, derive(selection.study.seed, "profiles")
     columns = columns_of(task.inputs)
 
-    def rows(name: str) -> Tensor:
+    def rows(name: str) -> tuple[Tensor, int]:
         return placed(own_records(selection.federation.sites[name]), len(task.classes), seed)
 
-    def counted(places: Tensor) -> Histogram:
-        return histogram(places.sum(0), len(places), columns)
-
-    own = counted(rows(selection.user))
+    own = histogram(*rows(selection.user), columns)
     if not selection.released:
-        return own, {n: counted(rows(n)) for n in selection.peers}
+        return own, {n: histogram(*rows(n), columns) for n in selection.peers}
     simulation = selection.sites(HISTOGRAMS, {"name": "local"})
     found = {}
     for name in selection.peers:
-        total, noise, count = _released(selection, simulation, name, rows(name), HISTOGRAMS, "histogram")
-        found[name] = histogram(total, count, columns, noise)
+        total, noise, count = _released(selection, simulation, name, rows(name)[0], HISTOGRAMS, "histogram")
+        # what is declared are records; how many patients there are, the histogram itself must tell
+        by_patient = selection.federation.sites[name].train.units is not None
+        found[name] = histogram(total, 0.0 if by_patient else count, columns, noise)
     return own, found
 
 
 def _released(
-    selection: Selection, simulation: Simulation, name: str, rows: Tensor, share: float, what: str
+    selection: Selection, simulation: Simulation, name: str, total: Tensor, share: float, what: str
 ) -> tuple[Tensor, float, float]:
-    """The sum of rows of length 1 with noise, as it left through the gate, the noise, and a public number of records."""
+    """A sum of rows of length 1 at most, with noise, as it left through the gate, the noise, and a public number of records."""
     site, split = simulation.sites[name], selection.study.data.split
     paid = selection.pay(site, share, what)
-    noisy = paid.source.perturb(rows.sum(0), paid.noise, 1.0)
+    noisy = paid.source.perturb(total, paid.noise, 1.0)
     released = Model(Params({what: noisy}), what, Custody.PROTECTED)
     admitted, _ = simulation.offices[name].gate.admit(released)
     assert admitted is not None
