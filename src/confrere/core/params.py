@@ -164,7 +164,7 @@ def combine(terms: Iterable[tuple[float, Params]]) -> Params:
         if p.shapes is not first.shapes and p.shapes != first.shapes:
             raise BadParcel(f"models of different shape cannot be combined: {first!r} and {p!r}")
     if len({kind for _, _, kind in first.shapes}) == 1 and first.flatten().is_floating_point():
-        return Params.of_flat(_added([(w, p.flatten()) for w, p in terms]), first.shapes)
+        return Params.of_flat(_added(terms), first.shapes)
     out = {}
     for name, like in first.items():
         if like.is_floating_point():
@@ -175,14 +175,14 @@ def combine(terms: Iterable[tuple[float, Params]]) -> Params:
     return Params(out)
 
 
-def _added(terms: list[tuple[float, Tensor]]) -> Tensor:
-    """The weighted sum of vectors. Which way it is taken depends on how many and how long they are, and on nothing else,
+def _added(terms: list[tuple[float, Params]]) -> Tensor:
+    """The weighted sum of params as vectors. Which way it is taken depends on how many and how long they are, and on nothing else,
     so that the same models give the same sum wherever they came from."""
-    like = terms[0][1]
+    like = terms[0][1].flatten()
     if len(terms) < MANY or like.numel() > LONG:  # one after the other, without a copy of all of them
         total = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
-        for weight, vector in terms:
-            total.add_(vector, alpha=weight)
+        for weight, params in terms:
+            total.add_(params.flatten(), alpha=weight)
         return total.to(like.dtype)
     weights = torch.tensor([w for w, _ in terms], dtype=torch.float64, device=like.device)
-    return torch.mv(torch.stack([v for _, v in terms]).double().T, weights).to(like.dtype)
+    return torch.mv(torch.stack([p.flatten() for _, p in terms]).double().T, weights).to(like.dtype)
