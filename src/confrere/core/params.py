@@ -176,7 +176,7 @@ def combine(terms: Iterable[tuple[float, Params]]) -> Params:
 
 
 def _added(terms: list[tuple[float, Params]]) -> Tensor:
-    """The weighted sum of params as vectors. Which way it is taken depends on how many and how long they are, and on nothing else,
+    """The weighted sum of params as vectors. Which way it is taken depends on how many and how long they are, on nothing else,
     so that the same models give the same sum wherever they came from."""
     like = terms[0][1].flatten()
     if len(terms) < MANY or like.numel() > LONG:  # one after the other, without a copy of all of them
