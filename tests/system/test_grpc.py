@@ -374,6 +374,9 @@ def test_certificates_are_renewed_while_many_sites_connect() -> None:
             for other in others:
                 await other.wait_connected("hub", 15)
             renewing.cancel()
+            for name in found:
+                await listening.wait_connected(name, 15)
+            assert all(other.connected == {"hub"} for other in others)
             await asyncio.gather(*(other.stop() for other in others))
 
     run(story(), 30)

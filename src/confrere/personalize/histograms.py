@@ -21,7 +21,7 @@ from torch import Tensor
 
 from confrere.core.seeds import generator
 from confrere.data.records import Records
-from confrere.personalize.standing import Ranking, Standing, ranked
+from confrere.personalize.standing import Ranking, Standing, likeness, ranked
 
 Counts = NDArray[np.float64]
 """Of each column, outcome and bin; with a first axis for repetitions where there are any."""
@@ -181,16 +181,12 @@ def _standing(
     value = float(columns.mean() - equal.mean())
     error = float(max(equal.mean(-1).std(ddof=1), again.mean(-1).std(ddof=1)))
     like = LIKE[method]
-    chosen = value + z * error < like
-    if there.worth < FEW:
-        chosen, said = False, f"Noise hides what the records of {peer} look like"
-    elif chosen:
-        said = f"The records of {peer} are spread much like those of {user}"
-    elif value - z * error < like:
-        said = f"The records of {peer} are spread somewhat differently from those of {user}"
-    else:
-        where = _where(method, own, there, columns - equal.mean(0), float(columns.mean()), names)
-        said = f"The records of {peer} are spread clearly differently from those of {user}{where}"
+    hidden = there.worth < FEW
+    chosen, said = likeness(
+        peer, user, value, z * error, like, hidden=hidden, how="are spread", other="differently"
+    )
+    if not hidden and value - z * error >= like:
+        said += _where(method, own, there, columns - equal.mean(0), float(columns.mean()), names)
     return Standing(peer, value, error, chosen, f"{said} ({value:.4f} ± {error:.4f} {unit}).")
 
 

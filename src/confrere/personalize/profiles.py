@@ -19,7 +19,7 @@ from torch import Tensor
 
 from confrere.core.seeds import generator
 from confrere.data.records import Records
-from confrere.personalize.standing import Ranking, Standing, ranked
+from confrere.personalize.standing import Ranking, Standing, likeness, ranked
 
 WAVES = 100
 """So many pairs of cosine and sine."""
@@ -81,15 +81,9 @@ def profile_ranking(
         known = own.noise + profile.noise + own.luck + profile.luck
         value = float(apart @ apart) - known
         error = math.sqrt(4 * max(0.0, value) * known / size + 2 * known**2 / size)
-        chosen = value + z * error < LIKE
-        if error > 0.5:
-            chosen, said = False, f"Noise hides what the records of {peer} look like"
-        elif chosen:
-            said = f"The records of {peer} look much like those of {user}"
-        elif value - z * error < LIKE:
-            said = f"The records of {peer} look somewhat different from those of {user}"
-        else:
-            said = f"The records of {peer} look clearly different from those of {user}"
+        chosen, said = likeness(
+            peer, user, value, z * error, LIKE, hidden=error > 0.5, how="look", other="different"
+        )
         sentence = (
             f"{said} (squared distance {value:.4f} ± {error:.4f}; sets of nothing in common come to 2)."
         )

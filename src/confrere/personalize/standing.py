@@ -61,3 +61,18 @@ class Ranking:
 def ranked(standings: Sequence[Standing], *, least_first: bool = False) -> tuple[Standing, ...]:
     """The best first; equals by name, so that the order never depends on luck."""
     return tuple(sorted(standings, key=lambda s: (s.value if least_first else -s.value, s.peer)))
+
+
+def likeness(
+    peer: str, user: str, distance: float, error: float, like: float, *, hidden: bool, how: str, other: str
+) -> tuple[bool, str]:
+    """Whether a peer is chosen whose records are so far away, give or take an error, and that in plain words.
+
+    `like` is a small distance; `hidden` says that noise leaves nothing to go by.
+    """
+    if hidden:
+        return False, f"Noise hides what the records of {peer} look like"
+    if distance + error < like:
+        return True, f"The records of {peer} {how} much like those of {user}"
+    degree = "somewhat" if distance - error < like else "clearly"
+    return False, f"The records of {peer} {how} {degree} {other} from those of {user}"
