@@ -77,7 +77,9 @@ def reached(
             f" It is for up to {MOST_SITES} sites"
         )
     found: dict[str, dict[int, list[float]]] = {n: {} for n in names}
-    _note(found, run(single, federation), 1, measure)
+    _note(
+        found, run(single, opened(single)), 1, measure
+    )  # whose records may be others than those of this arm
     for size in range(2, len(names) + 1):
         for together in combinations(names, size):
             own = study if size == len(names) else study.with_(partners=list(together))
