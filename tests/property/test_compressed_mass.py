@@ -67,7 +67,9 @@ class Weighed(Simulation):
             rest = office.packing.owed(state.model.architecture)
             total = total if rest is None else total + rest
             for parcel in office.mailbox.waiting():
-                assert parcel.model is not None
+                if parcel.model is None:  # a site whose mass is all under way has nothing to send
+                    assert parcel.scalar("mass") == 0
+                    continue
                 masses.append(parcel.scalar("mass"))
                 total = total + parcel.scalar("mass") * self.read(name, parcel)
         return math.fsum(masses), total

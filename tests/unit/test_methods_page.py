@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from confrere.core.events import Event
 from confrere.runtime.partners import METHODS
 from confrere.strategies import discover, strategies
@@ -68,6 +70,7 @@ def test_feedback_is_how_often_a_bad_site_is_put_beneath_an_honest_one() -> None
     assert script._told("fedavg", told, "b", {"bad"}) == []
 
 
+@pytest.mark.large
 def test_a_measurement_can_be_repeated() -> None:
     """The numbers of one run, but for the clock's, follow from strategy, setting and seed."""
     script = criteria()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, TypeVar
 
+from confrere.core.quick import quick
+
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -31,7 +33,8 @@ def strictest(custodies: Iterable[Custody]) -> Custody:
     return max(custodies, default=Custody.PUBLIC)
 
 
-@dataclass(frozen=True)
+@quick
+@dataclass(frozen=True, slots=True)
 class Tagged(Generic[T_co]):
     """A value with its custody. `value` may be read inside the building."""
 
@@ -39,7 +42,8 @@ class Tagged(Generic[T_co]):
     custody: Custody
 
 
-@dataclass(frozen=True)
+@quick
+@dataclass(frozen=True, slots=True)
 class Scalar(Tagged[float]):
     """A number with custody. Arithmetic keeps the strictest custody, so a number that was
     computed from records stays PRIVATE however it is dressed up.

