@@ -43,7 +43,7 @@ def quick(cls: Class) -> Class:
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     source = f"def __init__({', '.join(arguments)}):\n    " + "\n    ".join(lines)
-    exec(source, known)  # noqa: S102 - of field names alone, as dataclasses does it
+    exec(source, known)  # of field names alone, as dataclasses does it
     made: Callable[..., None] = known["__init__"]
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__annotations__ = dict(getattr(cls.__init__, "__annotations__", {}))  # type: ignore[misc]
