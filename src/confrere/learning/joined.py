@@ -77,7 +77,7 @@ def _supervised(
         truth = targets.unsqueeze(2).to(own.dtype)
         values = F.binary_cross_entropy_with_logits(own, truth, reduction="none").squeeze(2)
         return values, torch.sigmoid(own).sub_(truth)
-    logs = F.log_softmax(own, 2)
+    logs = own.log_softmax(2)
     at = targets.unsqueeze(2)
     values = logs.gather(2, at).squeeze(2).neg_()
     slopes = logs.exp_()

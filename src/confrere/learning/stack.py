@@ -107,10 +107,46 @@ class Stack:
     def __init__(self, layers: Sequence[Layer], weights: Tensor) -> None:
         self.layers, self.weights = tuple(layers), weights
         self._views: dict[int, list[tuple[Tensor, Tensor | None] | None]] = {}
+        self._loose: list[tuple[Tensor, Tensor | None] | None] | None = None
+
+    def loosen(self) -> None:
+        """Lay each layer's weights down in one piece for a while, so that `descend` need not copy them."""
+        self._loose = [
+            None
+            if view is None
+            else (view[0].contiguous(), None if view[1] is None else view[1].contiguous())
+            for view in self.views(len(self.weights))
+        ]
+        self._views = {}
+
+    def tighten(self) -> None:
+        """Put the weights back into one row for each site."""
+        loose, self._loose, self._views = self._loose, None, {}
+        for view, held in zip(self.views(len(self.weights)), loose or (), strict=True):
+            if view is not None and held is not None:
+                view[0].copy_(held[0])
+                if view[1] is not None and held[1] is not None:
+                    view[1].copy_(held[1])
+
+    def descend(self, traces: Sequence[Trace], rate: float) -> None:
+        """Go straight down the gradient, which is not written down first."""
+        dense = [view for view in self.views(len(traces[0].errors)) if view is not None]
+        for (weight, bias), trace in zip(reversed(dense), traces, strict=True):
+            if self._loose is None:
+                weight.add_(torch.bmm(trace.errors.mT, trace.inputs), alpha=-rate)
+            else:
+                weight.baddbmm_(trace.errors.mT, trace.inputs, alpha=-rate)
+            if bias is not None:
+                bias.add_(trace.errors.sum(1), alpha=-rate)
 
     def views(self, sites: int) -> list[tuple[Tensor, Tensor | None] | None]:
         """Weight and bias of each dense layer at the first so many sites; None for other layers."""
-        if sites not in self._views:
+        if sites not in self._views and self._loose is not None:
+            self._views[sites] = [
+                None if held is None else (held[0][:sites], None if held[1] is None else held[1][:sites])
+                for held in self._loose
+            ]
+        elif sites not in self._views:
             self._views[sites] = [_view(layer, self.weights[:sites]) for layer in self.layers]
         return self._views[sites]
 

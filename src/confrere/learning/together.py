@@ -24,7 +24,7 @@ from confrere.learning.optimisers import SGD, OptimiserState
 from confrere.learning.stack import Stack
 from confrere.privacy import stacked
 from confrere.privacy.gradients import Layout
-from confrere.privacy.noise import Randomness, seeded
+from confrere.privacy.noise import seeded
 
 
 def work_together(jobs: Sequence[Job]) -> list[Trained | TrainingError]:
@@ -52,16 +52,11 @@ class _Table:
         self.objective: Objective = first.objective
         self.protected = set(first.mechanisms)
         self.losses = {r: joined([job.objective[r] for job in jobs]) for r in self.objective}
-        self.looked_at = set(chain.from_iterable(needed(loss) for loss in self.objective.values()))
-        self.stacks = {r: self._stack(r) for r in {*self.objective, *self.looked_at}}
-        self.randomness: list[Randomness] = []
-        self.mechanisms = []
-        if self.protected:
-            self.randomness = [
-                job.randomness or seeded(derive(job.seed, "noise", *([job.run] if job.run else [])))
-                for job in jobs
-            ]
-            self.mechanisms = [next(iter(job.mechanisms.values())) for job in jobs]
+        self.needs = {r: needed(loss) for r, loss in self.objective.items()}
+        self.stacks = {
+            r: self._stack(r) for r in dict.fromkeys([*self.objective, *chain(*self.needs.values())])
+        }
+        self.party = self._party() if self.protected else None
         self.moments = {r: self._moments(r) for r in self.objective}
         self.clipping = {r: self._clipping(r) for r in self.protected}
         self.anchors = {
@@ -69,7 +64,9 @@ class _Table:
             for r, loss in self.objective.items()
             if isinstance(loss, Proximal)
         }
-        self.gradient = {r: torch.empty_like(self.stacks[r].weights) for r in self.objective}
+        self.gradient: dict[str, Tensor] = {}
+        """Room for the gradient of each model, taken when it is needed."""
+        self.sheets = {r: stacked.Sheet(self.stacks[r].weights) for r in self.protected}
         self.paces = {r: self._pace(r) for r in self.objective}
         self.straight = {
             r: rule.learning_rate
@@ -92,6 +89,13 @@ class _Table:
             row = start[0].flatten().unsqueeze(0).expand(len(start), -1)
             return Stack(layers, row.clone() if role in self.objective else row)
         return Stack(layers, torch.stack([p.flatten() for p in start]))
+
+    def _party(self) -> stacked.Party:
+        sources = [
+            job.randomness or seeded(derive(job.seed, "noise", *([job.run] if job.run else [])))
+            for job in self.jobs
+        ]
+        return stacked.Party([next(iter(job.mechanisms.values())) for job in self.jobs], self.sizes, sources)
 
     def _moments(self, role: str) -> OptimiserState:
         size = self.stacks[role].weights.shape[1]
@@ -123,7 +127,7 @@ class _Table:
         protected = {r: loss for r, loss in self.objective.items() if r in self.protected}
         free = {r: loss for r, loss in self.objective.items() if r not in self.protected}
         if protected:
-            shared = self.mechanisms[0].sampling.rate < 1
+            shared = next(iter(self.jobs[0].mechanisms.values())).sampling.rate < 1
             self._private_steps(self.objective if shared else protected)
             if shared:
                 free = {}
@@ -133,9 +137,10 @@ class _Table:
     def _private_steps(self, objective: Objective) -> None:
         steps = [job.steps for job in self.jobs]
         starts = torch.tensor(self.starts).unsqueeze(1)
+        assert self.party is not None
         for step in range(steps[0]):
-            sites = sum(n > step for n in steps)
-            rows, counts = stacked.draw(self.mechanisms[:sites], self.sizes[:sites], self.randomness[:sites])
+            sites = len(steps) if steps[-1] > step else sum(n > step for n in steps)
+            rows, counts = self.party.draw(sites)
             self._step(objective, rows + starts[:sites], counts)  # an empty batch is padding alone
 
     def _epochs(self, objective: Objective) -> None:
@@ -161,6 +166,8 @@ class _Table:
                     at, n = epoch * batches[k] * size, self.sizes[k]
                     rows[k, at : at + n] += torch.randperm(n, generator=source)
         alike = self.sizes[0] == self.sizes[-1]
+        for role in self.straight.keys() & objective.keys():
+            self.stacks[role].loosen()
         for step in range(epochs * batches[0]):
             if alike:
                 counts = [min(size, self.sizes[0] - step % batches[0] * size)] * len(self.jobs)
@@ -168,6 +175,8 @@ class _Table:
                 sites = sum(epochs * b > step for b in batches)
                 counts = [min(size, self.sizes[k] - step % batches[k] * size) for k in range(sites)]
             self._step(objective, rows[: len(counts), step * size : step * size + max(counts)], counts)
+        for role in self.straight.keys() & objective.keys():
+            self.stacks[role].tighten()
 
     def _reorder(self, order: Sequence[int]) -> None:
         """Put the sites into another order, with all that is theirs."""
@@ -194,11 +203,14 @@ class _Table:
         if min(counts) < width:
             real = (torch.arange(width) < torch.tensor(counts).unsqueeze(1)).float()
         kept: dict[str, list[Tensor]] = {r: [] for r in objective}
-        looked_at = set(chain.from_iterable(needed(loss) for loss in objective.values()))
-        outputs = {r: self.stacks[r].forward(x, kept.get(r)) for r in {*objective, *looked_at}}
+        outputs = {r: self.stacks[r].forward(x, kept[r]) for r in objective}
         moves: list[tuple[str, Tensor | list[stacked.Trace]]] = []
-        for role, loss in objective.items():
-            others = {o: outputs[o] for o in needed(loss)}
+        for role in objective:
+            others: dict[str, Tensor] = {}
+            for other in self.needs[role]:
+                if other not in outputs:
+                    outputs[other] = self.stacks[other].forward(x)
+                others[other] = outputs[other]
             values, slopes = self.losses[role](outputs[role], others, y, counts)
             self._note(role, values, real, counts)
             if role in self.protected:
@@ -216,11 +228,9 @@ class _Table:
             if isinstance(move, Tensor):
                 self._move(role, objective, move, counts)
             elif role in self.straight and min(counts) > 0:
-                stacked.add_weighted(
-                    traces=move, out=self.stacks[role].weights[:sites], alpha=-self.straight[role]
-                )
+                self.stacks[role].descend(move, self.straight[role])
             else:
-                gradient = self.gradient[role][:sites]
+                gradient = self._gradient(role, sites)
                 stacked.weighted_sum(move, None, gradient)
                 self._move(role, objective, gradient, counts)
 
@@ -229,13 +239,19 @@ class _Table:
     ) -> Tensor:
         sites = len(counts)
         states = self.clipping[role][:sites]
-        clipping = self.mechanisms[0].clipping
-        sums = stacked.clipped_sums(clipping, traces, states, real, counts, self.gradient[role][:sites])
-        released, following = stacked.release(self.mechanisms[:sites], sums, states, self.randomness[:sites])
-        self.clipping[role][:sites] = following
-        for k, dropped in enumerate(sums.dropped):
-            self.dropped[k] += dropped
+        assert self.party is not None
+        sums = stacked.clipped_sums(
+            self.party.clipping, traces, states, real, counts, self._gradient(role, sites)
+        )
+        released, self.clipping[role][:sites] = self.party.release(sums, states, self.sheets[role])
+        if any(sums.dropped):
+            self.dropped[:sites] = map(add, self.dropped, sums.dropped)
         return released
+
+    def _gradient(self, role: str, sites: int) -> Tensor:
+        if role not in self.gradient:
+            self.gradient[role] = torch.empty_like(self.stacks[role].weights)
+        return self.gradient[role][:sites]
 
     def _move(self, role: str, objective: Objective, gradient: Tensor, counts: Sequence[int]) -> None:
         sites = len(counts)

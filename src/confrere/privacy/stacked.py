@@ -59,37 +59,118 @@ class ClippedSums:
         return ClippedSum(self.flat[site], self.units[site], self.dropped[site], self.below[site])
 
 
-def draw(
-    mechanisms: Sequence[Mechanism], sizes: Sequence[int], randomness: Sequence[Randomness]
-) -> tuple[Tensor, list[int]]:
-    """The records of one step at every site, [sites, most records], and how many there are; 0 stands where there is none.
+class Sheet:
+    """Room for what is released at many sites, [sites, weights], and its rows one by one."""
 
-    Every site's source is asked for what it would be asked for if that site were alone, in the same order.
+    def __init__(self, like: Tensor) -> None:
+        self.whole = torch.empty_like(like)
+        self.rows = self.whole.unbind(0)
+
+
+class Party:
+    """The mechanisms of many sites side by side. What stays the same from step to step is worked out once.
+
+    Every site's source is asked for what it would be asked for if that site were alone, in the same order. All methods take
+    the first so many sites.
     """
-    samplings = [m.sampling for m in mechanisms]
-    if all(type(s) is FullBatch and s.unit == "record" for s in samplings):
-        everybody = torch.arange(max(sizes))
-        return everybody * (everybody < torch.tensor(sizes).unsqueeze(1)), list(sizes)
-    if not all(type(s) is Poisson and type(r) is Seeded for s, r in zip(samplings, randomness, strict=True)):
-        drawn = [s.draw(n, r) for s, n, r in zip(samplings, sizes, randomness, strict=True)]
-        counts = [len(rows) for rows in drawn]
-        if not max(counts):
-            return torch.zeros(len(drawn), 1, dtype=torch.int64), counts
-        return torch.nn.utils.rnn.pad_sequence(drawn, batch_first=True), counts
-    chances = torch.full(
-        (len(sizes), max(sizes)), 2.0, dtype=torch.float64
-    )  # what is no record is never drawn
-    for row, size, source in zip(chances.unbind(0), sizes, randomness, strict=True):
-        assert isinstance(source, Seeded)
-        (row if size == len(row) else row[:size]).uniform_(generator=source.generator)
-    rates = torch.tensor([float(s.rate) for s in samplings], dtype=torch.float64)
-    chosen = chances < rates.unsqueeze(1)
-    places = chosen.cumsum(1)
-    counts = places[:, -1].tolist()
-    out = torch.zeros(len(sizes), max(1, *counts), dtype=torch.int64)
-    sites, records = chosen.nonzero(as_tuple=True)
-    out[sites, places[sites, records] - 1] = records
-    return out, counts
+
+    def __init__(
+        self, mechanisms: Sequence[Mechanism], sizes: Sequence[int], randomness: Sequence[Randomness]
+    ) -> None:
+        self.mechanisms, self.sizes, self.randomness = mechanisms, sizes, randomness
+        self.clipping = mechanisms[0].clipping
+        samplings = [m.sampling for m in mechanisms]
+        self._full = all(type(s) is FullBatch and s.unit == "record" for s in samplings)
+        self._generators: list[torch.Generator] | None = None
+        if all(type(source) is Seeded for source in randomness):
+            self._generators = [source.generator for source in randomness if isinstance(source, Seeded)]
+        self._chances: Tensor | None = None
+        if self._generators is not None and all(type(s) is Poisson for s in samplings):
+            most = max(sizes)
+            self._chances = torch.full(
+                (len(sizes), most), 2.0, dtype=torch.float64
+            )  # who is no record is never drawn
+            self._lots = [
+                row if n == most else row[:n] for row, n in zip(self._chances.unbind(0), sizes, strict=True)
+            ]
+            self._rates = torch.tensor([float(s.rate) for s in samplings], dtype=torch.float64).unsqueeze(1)
+        self._stds: Tensor | None = None
+        if type(self.clipping) in (Flat, PerLayer):  # whose noise does not depend on what came before
+            self._stds = self._noise_stds([{}] * len(mechanisms))
+        self._batches = _column([m.expected_batch for m in mechanisms])
+
+    def draw(self, sites: int) -> tuple[Tensor, list[int]]:
+        """The records of one step at every site, [sites, most records], and how many there are; 0 stands where there is
+        none."""
+        sizes = self.sizes[:sites]
+        if self._full:
+            everybody = torch.arange(max(sizes))
+            return everybody * (everybody < torch.tensor(sizes).unsqueeze(1)), list(sizes)
+        if self._chances is None or self._generators is None:
+            each = zip(self.mechanisms, sizes, self.randomness, strict=False)
+            drawn = [mechanism.sampling.draw(n, source) for mechanism, n, source in each]
+            counts = [len(rows) for rows in drawn]
+            if not max(counts):
+                return torch.zeros(sites, 1, dtype=torch.int64), counts
+            return torch.nn.utils.rnn.pad_sequence(drawn, batch_first=True), counts
+        for row, generator in zip(self._lots[:sites], self._generators, strict=False):
+            row.uniform_(generator=generator)
+        chosen = self._chances[:sites] < self._rates[:sites]
+        places = chosen.cumsum(1)
+        counts = places[:, -1].tolist()
+        out = torch.zeros(sites, max(1, *counts), dtype=torch.int64)
+        who, records = chosen.nonzero(as_tuple=True)
+        out[who, places[who, records] - 1] = records
+        return out, counts
+
+    def release(
+        self, sums: ClippedSums, states: Sequence[ClipState], sheet: Sheet
+    ) -> tuple[Tensor, list[Mapping[str, Tensor]]]:
+        """Add each site's noise and let the clipping finish: `Mechanism.release` for all of them.
+
+        Returns the protected gradients [sites, weights], written on the sheet, and the clipping's next states.
+        """
+        sites, noisy = len(states), sheet.whole[: len(states)]
+        following: list[Mapping[str, Tensor]] = []
+        if self._generators is None:
+            for site, (mechanism, source) in enumerate(
+                zip(self.mechanisms[:sites], self.randomness, strict=False)
+            ):
+                found = mechanism.release(sums.of(site), states[site], source)
+                noisy[site] = found.gradient
+                following.append(found.state)
+            return noisy, following
+        if not math.isfinite(float(sums.flat.sum())) and not bool(torch.isfinite(sums.flat).all()):
+            raise PrivacyError("a sum that is not finite cannot be protected by noise; nothing was released")
+        for row, generator in zip(sheet.rows[:sites], self._generators, strict=False):
+            row.normal_(generator=generator)
+        noisy.mul_(self._noise_stds(states) if self._stds is None else self._stds[:sites]).add_(sums.flat)
+        if self._stds is not None:
+            return noisy.div_(self._batches[:sites]), list(states)
+        for site, (mechanism, source) in enumerate(
+            zip(self.mechanisms[:sites], self.randomness, strict=False)
+        ):
+            gradient, state = self.clipping.finish(
+                noisy[site],
+                states[site],
+                noise_multiplier=mechanism.noise_multiplier,
+                expected_batch=mechanism.expected_batch,
+                clipped=sums.of(site),
+                noise=source.normal,
+            )
+            if gradient.data_ptr() != noisy[site].data_ptr():
+                noisy[site] = gradient
+            following.append(state)
+        return noisy, following
+
+    def _noise_stds(self, states: Sequence[ClipState]) -> Tensor:
+        """How loud the noise of each site is, [sites, 1]."""
+        return _column(
+            [
+                m.clipping.noise_std(m.noise_multiplier, m.expected_batch, state)
+                for m, state in zip(self.mechanisms[: len(states)], states, strict=True)
+            ]
+        )
 
 
 def can_clip(clipping: Clipping) -> bool:
@@ -106,16 +187,6 @@ def weighted_sum(traces: Iterable[Trace], factors: Tensor | None, out: Tensor) -
         out[:, slice(*trace.weight)].view(shape).copy_(torch.bmm(errors.mT, trace.inputs))
         if trace.bias is not None:
             torch.sum(errors, 1, out=out[:, slice(*trace.bias)])
-
-
-def add_weighted(traces: Iterable[Trace], out: Tensor, alpha: float) -> None:
-    """Adds `alpha` times each site's gradient to `out`, without writing it down first."""
-    sites = len(out)
-    for trace in traces:
-        shape = (sites, trace.errors.shape[2], trace.inputs.shape[2])
-        out[:, slice(*trace.weight)].view(shape).add_(torch.bmm(trace.errors.mT, trace.inputs), alpha=alpha)
-        if trace.bias is not None:
-            out[:, slice(*trace.bias)].add_(trace.errors.sum(1), alpha=alpha)
 
 
 def clipped_sums(
@@ -138,7 +209,7 @@ def clipped_sums(
         for trace, found in zip(traces, squares, strict=True):
             weighted_sum([trace], _factors(found, share, real, bad), out)
         return ClippedSums(out, counts, dropped, _count(below, real))
-    total = torch.stack([_squares(trace) for trace in traces]).sum(0)
+    total = _added(traces)
     norm: Tensor | float
     if isinstance(clipping, Quantile):
         norm = torch.tensor([clipping.sensitivity(s) for s in states], dtype=torch.float64).unsqueeze(1)
@@ -151,52 +222,12 @@ def clipped_sums(
     return ClippedSums(out, counts, dropped, within)
 
 
-def release(
-    mechanisms: Sequence[Mechanism],
-    sums: ClippedSums,
-    states: Sequence[ClipState],
-    randomness: Sequence[Randomness],
-) -> tuple[Tensor, list[Mapping[str, Tensor]]]:
-    """Add each site's noise and let the clipping finish: `Mechanism.release` for all of them.
-
-    Returns the protected gradients [sites, weights] and the clipping's next states.
-    """
-    clipping = mechanisms[0].clipping
-    if not all(isinstance(source, Seeded) for source in randomness):
-        out = torch.empty_like(sums.flat)
-        following: list[Mapping[str, Tensor]] = []
-        for site, mechanism in enumerate(mechanisms):
-            found = mechanism.release(sums.of(site), states[site], randomness[site])
-            out[site] = found.gradient
-            following.append(found.state)
-        return out, following
-    if not math.isfinite(float(sums.flat.sum())) and not bool(torch.isfinite(sums.flat).all()):
-        raise PrivacyError("a sum that is not finite cannot be protected by noise; nothing was released")
-    stds = [
-        m.clipping.noise_std(m.noise_multiplier, m.expected_batch, s)
-        for m, s in zip(mechanisms, states, strict=True)
-    ]
-    noisy = torch.empty_like(sums.flat)
-    for row, source in zip(noisy.unbind(0), randomness, strict=True):
-        assert isinstance(source, Seeded)
-        row.normal_(generator=source.generator)
-    noisy.mul_(_column(stds)).add_(sums.flat)
-    if isinstance(clipping, Flat | PerLayer):
-        return noisy.div_(_column([m.expected_batch for m in mechanisms])), [dict(s) for s in states]
-    following = []
-    for site, (mechanism, source) in enumerate(zip(mechanisms, randomness, strict=True)):
-        gradient, state = clipping.finish(
-            noisy[site],
-            states[site],
-            noise_multiplier=mechanism.noise_multiplier,
-            expected_batch=mechanism.expected_batch,
-            clipped=sums.of(site),
-            noise=source.normal,
-        )
-        if gradient.data_ptr() != noisy[site].data_ptr():
-            noisy[site] = gradient
-        following.append(state)
-    return noisy, following
+def _added(traces: Sequence[Trace]) -> Tensor:
+    """Squared length of each record's whole gradient."""
+    total = _squares(traces[0])
+    for trace in traces[1:]:
+        total += _squares(trace)
+    return total
 
 
 def _column(values: Sequence[float]) -> Tensor:

@@ -31,8 +31,9 @@ def mechanisms(*samplings: Sampling) -> list[Mechanism]:
 )
 def test_the_rows_and_the_noise_after_them_are_those_of_each_site_alone(samplings: list[Sampling]) -> None:
     together, alone = [seeded(k) for k in range(4)], [seeded(k) for k in range(4)]
+    party = stacked.Party(mechanisms(*samplings), SIZES, together)
     for _ in range(5):
-        rows, counts = stacked.draw(mechanisms(*samplings), SIZES, together)
+        rows, counts = party.draw(4)
         for k, sampling in enumerate(samplings):
             want = sampling.draw(SIZES[k], alone[k])
             assert counts[k] == len(want)
@@ -42,14 +43,13 @@ def test_the_rows_and_the_noise_after_them_are_those_of_each_site_alone(sampling
 
 
 def test_nobody_drawn_leaves_one_column_of_padding() -> None:
-    rows, counts = stacked.draw(
-        mechanisms(*[Poisson(Fraction(1, 10**9))] * 2), [5, 3], [seeded(0), seeded(1)]
-    )
+    sources = [seeded(0), seeded(1)]
+    rows, counts = stacked.Party(mechanisms(*[Poisson(Fraction(1, 10**9))] * 2), [5, 3], sources).draw(2)
     assert (rows.tolist(), counts) == ([[0], [0]], [0, 0])
 
 
 def test_secure_sources_are_asked_one_by_one() -> None:
     rate = Poisson(Fraction(1, 2))
-    rows, counts = stacked.draw(mechanisms(rate, rate), [1000, 1000], [secure(), secure()])
+    rows, counts = stacked.Party(mechanisms(rate, rate), [1000, 1000], [secure(), secure()]).draw(2)
     assert all(400 < n < 600 for n in counts)
     assert not torch.equal(rows[0, :400], rows[1, :400])
