@@ -10,6 +10,7 @@ from __future__ import annotations
 import marshal
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from typing import Any, Generic, TypeVar, overload
 
 PAGE = 4096
@@ -18,11 +19,12 @@ PAGE = 4096
 Fact = TypeVar("Fact")
 Row = tuple[Any, ...]
 PLAIN = frozenset({str, int, float, bool, type(None)})
+HOLDING = frozenset({dict, list, tuple})
 
 
 def fold(rows: list[Row]) -> bytes | None:
     """Rows of plain values as bytes; None if something else is among them, which would not come back as it was."""
-    return zlib.compress(marshal.dumps(rows), 1) if all(map(_plain, rows)) else None
+    return zlib.compress(marshal.dumps(rows), 1) if _plain(rows) else None
 
 
 def unfold(page: bytes) -> list[Row]:
@@ -31,18 +33,18 @@ def unfold(page: bytes) -> list[Row]:
     return found
 
 
-def _plain(values: Collection[Any]) -> bool:
-    if PLAIN.issuperset(map(type, values)):
-        return True
-    for value in values:
-        kind = type(value)
-        if kind in PLAIN:
-            continue
-        if kind is dict:
-            if not (_plain(value) and _plain(value.values())):
-                return False
-        elif kind not in (list, tuple) or not _plain(value):
+def _plain(rows: list[Row]) -> bool:
+    """Whether these rows hold plain values alone, and lists, tuples and dictionaries of them; looked at level by level."""
+    level: list[Collection[Any]] = list(rows)
+    while level:
+        values = list(chain.from_iterable(level))
+        kinds = set(map(type, values)) - PLAIN
+        if not kinds <= HOLDING:
             return False
+        held = [value for value in values if type(value) in HOLDING] if kinds else []
+        if not PLAIN.issuperset(map(type, chain.from_iterable(v for v in held if type(v) is dict))):
+            return False
+        level = [value.values() if type(value) is dict else value for value in held]
     return True
 
 

@@ -99,16 +99,19 @@ class Mailbox:
         elif not self._parcels:
             self.lately = []
             return Inbox((), (), round, phase)
-        here = self._here.get(round, NOTHING)
-        missing = {s for r, p, s in expected if r == round and p == phase and (r, p, s) not in here}
-        now = (round, phase)
-        ripe = [p for p in self._parcels.values() if (p.round, p.phase) <= now and p.epoch <= epoch]
+        here, before = self._here.get(round, NOTHING), self._before
+        missing = [s for r, p, s in expected if r == round and p == phase and (r, p, s) not in here]
+        ripe = [
+            p
+            for p in self._parcels.values()
+            if p.epoch <= epoch and (p.round < round or (p.round == round and p.phase <= phase))
+        ]
         for parcel in ripe:
             sender, receiver, number = name = parcel.id
             del self._parcels[name]
-            taken = self._before.get((sender, receiver))
+            taken = before.get((sender, receiver))
             if taken is None:
-                taken = self._before[sender, receiver] = Numbers()
+                taken = before[sender, receiver] = Numbers()
             taken.add(number)
         if len(self._here) > 1:  # nobody waits for an earlier round again
             self._here = {r: slips for r, slips in self._here.items() if r >= round}
@@ -116,7 +119,7 @@ class Mailbox:
         kept = [p for p in ripe if p.epoch == epoch]
         if len(kept) > 1:
             kept.sort(key=_in_order)
-        return Inbox(tuple(kept), tuple(sorted(missing)) if missing else (), round, phase)
+        return Inbox(tuple(kept), tuple(sorted(set(missing))) if missing else (), round, phase)
 
     async def _until_here(
         self, expected: Sequence[Slip], patience: float | None, ended: Mapping[str, int]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Protocol
 
 from confrere.core.custody import Custody, Scalar, public
@@ -133,15 +134,9 @@ class Round:
         model = self._packed(await self._disguised(model), EXCHANGE, admitted)
         receivers = sorted([r for r, share in self._column.items() if share > 0])
         middle = (len(receivers) + 1) // 2
-        for n, receiver in enumerate(receivers):
-            if n == middle:
-                await self._reach("mid-exchange")
-            shared = admitted
-            if "mass" in admitted:
-                shared = {**admitted, "mass": admitted["mass"] * self._column[receiver]}
-            await self._send(receiver, EXCHANGE, model, shared)
-        if len(receivers) <= middle:
-            await self._reach("mid-exchange")
+        await self._send_shares(receivers[:middle], model, admitted)
+        await self._reach("mid-exchange")
+        await self._send_shares(receivers[middle:], model, admitted)
         expected: list[Slip] = []
         # Where sites are drawn, nobody sends to those who are not: there is nothing to wait for from other rounds.
         first = self.round if office.churn.participation else office.caught_up + 1
@@ -162,16 +157,17 @@ class Round:
         await self._reach("before-answer")
         known: dict[int, tuple[Model | None, Mapping[str, Scalar]]] = {}
         many = len({id(models[s]) for s in self._asked if s in models}) > 1
-        for sender in self._asked:
-            model = models.get(sender)
-            if id(model) not in known:  # one model for many is looked at once
-                admitted, numbers = self._admit(model, scalars if sender in models else {})
+        for which, senders in groupby(self._asked, lambda sender: id(models.get(sender))):
+            asked = list(senders)
+            if which not in known:  # one model for many is looked at once
+                model, told = models.get(asked[0]), scalars if asked[0] in models else {}
+                admitted, numbers = self._admit(model, told)
                 numbers = self._counted(admitted, numbers)
                 admitted = self._packed(
-                    await self._disguised(admitted), ANSWER, numbers, sender if many else ""
+                    await self._disguised(admitted), ANSWER, numbers, asked[0] if many else ""
                 )
-                known[id(model)] = (admitted, numbers)
-            await self._send(sender, ANSWER, *known[id(model)])
+                known[which] = (admitted, numbers)
+            await self._send(asked, ANSWER, *known[which])
         present = self._day.present
         expected = [
             (self.round, ANSWER, r) for r, share in self._column.items() if share > 0 and r in present
@@ -188,8 +184,7 @@ class Round:
         admitted, scalars = self._admit(model, {})
         scalars = self._counted(admitted, scalars)
         admitted = self._packed(await self._disguised(admitted), NEWS, scalars)
-        for receiver in new:
-            await self._send(receiver, NEWS, admitted, scalars)
+        await self._send(new, NEWS, admitted, scalars)
 
     async def news(self) -> Model | None:
         office, before = self._office, self.round - 1
@@ -245,24 +240,38 @@ class Round:
             return scalars
         return {**scalars, "ledger": public(counter())}
 
-    async def _send(self, to: str, phase: int, model: Model | None, scalars: Mapping[str, Scalar]) -> None:
+    async def _send_shares(
+        self, receivers: Sequence[str], model: Model | None, scalars: Mapping[str, Scalar]
+    ) -> None:
+        """Send along the edges; mass is divided by what each edge carries."""
+        if "mass" not in scalars:
+            await self._send(receivers, EXCHANGE, model, scalars)
+            return
+        for receiver in receivers:
+            shared = {**scalars, "mass": scalars["mass"] * self._column[receiver]}
+            await self._send([receiver], EXCHANGE, model, shared)
+
+    async def _send(
+        self, receivers: Sequence[str], phase: int, model: Model | None, scalars: Mapping[str, Scalar]
+    ) -> None:
+        """Send the same to several sites; it has passed the gate."""
         office = self._office
-        sequence = office.sequence[to] = office.sequence.get(to, 0) + 1
-        parcel = Parcel(office.run, self.epoch, self.round, phase, self.me, to, sequence, model, scalars)
-        if office.rest is not None:
-            word = self._admit(None, {WORD: office.rest.word()})[1]
-            parcel = replace(parcel, scalars={**parcel.scalars, **word})
-        size = await office.transport.send(to, parcel)
+        run, epoch, round, me, sequence = office.run, self.epoch, self.round, self.me, office.sequence
         custody = Custody.PUBLIC if model is None else model.custody
         for scalar in scalars.values():
             if scalar.custody > custody:
                 custody = scalar.custody
-        data = {
-            "to": to, "phase": phase, "bytes": size, "custody": custody._name_, "model": model is not None,
-        }  # fmt: skip
+        facts = {"phase": phase, "custody": custody.name, "model": model is not None}
         if "mass" in scalars:
-            data["mass"] = scalars["mass"].value
-        office.journal.add(Event("sent", self.me, self.round, data=data))
+            facts["mass"] = scalars["mass"].value
+        if office.rest is not None:
+            scalars = {**scalars, **self._admit(None, {WORD: office.rest.word()})[1]}
+        send, note = office.transport.send, office.journal.add
+        for to in receivers:
+            number = sequence[to] = sequence.get(to, 0) + 1
+            parcel = Parcel(run, epoch, round, phase, me, to, number, model, scalars)
+            size = await send(to, parcel)
+            note(Event("sent", me, round, Custody.PUBLIC, {"to": to, "bytes": size, **facts}))
 
     def _tell_missing(self, inbox: Inbox) -> None:
         self._office.remember(inbox)
