@@ -10,6 +10,7 @@ from torch import nn
 from confrere.core.custody import Custody, strictest
 from confrere.core.errors import BadParcel
 from confrere.core.params import Params, combine
+from confrere.core.quick import quick
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Architecture:
     build: Callable[[], nn.Module]
 
 
-@dataclass(frozen=True)
+@quick
+@dataclass(frozen=True, slots=True)
 class Model:
     """Weights with their custody. Immutable: training and mixing return new ones."""
 

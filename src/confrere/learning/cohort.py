@@ -61,10 +61,17 @@ class Cohort:
     def _cohorts(self, jobs: Sequence[Job]) -> Iterator[list[int]]:
         """Which jobs are done together; a job of a kind of its own is done alone."""
         alike: dict[Hashable, list[int]] = {}
+        before: Job | None = None
+        lately: list[int] = []
         for at, job in enumerate(jobs):
+            if before is not None and _just_like(job, before):
+                lately.append(at)
+                continue
             reason = why_alone(job)
             if reason is None:
-                alike.setdefault(kind_of(job), []).append(at)
+                lately = alike.setdefault(kind_of(job), [])
+                lately.append(at)
+                before = job
             else:
                 if len(jobs) > 1:
                     self._say(reason)
@@ -138,6 +145,22 @@ def kind_of(job: Job) -> Hashable:
         None if mechanism is None else (mechanism.sampling.rate < 1, mechanism.clipping),
         (job.batch_size, job.epochs),
         (job.records.inputs.shape[1:], job.records.targets.dtype, job.records.targets.shape[1:]),
+    )
+
+
+def _just_like(job: Job, other: Job) -> bool:
+    """Whether a job without noise has the very tools of another: then it is of its kind, without a closer look."""
+    mine, theirs = job.records, other.records
+    return (
+        not job.mechanisms
+        and not other.mechanisms
+        and job.networks == other.networks
+        and job.optimisers == other.optimisers
+        and job.objective == other.objective
+        and job.weights.keys() == other.weights.keys()
+        and (job.batch_size, job.epochs, job.device) == (other.batch_size, other.epochs, other.device)
+        and (mine.inputs.shape[1:], mine.inputs.dtype) == (theirs.inputs.shape[1:], theirs.inputs.dtype)
+        and (mine.targets.shape[1:], mine.targets.dtype) == (theirs.targets.shape[1:], theirs.targets.dtype)
     )
 
 

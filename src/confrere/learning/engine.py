@@ -17,6 +17,7 @@ from torch import Tensor
 from confrere.core.errors import TrainingError
 from confrere.core.params import Params
 from confrere.core.protocols import Loss, Objective, Proximal
+from confrere.core.quick import quick
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records
 from confrere.learning.network import Network
@@ -33,7 +34,8 @@ MICROBATCH = 4096
 """Most records that go through a network at once in a private step; it bounds memory, not the result."""
 
 
-@dataclass(frozen=True)
+@quick
+@dataclass(frozen=True, slots=True)
 class Job:
     """One site's round of training."""
 

@@ -319,14 +319,19 @@ class _Table:
                 done.params[role] = Params.of_flat(
                     rows[role][k].clone(), job.weights[role].shapes, largest[role][k]
                 )
-                memory = done.memory[role] = dict(job.memory.get(role, {}))
-                memory["optimiser"] = {name: t[k].clone() for name, t in self.moments[role].items()}
-                if role in self.protected:
-                    memory["clipping"] = dict(self.clipping[role][k])
+                done.memory[role] = self._memory(role, k)
             if done.dropped:
                 done.notices.append(dropped_notice(done.dropped))
             out.append(done)
         return out
+
+    def _memory(self, role: str, k: int) -> dict[str, dict[str, Tensor]]:
+        """What stays at a site until the next round."""
+        found = dict(self.jobs[k].memory.get(role, {}))
+        found["optimiser"] = {name: t[k].clone() for name, t in self.moments[role].items()}
+        if role in self.protected:
+            found["clipping"] = dict(self.clipping[role][k])
+        return found
 
 
 def _largest(weights: Tensor) -> list[float]:

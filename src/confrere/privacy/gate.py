@@ -20,6 +20,7 @@ from confrere.core.custody import Custody, Scalar
 from confrere.core.errors import ConfrereError, CustodyError, StudyError, TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
+from confrere.core.quick import quick
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Gate:
         return leaving.model, leaving.scalars
 
 
-@dataclass(frozen=True)
+@quick
+@dataclass(frozen=True, slots=True)
 class Leaving:
     """What stands at the gate."""
 

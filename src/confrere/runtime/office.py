@@ -261,7 +261,7 @@ class Round:
         for scalar in scalars.values():
             if scalar.custody > custody:
                 custody = scalar.custody
-        facts = {"phase": phase, "custody": custody.name, "model": model is not None}
+        facts = {"phase": phase, "custody": custody._name_, "model": model is not None}
         if "mass" in scalars:
             facts["mass"] = scalars["mass"].value
         if office.rest is not None:
