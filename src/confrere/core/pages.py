@@ -16,6 +16,9 @@ from typing import Any, Generic, TypeVar, overload
 PAGE = 4096
 """So many facts make a page."""
 
+OPEN = 4
+"""So many pages lie open, the latest; a rehearsal of a few hospitals folds nothing. Open, a page takes some 2.5 MB."""
+
 Fact = TypeVar("Fact")
 Row = tuple[Any, ...]
 PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -62,8 +65,8 @@ class Pages(Sequence[Fact], Generic[Fact]):
 
     def append(self, fact: Fact) -> None:
         self._open.append(fact)
-        if len(self._open) == self._page:
-            self._close()
+        if self._page is not None and len(self._open) >= self._page * OPEN:
+            self._close(self._page)
 
     def take(self, page: bytes) -> list[Fact]:
         """Add the facts of a page that was folded elsewhere; they are returned."""
@@ -72,16 +75,14 @@ class Pages(Sequence[Fact], Generic[Fact]):
             for fact in found:
                 self.append(fact)
         else:
-            if self._open:
-                self._close()
+            self._close_all()
             self._full.append(page)
             self._ends.append(len(self) + len(found))
         return found
 
     def folded(self) -> Iterator[bytes | list[Fact]]:
         """Everything as it is kept; facts that cannot be folded as they are."""
-        if self._open:
-            self._close()
+        self._close_all()
         yield from self._full
 
     def clear(self) -> None:
@@ -133,8 +134,12 @@ class Pages(Sequence[Fact], Generic[Fact]):
     def _unfolded(self, page: bytes) -> list[Fact]:
         return [self._build(row) for row in unfold(page)]
 
-    def _close(self) -> None:
-        facts, count = self._open, len(self)
+    def _close_all(self) -> None:
+        while self._open:
+            self._close(self._page or len(self._open))
+
+    def _close(self, count: int) -> None:
+        """Fold the oldest facts that lie open."""
+        facts, self._open = self._open[:count], self._open[count:]
         self._full.append(fold([self._spell(fact) for fact in facts]) or facts)
-        self._ends.append(count)
-        self._open = []
+        self._ends.append((self._ends[-1] if self._ends else 0) + len(facts))

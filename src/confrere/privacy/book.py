@@ -12,7 +12,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -54,6 +54,11 @@ class Entry:
         """The entry as plain JSON values."""
         return {**vars(self), "charges": plain(self.charges)}
 
+    def following(self, previous: str) -> Entry:
+        """The same entry, chained to the one with this hash."""
+        body = {k: v for k, v in self.record().items() if k != "hash"}
+        return replace(self, previous=previous, hash=digest({**body, "previous": previous}))
+
 
 def genesis(dataset: str) -> str:
     """The hash that the first entry of a data set's ledger is chained to."""
@@ -84,7 +89,7 @@ class Book(Protocol):
 
 
 class MemoryBook:
-    """Entries that end with the process."""
+    """Entries that end with the process. Their chain of hashes is worked out when somebody asks for it."""
 
     where, shared = "the ledger in memory", False
 
@@ -92,6 +97,8 @@ class MemoryBook:
         self._entries: list[Entry] = []
         self._under: dict[str, Entry] = {}
         self._genesis = genesis(dataset)
+        self._chained = 0
+        """So many of the entries have their hashes."""
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -101,6 +108,7 @@ class MemoryBook:
         except BaseException:
             del self._entries[kept:]
             self._under = {k: e for k, e in self._under.items() if e.counter <= kept}
+            self._chained = min(self._chained, kept)
             raise
 
     def append(self, entry: Entry) -> None:
@@ -108,6 +116,7 @@ class MemoryBook:
         self._under.setdefault(entry.key, entry)
 
     def after(self, counter: int) -> tuple[list[Entry], tuple[int, str]]:
+        self._chain()
         last = self._entries[-1].hash if self._entries else self._genesis
         return self._entries[counter:], (len(self._entries), last)
 
@@ -115,7 +124,18 @@ class MemoryBook:
         return self._under.get(key)
 
     def hash_of(self, counter: int) -> str | None:
+        self._chain()
         return self._entries[counter - 1].hash if 0 < counter <= len(self._entries) else None
+
+    def _chain(self) -> None:
+        """Give every entry its place in the chain."""
+        for at in range(self._chained, len(self._entries)):
+            entry, previous = self._entries[at], self._entries[at - 1].hash if at else self._genesis
+            if not entry.hash:
+                self._entries[at] = entry = entry.following(previous)
+                if self._under[entry.key].counter == entry.counter:
+                    self._under[entry.key] = entry
+        self._chained = len(self._entries)
 
     def close(self) -> None:
         """There is nothing to close."""

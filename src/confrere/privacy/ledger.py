@@ -23,7 +23,7 @@ from typing import Any
 
 from confrere.core.errors import BudgetExhausted, PrivacyError
 from confrere.privacy.accounting import capacity, check_delta, check_epsilon, epsilon
-from confrere.privacy.book import UNREADABLE, Book, Entry, FileBook, MemoryBook, digest, genesis, plain
+from confrere.privacy.book import UNREADABLE, Book, Entry, FileBook, MemoryBook, digest, genesis
 from confrere.privacy.charges import Accountant, Charge, Guarantee, Unit, rounded_up
 
 
@@ -88,7 +88,7 @@ class Ledger:
     def head(self) -> str:
         """The hash of the last entry; it fixes all entries before."""
         self._catch_up()
-        return self._head
+        return self._head if self._book.shared else self._book.after(self._counter)[1][1]
 
     def charges(self) -> tuple[Charge, ...]:
         """Everything that was spent, one count per event."""
@@ -196,10 +196,10 @@ class Ledger:
 
     def _next(self, charges: tuple[Charge, ...], key: str) -> Entry:
         """The entry that follows the last one."""
-        number, previous = self._counter + 1, self._head
-        at = datetime.now(UTC).isoformat(timespec="seconds") if self._book.shared else ""
-        body = {"counter": number, "key": key, "charges": plain(charges), "at": at, "previous": previous}
-        return Entry(number, key, charges, at, previous, digest(body))
+        if not self._book.shared:  # nobody else reads it: its place in the chain is found when somebody asks
+            return Entry(self._counter + 1, key, charges, "", "", "")
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        return Entry(self._counter + 1, key, charges, at, "", "").following(self._head)
 
     def _catch_up(self) -> None:
         """Verify and take in the entries that another process added; to a book in memory nobody else adds any."""

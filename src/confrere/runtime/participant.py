@@ -45,6 +45,7 @@ from confrere.learning.tally import TALLY
 from confrere.learning.tuning import fit
 from confrere.privacy import lint
 from confrere.privacy.accounting import Guarantee, epsilon
+from confrere.privacy.charges import Charge
 from confrere.privacy.clipping import Flat, Quantile
 from confrere.privacy.ledger import Budget, Ledger
 from confrere.privacy.mechanism import Mechanism
@@ -103,6 +104,7 @@ class Participant:
     _by_role: dict[str, Architecture] = field(default_factory=dict)
     _rules: dict[bool, Optimiser] = field(default_factory=dict)
     _shares: Shares | None = None
+    _cost: tuple[Mechanism, int, Charge, float] | None = None
 
     def __post_init__(self) -> None:
         for role in ("private", "proxy"):  # a network that cannot be built, or does not fit, is noticed here
@@ -309,6 +311,14 @@ class Participant:
             "epsilon": found.epsilon, "delta": found.delta, "unit": found.unit, "accountant": found.accountant,
             "proven": found.proven, "budget": self.budget.epsilon if self.budget else None,
         }  # fmt: skip
+
+    def cost(self) -> tuple[Charge, float]:
+        """What a round of private training is charged, and the rate at which its records are drawn."""
+        m = self.mechanism
+        assert m is not None
+        if self._cost is None or self._cost[0] is not m or self._cost[1] != self.steps:
+            self._cost = (m, self.steps, m.charge(self.steps), float(m.sampling.rate))
+        return self._cost[2], self._cost[3]
 
     def planned(self) -> Guarantee | None:
         """What all rounds of the study will have cost; None without noise."""
@@ -584,7 +594,7 @@ class SiteRound:
         assert site.mechanism is not None
         assert p is not None
         mechanism = site.mechanism
-        charge = mechanism.charge(site.steps)
+        charge, rate = site.cost()
         replays = site.randomness is None or not site.randomness.secure  # the same noise is the same release
         for role in roles:
             key = (site.run, self._round, role, *self._again())
@@ -602,7 +612,7 @@ class SiteRound:
                 "steps": site.steps,
                 **site.spending(),
                 "noise_multiplier": mechanism.noise_multiplier,
-                "sample_rate": float(mechanism.sampling.rate),
+                "sample_rate": rate,
             }
             site.journal.add(Event("charged", site.name, self._round, data=data))
         return True
