@@ -27,6 +27,8 @@ class Custody(IntEnum):
     UNPROVEN = 2
     PRIVATE = 3
 
+    __hash__ = int.__hash__  # an Enum would look up its name for it
+
 
 def strictest(custodies: Iterable[Custody]) -> Custody:
     """The custody of whatever is made from values of these custodies."""

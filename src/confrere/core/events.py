@@ -78,7 +78,7 @@ CUSTODIES = {c.value: c for c in Custody}
 
 def _spelled(event: Event) -> Row:
     data = event.data if type(event.data) is dict else dict(event.data)
-    return (event.kind, event.site, event.round, event.custody.value, data, event.time)
+    return (event.kind, event.site, event.round, event.custody._value_, data, event.time)
 
 
 def _plainly(events: list[Event]) -> bytes:

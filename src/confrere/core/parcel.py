@@ -59,7 +59,10 @@ class Inbox:
 
     @property
     def current(self) -> tuple[Parcel, ...]:
-        return tuple([p for p in self.parcels if p.round == self.round and p.phase == self.phase])
+        if not self.parcels:
+            return ()
+        found = [p for p in self.parcels if p.round == self.round and p.phase == self.phase]
+        return self.parcels if len(found) == len(self.parcels) else tuple(found)
 
     @property
     def late(self) -> tuple[Parcel, ...]:

@@ -20,7 +20,7 @@ from confrere.exchange.screening import screen
 from confrere.privacy.gate import Gate
 from confrere.runtime.calendar import Calendar
 from confrere.runtime.churn import Churn
-from confrere.runtime.faults import Faults, Point
+from confrere.runtime.faults import Faults
 from confrere.runtime.mailbox import Mailbox, Slip
 from confrere.runtime.stopping import WORD, Rest
 from confrere.transport.memory import MemoryTransport
@@ -130,13 +130,18 @@ class Round:
         model, admitted = self._admit(model, scalars)
         admitted = self._counted(model, admitted)
         self._own = model
-        await self._reach("before-exchange")
-        model = self._packed(await self._disguised(model), EXCHANGE, admitted)
+        eventful = bool(office.faults.planned)
+        if eventful:
+            await office.faults.reach(self.me, self.round, "before-exchange")
+        if office.disguise is not None:
+            model = await office.disguise.leaving(model, self.round)
+        model = self._packed(model, EXCHANGE, admitted)
         receivers = sorted([r for r, share in self._column.items() if share > 0])
-        middle = (len(receivers) + 1) // 2
+        middle = (len(receivers) + 1) // 2 if eventful else len(receivers)
         await self._send_shares(receivers[:middle], model, admitted)
-        await self._reach("mid-exchange")
-        await self._send_shares(receivers[middle:], model, admitted)
+        if eventful:
+            await office.faults.reach(self.me, self.round, "mid-exchange")
+            await self._send_shares(receivers[middle:], model, admitted)
         expected: list[Slip] = []
         # Where sites are drawn, nobody sends to those who are not: there is nothing to wait for from other rounds.
         first = self.round if office.churn.participation else office.caught_up + 1
@@ -154,7 +159,22 @@ class Round:
 
     async def answer(self, models: Mapping[str, Model], **scalars: Scalar) -> Inbox:
         office = self._office
-        await self._reach("before-answer")
+        if office.faults.planned:
+            await office.faults.reach(self.me, self.round, "before-answer")
+        if self._asked:
+            await self._answer(models, scalars)
+        present = self._day.present
+        expected = [
+            (self.round, ANSWER, r) for r, share in self._column.items() if share > 0 and r in present
+        ]
+        inbox = await office.mailbox.take(
+            self.round, ANSWER, self.epoch, expected, office.patience, office.ended
+        )
+        self._tell_missing(inbox)
+        return self._opened(inbox)
+
+    async def _answer(self, models: Mapping[str, Model], scalars: Mapping[str, Scalar]) -> None:
+        """Tell those who asked; who has no model in `models` is told that there is none."""
         known: dict[int, tuple[Model | None, Mapping[str, Scalar]]] = {}
         many = len({id(models[s]) for s in self._asked if s in models}) > 1
         for which, senders in groupby(self._asked, lambda sender: id(models.get(sender))):
@@ -168,15 +188,6 @@ class Round:
                 )
                 known[which] = (admitted, numbers)
             await self._send(asked, ANSWER, *known[which])
-        present = self._day.present
-        expected = [
-            (self.round, ANSWER, r) for r, share in self._column.items() if share > 0 and r in present
-        ]
-        inbox = await office.mailbox.take(
-            self.round, ANSWER, self.epoch, expected, office.patience, office.ended
-        )
-        self._tell_missing(inbox)
-        return self._opened(inbox)
 
     async def tell_newcomers(self, model: Model) -> None:
         if self.me != self._day.teller or not (new := self._day.newcomers):
@@ -223,10 +234,6 @@ class Round:
             return inbox
         opened = tuple(packing.unpack(p, self._own, p.phase == NEWS) for p in inbox.parcels)
         return replace(inbox, parcels=opened)
-
-    async def _reach(self, point: Point) -> None:
-        if self._office.faults.planned:
-            await self._office.faults.reach(self.me, self.round, point)
 
     def _admit(
         self, model: Model | None, scalars: Mapping[str, Scalar]

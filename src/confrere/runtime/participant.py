@@ -462,11 +462,11 @@ class SiteRound:
         site, study = self._site, self._site.study
         read = {role: read_by(loss) for role, loss in objective.items()}
         for role, others in read.items():
-            for other in (role, *others):
-                if other not in models:
-                    raise StudyError(
-                        f'the objective of "{role}" needs a model called "{other}"; it was not given'
-                    )
+            if role not in models or not models.keys() >= others:
+                other = next(r for r in (role, *sorted(others)) if r not in models)
+                raise StudyError(
+                    f'the objective of "{role}" needs a model called "{other}"; it was not given'
+                )
         self._trainings += 1
         if site.rest is not None and site.rest.resting:
             return dict(models)
