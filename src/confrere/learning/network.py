@@ -47,8 +47,18 @@ class Network:
             parameter.data = self.flat[at : at + size].view(parameter.shape)
             parameter.grad = self.gradient[at : at + size].view(parameter.shape)
             at += size
+        whole = set(trainable) == set(self._all())  # nothing but trainable weights
+        self._shapes = (
+            tuple((n, tuple(p.shape), str(p.dtype).removeprefix("torch.")) for n, p in trainable.items())
+            if whole
+            else None
+        )
+        """What weights must be like to be loaded in one piece."""
 
     def load(self, params: Params) -> None:
+        if params.shapes == self._shapes:
+            self.flat.copy_(params.flatten())
+            return
         own = self._all()
         if set(own) != set(params):
             raise StudyError("these weights belong to another architecture")

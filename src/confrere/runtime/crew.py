@@ -15,6 +15,7 @@ from confrere.core.errors import PrivacyError, StudyError, WorkerLost
 from confrere.core.events import Event, Journal
 from confrere.data.records import Federation
 from confrere.runtime import checkpoint
+from confrere.runtime.collector import held_back
 from confrere.runtime.run import Folder, Run, started
 from confrere.runtime.shards import Answer, Plan, divide, heard
 from confrere.runtime.simulate import Simulation
@@ -73,7 +74,7 @@ class Sharded(Simulation):
             self._kept = [checkpoint.dumps(_part(self.parts(), plan, s)) for s in range(self.shards)]
         watch = started(self, journal, again, first)
         try:
-            with self.crew.at_work(self, plan):
+            with held_back(), self.crew.at_work(self, plan):
                 asyncio.run(self._drive(first, journal, folder))
         except WorkerLost as loss:
             where = (

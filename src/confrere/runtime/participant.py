@@ -34,7 +34,7 @@ from confrere.learning.balance import Shares, balance, counted, log_shares, rele
 from confrere.learning.centre import PROFILE
 from confrere.learning.echo import Echo
 from confrere.learning.engine import Job, Trainer, work
-from confrere.learning.evaluate import loss_metrics, measure, predict
+from confrere.learning.evaluate import loss_metrics, measure, predict, predict_chain
 from confrere.learning.nets import Centred, describe
 from confrere.learning.network import Network, Workshop
 from confrere.learning.objectives import Descent, Stacked, Supervised
@@ -377,6 +377,8 @@ class Participant:
     def outputs(self, model: Model, records: Records) -> Tensor:
         """What a model says about records."""
         network = self.network("judged", model.architecture)
+        if network.layers is not None and records.inputs.dtype == torch.float32:
+            return predict_chain(network.layers, model.params, records.inputs)
         network.load(model.params)
         return predict(network.module, records.inputs.to(self.device)).cpu()
 

@@ -69,6 +69,8 @@ class Processes:
         finally:
             for worker in self.workers:
                 worker.dismiss()
+            for worker in self.workers:  # they give their memory back side by side
+                worker.process.join()
             self.workers = []
 
     async def gather(self) -> None:
@@ -105,7 +107,6 @@ class Process:
         self.line.close()
         if self.process.is_alive():
             self.process.kill()
-        self.process.join()
 
 
 def _work(

@@ -8,8 +8,20 @@ import pytest
 import torch
 from torch import nn
 
+from confrere.core.errors import StudyError
+from confrere.core.params import Params
 from confrere.data.records import Records
-from confrere.learning.evaluate import FLOOR, auc, knowing_nothing, loss_metrics, measure, predict
+from confrere.learning.evaluate import (
+    FLOOR,
+    auc,
+    knowing_nothing,
+    loss_metrics,
+    measure,
+    predict,
+    predict_chain,
+)
+from confrere.learning.nets import architecture
+from confrere.learning.network import Network
 
 
 def logit(p: float) -> float:
@@ -134,3 +146,22 @@ def test_a_model_that_says_half_is_worth_what_knowing_nothing_is() -> None:
     found = loss_metrics(torch.zeros(4, 1), records, records)
     assert found["loss"] == pytest.approx(math.log(2), rel=1e-6)
     assert found["baseline_loss"] == pytest.approx(math.log(2), rel=1e-6)
+
+
+def test_a_chain_says_what_its_network_says() -> None:
+    made = architecture({"name": "mlp", "hidden": [5]}, (3,), 2)
+    network, inputs = Network(made, seed=3), torch.randn(11, 3)
+    assert network.layers is not None
+    said = predict_chain(network.layers, network.params(), inputs, batch=4)
+    assert torch.allclose(said, predict(network.module, inputs), atol=1e-6)
+    assert predict_chain(network.layers, network.params(), inputs[:0]).shape == (0, 2)
+
+
+def test_weights_are_loaded_in_one_piece_or_by_name() -> None:
+    made = architecture({"name": "mlp", "hidden": [5]}, (3,), 2)
+    one, other = Network(made, seed=3), Network(made, seed=4)
+    other.load(one.params())
+    assert other.params().equals(one.params())
+    assert torch.equal(other.flat, one.flat)
+    with pytest.raises(StudyError, match="another architecture"):
+        other.load(Params({"w": torch.zeros(3)}))
