@@ -17,6 +17,7 @@ from confrere.learning.joined import needed
 from confrere.learning.optimisers import SGD, Adam, AdamW, Optimiser
 from confrere.learning.stack import Dense
 from confrere.learning.together import work_together
+from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.stacked import can_clip
 
 ROOM = 1 << 24
@@ -149,11 +150,11 @@ def kind_of(job: Job) -> Hashable:
 
 
 def _just_like(job: Job, other: Job) -> bool:
-    """Whether a job without noise has the very tools of another: then it is of its kind, without a closer look."""
+    """Whether a job has the very tools of another: then it is of its kind, without a closer look."""
     mine, theirs = job.records, other.records
     return (
-        not job.mechanisms
-        and not other.mechanisms
+        job.mechanisms.keys() == other.mechanisms.keys()
+        and all(_alike(m, other.mechanisms[r]) for r, m in job.mechanisms.items())
         and job.networks == other.networks
         and job.optimisers == other.optimisers
         and job.objective == other.objective
@@ -161,6 +162,16 @@ def _just_like(job: Job, other: Job) -> bool:
         and (job.batch_size, job.epochs, job.device) == (other.batch_size, other.epochs, other.device)
         and (mine.inputs.shape[1:], mine.inputs.dtype) == (theirs.inputs.shape[1:], theirs.inputs.dtype)
         and (mine.targets.shape[1:], mine.targets.dtype) == (theirs.targets.shape[1:], theirs.targets.dtype)
+    )
+
+
+def _alike(mechanism: Mechanism, other: Mechanism) -> bool:
+    """Whether two mechanisms clip alike and draw alike; how much noise they add may differ."""
+    mine, theirs = mechanism.sampling, other.sampling
+    return mechanism is other or (
+        mechanism.unit == other.unit
+        and mechanism.clipping == other.clipping
+        and (mine is theirs or (type(mine) is type(theirs) and (mine.rate < 1) == (theirs.rate < 1)))
     )
 
 
