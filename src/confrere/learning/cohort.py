@@ -197,6 +197,14 @@ def _in_rooms(jobs: Sequence[Job], together: Sequence[int]) -> Iterator[list[int
         if isinstance(layer, Dense)
     )
     weights = sum(first.networks[r].flat.numel() for r in first.objective)
+    sizes = [len(jobs[at].records) for at in together]
+    if not full and max(sizes) == min(sizes):  # all alike: none of them needs another room than the others
+        batch = min(sizes[0], max(first.batch_size, *[_expected(jobs[at]) for at in together]))
+        each = batch * width + first.records.inputs.numel() + 4 * weights
+        most = max(1, ROOM // each)
+        for start in range(0, len(together), most):
+            yield list(together[start : start + most])
+        return
     cohort: list[int] = []
     most = used = 0
     for at in sorted(together, key=lambda i: -len(jobs[i].records)):

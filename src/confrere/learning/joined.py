@@ -42,6 +42,13 @@ def needed(loss: Loss) -> frozenset[str]:
     return frozenset() if type(loss) is Near else loss.reads
 
 
+def slopes_by_hand(loss: Loss) -> bool:
+    """Whether the slopes of this loss are written out here, so that nobody has to differentiate it."""
+    if isinstance(loss, Balanced):
+        return slopes_by_hand(loss.within)
+    return type(loss) in (Supervised, Near, Stacked)
+
+
 def joined(losses: Sequence[Loss]) -> Joined:
     """One function for the losses of several sites; all of them are of one kind."""
     first = losses[0]

@@ -25,7 +25,7 @@ from confrere.privacy.clipping import (
     PerLayer,
     Quantile,
 )
-from confrere.privacy.gradients.forms import EXPANSION, row_squares
+from confrere.privacy.gradients.forms import BLOCK, EXPANSION, row_squares
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness, Seeded
 from confrere.privacy.sampling import FullBatch, Poisson
@@ -236,6 +236,9 @@ def _column(values: Sequence[float]) -> Tensor:
 
 def _lengths(x: Tensor) -> Tensor:
     """Squared length of each record's row, [sites, records]."""
+    if x.shape[2] < BLOCK:
+        short: Tensor = torch.linalg.vector_norm(x, dim=2)
+        return short.square_()
     return row_squares(x.flatten(0, 1)).view(x.shape[:2])
 
 

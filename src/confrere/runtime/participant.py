@@ -105,6 +105,7 @@ class Participant:
     _rules: dict[bool, Optimiser] = field(default_factory=dict)
     _shares: Shares | None = None
     _cost: tuple[Mechanism, int, Charge, float] | None = None
+    _networks: dict[tuple[str, str], Network] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for role in ("private", "proxy"):  # a network that cannot be built, or does not fit, is noticed here
@@ -183,7 +184,11 @@ class Participant:
 
     def network(self, role: str, name: str) -> Network:
         """The network that a role works with; load weights before you use it."""
-        return self.workshop.network(role, self._architectures[name], self.device)
+        found = self._networks.get((role, name))
+        if found is None:
+            found = self.workshop.network(role, self._architectures[name], self.device)
+            self._networks[role, name] = found
+        return found
 
     def build(self, role: str) -> Model:
         arch = self.architecture(role)
@@ -579,8 +584,10 @@ class SiteRound:
         if role not in protect or models[role].custody == Custody.PRIVATE:  # whatever a study says
             return Custody.PRIVATE
         if role in noisy:
-            plain = [r for r in objective if r not in noisy]
-            read = {r: m.held(Custody.PRIVATE) if r in plain else m for r, m in models.items()}
+            read = models
+            if len(noisy) < len(objective):
+                plain = [r for r in objective if r not in noisy]
+                read = {r: m.held(Custody.PRIVATE) if r in plain else m for r, m in models.items()}
             shaped_by = strictest([models[role].custody, loss_custody(objective[role], read)])
             if shaped_by <= Custody.PROTECTED:
                 return Custody.PROTECTED
