@@ -23,6 +23,8 @@ Fact = TypeVar("Fact")
 Row = tuple[Any, ...]
 PLAIN = frozenset({str, int, float, bool, type(None)})
 HOLDING = frozenset({dict, list, tuple})
+DEEPEST = 32
+"""What lies deeper than this, or within itself, is left as it is."""
 
 
 def fold(rows: list[Row]) -> bytes | None:
@@ -39,7 +41,9 @@ def unfold(page: bytes) -> list[Row]:
 def _plain(rows: list[Row]) -> bool:
     """Whether these rows hold plain values alone, and lists, tuples and dictionaries of them; looked at level by level."""
     level: list[Collection[Any]] = list(rows)
-    while level:
+    for _ in range(DEEPEST):
+        if not level:
+            return True
         values = list(chain.from_iterable(level))
         kinds = set(map(type, values)) - PLAIN
         if not kinds <= HOLDING:
@@ -48,7 +52,7 @@ def _plain(rows: list[Row]) -> bool:
         if not PLAIN.issuperset(map(type, chain.from_iterable(v for v in held if type(v) is dict))):
             return False
         level = [value.values() if type(value) is dict else value for value in held]
-    return True
+    return False
 
 
 class Pages(Sequence[Fact], Generic[Fact]):

@@ -51,6 +51,14 @@ class Cohort:
             return
         waiting, self._waiting = self._waiting, []
         waiting = [(job, future) for job, future in waiting if not future.done()]
+        try:
+            self._do(waiting)
+        except Exception as error:  # nobody else would hear of it, and all sites would wait for ever
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+
+    def _do(self, waiting: Sequence[tuple[Job, asyncio.Future[Trained]]]) -> None:
         for part in self._cohorts([job for job, _ in waiting]):
             jobs, futures = [waiting[at][0] for at in part], [waiting[at][1] for at in part]
             for future, result in zip(futures, _results(jobs), strict=True):
@@ -153,11 +161,13 @@ def _just_like(job: Job, other: Job) -> bool:
     """Whether a job has the very tools of another: then it is of its kind, without a closer look."""
     mine, theirs = job.records, other.records
     return (
-        job.mechanisms.keys() == other.mechanisms.keys()
+        list(job.objective) == list(other.objective)  # the order of models is that of their noise
+        and list(job.mechanisms) == list(other.mechanisms)
         and all(_alike(m, other.mechanisms[r]) for r, m in job.mechanisms.items())
         and job.networks == other.networks
         and job.optimisers == other.optimisers
-        and job.objective == other.objective
+        # losses may hold tensors, which cannot be compared: their kind is what counts
+        and all(kind_of_loss(loss) == kind_of_loss(other.objective[r]) for r, loss in job.objective.items())
         and job.weights.keys() == other.weights.keys()
         and (job.batch_size, job.epochs, job.device) == (other.batch_size, other.epochs, other.device)
         and (mine.inputs.shape[1:], mine.inputs.dtype) == (theirs.inputs.shape[1:], theirs.inputs.dtype)

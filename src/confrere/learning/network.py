@@ -55,8 +55,12 @@ class Network:
         )
         """What weights must be like to be loaded in one piece."""
 
+    def fits(self, params: Params) -> bool:
+        """Whether these weights are all that the network has, in its shapes and its number format."""
+        return params.shapes == self._shapes
+
     def load(self, params: Params) -> None:
-        if params.shapes == self._shapes:
+        if self.fits(params):
             self.flat.copy_(params.flatten())
             return
         own = self._all()

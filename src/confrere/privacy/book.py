@@ -129,13 +129,14 @@ class MemoryBook:
 
     def _chain(self) -> None:
         """Give every entry its place in the chain."""
-        for at in range(self._chained, len(self._entries)):
+        end = len(self._entries)
+        for at in range(self._chained, end):
             entry, previous = self._entries[at], self._entries[at - 1].hash if at else self._genesis
             if not entry.hash:
                 self._entries[at] = entry = entry.following(previous)
                 if self._under[entry.key].counter == entry.counter:
                     self._under[entry.key] = entry
-        self._chained = len(self._entries)
+        self._chained = end
 
     def close(self) -> None:
         """There is nothing to close."""

@@ -88,7 +88,8 @@ class Ledger:
     def head(self) -> str:
         """The hash of the last entry; it fixes all entries before."""
         self._catch_up()
-        return self._head if self._book.shared else self._book.after(self._counter)[1][1]
+        with self._lock:
+            return self._head if self._book.shared else self._book.after(self._counter)[1][1]
 
     def charges(self) -> tuple[Charge, ...]:
         """Everything that was spent, one count per event."""
@@ -113,7 +114,8 @@ class Ledger:
 
     def entries(self) -> list[dict[str, Any]]:
         """All entries as plain JSON values, for a checkpoint or an auditor."""
-        return [entry.record() for entry in self._book.after(0)[0]]
+        with self._lock:
+            return [entry.record() for entry in self._book.after(0)[0]]
 
     # -- spending ---------------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ class Ledger:
         Refuses with BudgetExhausted, and writes nothing, if the total would exceed the budget. Spending
         again under the same key is charged again, since a second release tells more. Only a seeded
         simulation, which would compute the identical release, may pass `replay=True`: it is given the first
-        entry and charged nothing.
+        entry and charged nothing. An entry in memory gets its hash when the ledger is asked for it, not here.
         """
         charges = tuple(c for c in charges if c.count)
         if not key or not charges:
@@ -156,7 +158,9 @@ class Ledger:
             )
         if head is None:
             return
-        if (self._book.hash_of(counter) or genesis(self.dataset)) != head:
+        with self._lock:
+            found = self._book.hash_of(counter) or genesis(self.dataset)
+        if found != head:
             raise PrivacyError(
                 f"{self._book.where} has another entry {counter} than peers saw: its history was rewritten. "
                 "Restore the copy that was in use then"

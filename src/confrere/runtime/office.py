@@ -176,12 +176,13 @@ class Round:
     async def _answer(self, models: Mapping[str, Model], scalars: Mapping[str, Scalar]) -> None:
         """Tell those who asked; who has no model in `models` is told that there is none."""
         known: dict[int, tuple[Model | None, Mapping[str, Scalar]]] = {}
-        many = len({id(models[s]) for s in self._asked if s in models}) > 1
-        for which, senders in groupby(self._asked, lambda sender: id(models.get(sender))):
+        chosen = {sender: models.get(sender) for sender in self._asked}
+        many = len({id(model) for model in chosen.values() if model is not None}) > 1
+        for which, senders in groupby(self._asked, lambda sender: id(chosen[sender])):
             asked = list(senders)
             if which not in known:  # one model for many is looked at once
-                model, told = models.get(asked[0]), scalars if asked[0] in models else {}
-                admitted, numbers = self._admit(model, told)
+                model = chosen[asked[0]]
+                admitted, numbers = self._admit(model, {} if model is None else scalars)
                 numbers = self._counted(admitted, numbers)
                 admitted = self._packed(
                     await self._disguised(admitted), ANSWER, numbers, asked[0] if many else ""

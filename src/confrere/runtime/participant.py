@@ -382,7 +382,11 @@ class Participant:
     def outputs(self, model: Model, records: Records) -> Tensor:
         """What a model says about records."""
         network = self.network("judged", model.architecture)
-        if network.layers is not None and records.inputs.dtype == torch.float32:
+        if (
+            network.layers is not None
+            and records.inputs.dtype == torch.float32
+            and network.fits(model.params)
+        ):
             return predict_chain(network.layers, model.params, records.inputs)
         network.load(model.params)
         return predict(network.module, records.inputs.to(self.device)).cpu()
@@ -469,7 +473,7 @@ class SiteRound:
         site, study = self._site, self._site.study
         read = {role: read_by(loss) for role, loss in objective.items()}
         for role, others in read.items():
-            if role not in models or not models.keys() >= others:
+            if role not in models or not set(models).issuperset(others):
                 other = next(r for r in (role, *sorted(others)) if r not in models)
                 raise StudyError(
                     f'the objective of "{role}" needs a model called "{other}"; it was not given'

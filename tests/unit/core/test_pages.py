@@ -88,3 +88,9 @@ def test_a_folded_event_takes_a_fraction_of_its_memory() -> None:
     page = fold([(e.kind, e.site, e.round, 2, dict(e.data), e.time) for e in events])
     assert page is not None
     assert len(page) < loose / 10
+
+
+def test_what_holds_itself_is_left_as_it_is() -> None:
+    knot: dict[str, object] = {}
+    knot["again"] = knot
+    assert fold([("notice", knot)]) is None

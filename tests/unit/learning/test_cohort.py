@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from confrere.core.custody import private, public
+from confrere.core.custody import Custody, Tagged, private, public
 from confrere.core.errors import TrainingError
 from confrere.core.model import Architecture
 from confrere.core.params import Params
@@ -293,3 +294,64 @@ def test_a_job_that_is_given_up_or_comes_late_holds_up_nobody() -> None:
     found, late = asyncio.run(scene())
     same(work(job(0, {"model": Supervised()})), found)
     same(work(job(2, {"model": Supervised()})), late)
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A loss of somebody's own: a tensor of class weights in it, which cannot be compared with another."""
+
+    weights: Tagged[Tensor]
+    reads: frozenset[str] = frozenset()
+
+    def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(own, targets, weight=self.weights.value, reduction="none")
+
+
+def handed_in(jobs: Sequence[Job]) -> list[Trained]:
+    """What a cohort makes of jobs that sites hand in side by side."""
+
+    async def all_of_them() -> list[Trained]:
+        cohort = Cohort()
+        return await asyncio.wait_for(asyncio.gather(*(cohort.run(j) for j in jobs)), 20)
+
+    return asyncio.run(all_of_them())
+
+
+def test_losses_may_hold_tensors() -> None:
+    net = network()
+    tags = [Tagged(torch.tensor([1.0, 2.0 + k, 1.0]), Custody.PRIVATE) for k in range(3)]
+    jobs = [replace(job(k, {"m": Weighted(tags[k])}), networks={"m": net}) for k in range(3)]
+    for found, alone in zip(handed_in(jobs), map(work, jobs), strict=True):
+        assert torch.allclose(found.params["m"].flatten(), alone.params["m"].flatten(), atol=1e-5)
+
+
+def test_an_error_while_jobs_are_sorted_reaches_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> str:
+        raise RuntimeError("something is wrong with this job")
+
+    monkeypatch.setattr("confrere.learning.cohort.why_alone", broken)
+    with pytest.raises(RuntimeError, match="wrong with this job"):
+        handed_in([job(k, {"m": Supervised()}) for k in range(2)])
+
+
+def test_models_in_another_order_are_another_kind() -> None:
+    nets = {"a": network(), "b": network()}
+    orders = [("a", "b"), ("b", "a")]
+    jobs = [
+        replace(job(k, {r: Supervised() for r in order}, protect=order), networks=nets)
+        for k, order in enumerate(orders)
+    ]
+    for found, alone in zip(handed_in(jobs), map(work, jobs), strict=True):
+        for role in nets:
+            assert torch.allclose(found.params[role].flatten(), alone.params[role].flatten(), atol=1e-5)
+
+
+def test_what_stays_at_a_site_can_be_written_to() -> None:
+    """Stacks are worked on without what differentiation needs; nothing of that may stick to what comes out."""
+    for clipping in (Flat(1.0), AdaCliP(), Quantile(1.0)):
+        jobs = [job(k, {"m": Supervised()}, protect=("m",), clipping=clipping, rule=Adam()) for k in range(3)]
+        for found in work_together(jobs):
+            assert isinstance(found, Trained)
+            kept = [t for part in found.memory["m"].values() for t in part.values()]
+            for t in [found.params["m"].flatten(), *kept]:
+                assert not t.is_inference()

@@ -165,3 +165,18 @@ def test_weights_are_loaded_in_one_piece_or_by_name() -> None:
     assert torch.equal(other.flat, one.flat)
     with pytest.raises(StudyError, match="another architecture"):
         other.load(Params({"w": torch.zeros(3)}))
+
+
+def test_weights_that_do_not_fit_are_refused_and_other_formats_converted() -> None:
+    network = Network(architecture({"name": "mlp", "hidden": [5]}, (3,), 2))
+    params = network.params()
+    assert network.fits(params)
+    others = [{**params, "z": torch.ones(2)}, {f"0{n}": t for n, t in params.items()}]
+    for other in others:
+        assert not network.fits(Params(other))
+        with pytest.raises(StudyError, match="another architecture"):
+            network.load(Params(other))
+    double = Params({n: t.double() for n, t in params.items()})
+    assert not network.fits(double)
+    network.load(double)
+    assert network.params().equals(params)

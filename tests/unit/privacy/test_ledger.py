@@ -352,3 +352,32 @@ def test_a_budget_must_make_sense() -> None:
     for numbers in [(0, 1e-6), (-1, 1e-6), (1, 0), (1, 1), (float("nan"), 1e-6)]:
         with pytest.raises(PrivacyError):
             Budget(*numbers)
+
+
+def test_a_ledger_in_memory_can_be_read_while_it_is_written() -> None:
+    ledger, done = Ledger(dataset="d"), threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            assert len(ledger.head) == 64
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(500):
+        ledger.spend([STEP], key=f"round {number}", budget=None)
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert Ledger.restore(ledger.entries(), dataset="d").head == ledger.head
+
+
+def test_the_chain_in_memory_is_that_of_a_ledger_that_was_asked_after_every_entry() -> None:
+    asked, not_asked = Ledger(dataset="d"), Ledger(dataset="d")
+    for number in range(4):
+        for ledger in (asked, not_asked):
+            ledger.spend([STEP], key=f"round {number % 3}", budget=None)
+        assert asked.head == asked.entries()[-1]["hash"]
+    assert not_asked.head == asked.head
+    assert not_asked.entries() == asked.entries()
+    not_asked.refuse_rollback(2, asked.entries()[1]["hash"])
