@@ -40,7 +40,7 @@ from confrere.privacy.charges import (
     rounded_up,
     unlabelled,
 )
-from confrere.privacy.losses import Losses
+from confrere.privacy.losses import Losses, epsilon_at
 
 __all__ = [
     "Accountant",
@@ -223,7 +223,7 @@ def _pld_epsilon(events: tuple[tuple[str, int], ...], delta: float, relative_err
     """
 
     def value_at(width: float) -> float:
-        return float(_composed(events, width).get_epsilon_for_delta(delta))
+        return epsilon_at(_composed(events, width), delta)
 
     width = _power_of_two(math.sqrt(0.05 / sum(n for _, n in events)))
     value = value_at(width)

@@ -19,6 +19,9 @@ from scipy import fft
 TAIL = 1e-15
 """So much of a composition's mass may be cut off at each end; it is added to δ."""
 
+LARGE = 600.0
+"""Losses above this are left to the library: e^−loss comes near to the smallest number."""
+
 HIGHEST = 20
 """Moments of so many orders, each way, bound the tails."""
 
@@ -72,3 +75,29 @@ def _convolved(chances: NDArray[np.float64], count: int, low: int, high: int) ->
     length = fft.next_fast_len(max(size, len(chances)), real=True)
     whole = fft.irfft(fft.rfft(chances, length) ** count, length)
     return np.asarray(np.roll(whole, -low)[:size])
+
+
+def epsilon_at(distribution: Any, delta: float) -> float:
+    """The smallest ε of a distribution at this δ: what its own method finds by going through the losses one by one."""
+    sides = [distribution._pmf_remove, *([] if distribution._symmetric else [distribution._pmf_add])]
+    return max(_epsilon_at(pmf, delta) for pmf in sides)
+
+
+def _epsilon_at(pmf: Any, delta: float) -> float:
+    """From the largest loss downwards: ε is reached where it would be at least the next loss."""
+    if type(pmf) is not DensePLDPmf or not len(pmf._probs):
+        return float(pmf.get_epsilon_for_delta(delta))
+    top = (pmf._lower_loss + len(pmf._probs) - 1) * pmf._discretization
+    if pmf._infinity_mass >= delta or top > LARGE:  # never, or where an exponential would vanish
+        return float(pmf.get_epsilon_for_delta(delta))
+    losses = top - pmf._discretization * np.arange(len(pmf._probs))
+    chances = pmf._probs[::-1]
+    above = np.cumsum(np.concatenate(([pmf._infinity_mass], chances)))
+    below = np.cumsum(np.concatenate(([0.0], np.exp(-losses) * chances)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reached = np.log((above[:-1] - delta) / below[:-1])
+    found = (above[:-1] > delta) & (below[:-1] > 0) & (reached >= losses)
+    at = int(found.argmax()) if found.any() else len(losses)
+    if above[at] <= below[at] + delta:
+        return 0.0
+    return math.log((above[at] - delta) / below[at])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as library
+from dp_accounting.pld.pld_pmf import DensePLDPmf
+from hypothesis import given
+from hypothesis import strategies as st
 
-from confrere.privacy.losses import Losses
+from confrere.privacy.losses import Losses, epsilon_at
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 60, 900])
@@ -23,6 +27,8 @@ def test_a_composition_is_that_of_the_library(noise: float, rate: float, width: 
     ):  # the rounding of both shows in the far tail
         want = theirs.get_epsilon_for_delta(delta)
         assert ours.get_epsilon_for_delta(delta) == pytest.approx(want, rel=near)
+        for found in (theirs, ours):
+            assert epsilon_at(found, delta) == pytest.approx(found.get_epsilon_for_delta(delta), rel=1e-12)
     for epsilon in (0.5, 2.0):
         want = theirs.get_delta_for_epsilon(epsilon)
         assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(want, rel=1e-6, abs=1e-14)
@@ -49,3 +55,20 @@ def test_an_event_without_bound_keeps_its_mass_at_infinity() -> None:
     assert composed.get_delta_for_epsilon(1e9) == pytest.approx(
         step.self_compose(50).get_delta_for_epsilon(1e9)
     )
+
+
+@given(
+    chances=st.lists(st.floats(0, 1), min_size=1, max_size=60).filter(lambda found: sum(found) > 0),
+    lowest=st.integers(-40, 40),
+    width=st.sampled_from([2.0**-6, 0.5, 8.0, 64.0]),
+    forever=st.sampled_from([0.0, 1e-12, 1e-5, 1e-3]),
+    delta=st.sampled_from([1e-12, 1e-9, 1e-5, 1e-3, 0.2, 0.9]),
+)
+def test_the_epsilon_of_any_losses_is_that_of_the_library(
+    chances: list[float], lowest: int, width: float, forever: float, delta: float
+) -> None:
+    """Small and huge losses, none at all, mass at infinity below, at and above δ."""
+    shares = np.array(chances) / sum(chances) * (1 - forever)
+    pmf = DensePLDPmf(width, lowest, shares, forever, True)
+    found, want = epsilon_at(library.PrivacyLossDistribution(pmf), delta), pmf.get_epsilon_for_delta(delta)
+    assert found == pytest.approx(max(0.0, want), rel=1e-12, abs=1e-12)
