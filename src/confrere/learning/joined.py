@@ -13,7 +13,7 @@ from torch import Tensor
 
 from confrere.core.protocols import Loss
 from confrere.learning.balance import Balanced, log_shares
-from confrere.learning.objectives import Distilled, Near, Stacked, Supervised, divergence, supervised_loss
+from confrere.learning.objectives import Direction, Distilled, Near, Stacked, Supervised
 
 Joined = Callable[[Tensor, Mapping[str, Tensor], Tensor, Sequence[int]], tuple[Tensor, Tensor]]
 """(outputs [sites, records, outputs], others, targets [sites, records, …], records of each site) →
@@ -46,7 +46,7 @@ def slopes_by_hand(loss: Loss) -> bool:
     """Whether the slopes of this loss are written out here, so that nobody has to differentiate it."""
     if isinstance(loss, Balanced):
         return slopes_by_hand(loss.within)
-    return type(loss) in (Supervised, Near, Stacked)
+    return type(loss) in (Supervised, Near, Stacked, Distilled)
 
 
 def joined(losses: Sequence[Loss]) -> Joined:
@@ -59,10 +59,8 @@ def joined(losses: Sequence[Loss]) -> Joined:
     weights = torch.tensor([_weight_of(loss) for loss in losses])
     if type(first) is Stacked:
         return _stacked(first.under, weights)
-    if type(first) is Distilled and not bool((weights == 0).any()):
-        return _distilled(first, weights)
-    if type(first) is Distilled and not bool((weights != 0).any()):
-        return _supervised
+    if type(first) is Distilled:
+        return _distilled(first, weights) if bool((weights != 0).any()) else _supervised
     return _site_by_site(losses)
 
 
@@ -114,21 +112,48 @@ def _balanced(losses: Sequence[Balanced]) -> Joined:
 
 
 def _distilled(like: Distilled, weights: Tensor) -> Joined:
+    """The plain loss and the divergence from a teacher, slopes written out; who gives it no weight does not look at it."""
+    alone, some = weights == 0, bool((weights == 0).any())
+
     def loss(
         own: Tensor, others: Mapping[str, Tensor], targets: Tensor, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        sites, records = own.shape[:2]
-        share = weights[:sites].repeat_interleave(records)
-        flat = targets.flatten(0, 1)
-        with torch.enable_grad():
-            logits = own.detach().flatten(0, 1).requires_grad_()
-            teacher = others[like.teacher].flatten(0, 1)
-            values = (1 - share) * supervised_loss(logits, flat)
-            values = values + share * divergence(logits, teacher, like.direction, flat)
-            (slopes,) = torch.autograd.grad(values, logits, torch.ones_like(values))
-        return values.detach().view(sites, records), slopes.view(own.shape)
+        sites = len(own)
+        values, slopes = _supervised(own, {}, targets, counts)
+        apart, pull = _divergence(own, others[like.teacher], like.direction, targets)
+        share = weights[:sites].unsqueeze(1)
+        mixed, turned = torch.lerp(values, apart, share), torch.lerp(slopes, pull, share.unsqueeze(2))
+        if some:
+            left = alone[:sites]
+            return values.where(left[:, None], mixed), slopes.where(left[:, None, None], turned)
+        return mixed, turned
 
     return loss
+
+
+def _divergence(
+    student: Tensor, teacher: Tensor, direction: Direction, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`objectives.divergence` of all sites' records and its slope at the student's outputs."""
+    labels = targets.is_floating_point() and targets.ndim == 3 and targets.shape[2] > 1
+    gap = student - teacher
+    if targets.is_floating_point() and not labels:
+        return gap.square().sum(2), gap.mul_(2)
+    if (
+        labels or student.shape[2] == 1
+    ):  # yes or no: logits s and t, chances p and q, log(1 + e^s) and log(1 + e^t)
+        chance, theirs = torch.sigmoid(student), torch.sigmoid(teacher)
+        between = F.softplus(student) - F.softplus(teacher)
+        if direction == "teacher-student":
+            return (between - theirs * gap).sum(2), chance - theirs
+        return (chance * gap - between).sum(2), chance * (1 - chance) * gap
+    ours, theirs = student.log_softmax(2), teacher.log_softmax(2)
+    if direction == "teacher-student":
+        chance = theirs.exp()
+        return (chance * (theirs - ours)).sum(2), ours.exp_().sub_(chance)
+    chance, apart = ours.exp(), ours - theirs
+    values = (chance * apart).sum(2)
+    return values, chance * (apart - values.unsqueeze(2))
 
 
 def _site_by_site(losses: Sequence[Loss]) -> Joined:
