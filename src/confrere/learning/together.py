@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from itertools import accumulate, chain, pairwise
 from operator import add
 
@@ -30,11 +29,12 @@ from confrere.privacy.noise import seeded
 
 def work_together(jobs: Sequence[Job]) -> list[Trained | TrainingError]:
     """Do several jobs of one kind (see `cohort.kind_of`); what each would have come to alone."""
-    with torch.no_grad():
+    # where no loss is differentiated by PyTorch, its tensors need not keep what that would take: 7 % off
+    by_hand = all(map(slopes_by_hand, jobs[0].objective.values()))
+    with torch.inference_mode() if by_hand else torch.no_grad():
         table = _Table(sorted(jobs, key=_length, reverse=True))
-        # where no loss is differentiated by PyTorch, its tensors need not keep what that would take: 7 % off
-        with torch.inference_mode() if table.by_hand else nullcontext():
-            table.work()
+        table.work()
+    with torch.no_grad():  # what sites take home are copies that know nothing of that
         found = {id(job): result for job, result in zip(table.jobs, table.finish(), strict=True)}
     return [found[id(job)] for job in jobs]
 
@@ -55,7 +55,6 @@ class _Table:
         self.objective: Objective = first.objective
         self.protected = set(first.mechanisms)
         self.losses = {r: joined([job.objective[r] for job in jobs]) for r in self.objective}
-        self.by_hand = all(map(slopes_by_hand, self.objective.values()))
         self.needs = {r: needed(loss) for r, loss in self.objective.items()}
         self.stacks = {
             r: self._stack(r) for r in dict.fromkeys([*self.objective, *chain(*self.needs.values())])
