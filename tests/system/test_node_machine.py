@@ -23,6 +23,7 @@ from confrere.core.errors import CheckpointError, CustodyError
 from confrere.core.events import Journal
 from confrere.core.model import Model
 from confrere.core.params import Params
+from confrere.core.parcel import Parcel
 from confrere.learning.engine import Job, Trained
 from confrere.learning.objectives import Supervised
 from confrere.node import diary as diary_module
@@ -256,8 +257,7 @@ class Collaboration(RuleBasedStateMachine):
                     "SELECT body FROM inbox WHERE sender = ? AND sequence = ?", (name, sequence)
                 )
                 if number >= done:  # debited, in a round that is not over
-                    at = (site, kept) if kept is not None else (self.sites[receiver], there[0][0])
-                    parcel = wire.decode(at[0].store.body(at[1]))
+                    parcel = self.sent(site, receiver, sequence, kept, there[0][0] if there else None)
                     mass, x = mass - parcel.scalar("mass"), x - flat(parcel)
                 if not there:
                     assert kept is not None, f"parcel {sequence} of {name} is nowhere"
@@ -270,6 +270,18 @@ class Collaboration(RuleBasedStateMachine):
                     parcel = wire.decode(site.store.body(blob))
                     mass, x = mass + parcel.scalar("mass"), x + flat(parcel)
         return mass, x
+
+    def sent(
+        self, site: Bench, receiver: str, sequence: int, kept: bytes | str | None, there: bytes | str | None
+    ) -> Parcel:
+        """A parcel, from whoever still has it: its sender, its receiver, or, if that one is rounds ahead, the line."""
+        if kept is not None:
+            return wire.decode(site.store.body(kept))
+        if there is not None:
+            return wire.decode(self.sites[receiver].store.body(there))
+        name = next(n for n, other in self.sites.items() if other is site)
+        left = (wire.decode(body) for by, to, body in self.left if (by, to) == (name, receiver))
+        return next(parcel for parcel in left if parcel.sequence == sequence)
 
     def gain(self, name: str, number: int) -> torch.Tensor:
         """What the training of a round added to the proxy."""
