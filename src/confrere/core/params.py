@@ -41,7 +41,8 @@ class Params(Mapping[str, Tensor]):
         `largest` is what `largest()` would find, where somebody has looked already.
         """
         out = cls.__new__(cls)
-        out._tensors, out._flat, out._shapes, out._largest = None, flat.detach(), shapes, largest
+        flat = flat.detach() if flat.requires_grad else flat
+        out._tensors, out._flat, out._shapes, out._largest = None, flat, shapes, largest
         out._finite = largest is not None and math.isfinite(largest)
         return out
 

@@ -200,9 +200,10 @@ class _Table:
         at = rows.reshape(-1)
         x = self.inputs.index_select(0, at).view(sites, width, *self.inputs.shape[1:])
         y = self.targets.index_select(0, at).view(sites, width, *self.targets.shape[1:])
-        real = None
+        real = here = None
         if min(counts) < width:
-            real = (torch.arange(width) < torch.tensor(counts).unsqueeze(1)).float()
+            here = torch.arange(width) < torch.tensor(counts).unsqueeze(1)
+            real = here.float()
         kept: dict[str, list[Tensor]] = {r: [] for r in objective}
         outputs = {r: self.stacks[r].forward(x, kept[r]) for r in objective}
         moves: list[tuple[str, Tensor | list[stacked.Trace]]] = []
@@ -213,23 +214,24 @@ class _Table:
                     outputs[other] = self.stacks[other].forward(x)
                 others[other] = outputs[other]
             values, slopes = self.losses[role](outputs[role], others, y, counts)
-            self._note(role, values, real, counts)
+            self._note(role, values, here, counts)
             if role in self.protected:
                 if real is not None:
                     slopes = slopes * real.unsqueeze(2)
                 traces = self.stacks[role].backward(slopes, kept[role])
                 moves.append((role, self._release(role, traces, real, counts)))
                 continue
-            scale: Tensor | float = 1 / width
             if real is not None:
-                scale = (real / torch.tensor(counts).clamp(min=1).unsqueeze(1)).unsqueeze(2)
-            traces = self.stacks[role].backward(slopes.mul_(scale), kept[role])
-            moves.append((role, traces))
+                slopes = slopes.mul_((real / torch.tensor(counts).clamp(min=1).unsqueeze(1)).unsqueeze(2))
+            elif role not in self.straight:  # who goes straight down takes the mean with the step
+                slopes = slopes.mul_(1 / width)
+            moves.append((role, self.stacks[role].backward(slopes, kept[role])))
         for role, move in moves:
             if isinstance(move, Tensor):
                 self._move(role, objective, move, counts)
             elif role in self.straight and min(counts) > 0:
-                self.stacks[role].descend(move, self.straight[role])
+                rate = self.straight[role]
+                self.stacks[role].descend(move, rate / width if real is None else rate)
             else:
                 gradient = self._gradient(role, sites)
                 stacked.weighted_sum(move, None, gradient)
@@ -257,7 +259,8 @@ class _Table:
     def _move(self, role: str, objective: Objective, gradient: Tensor, counts: Sequence[int]) -> None:
         sites = len(counts)
         weights, loss = self.stacks[role].weights[:sites], objective[role]
-        if isinstance(loss, Proximal):
+        if role in self.anchors:
+            assert isinstance(loss, Proximal)
             gradient = gradient + loss.pull * (weights - self.anchors[role][:sites])
         moments = {name: t[:sites] for name, t in self.moments[role].items()}
         rule = self.jobs[0].optimisers[role]
@@ -292,11 +295,11 @@ class _Table:
             moved = moments["velocity"]
         weights[who] = weights[who] - pace[who] * moved[who]
 
-    def _note(self, role: str, values: Tensor, real: Tensor | None, counts: Sequence[int]) -> None:
-        found = values.sum(1) if real is None else values.where(real > 0, 0.0).sum(1)
-        self.totals[role][: len(counts)] += found
-        seen = self.seen[role]
-        seen[: len(counts)] = map(add, seen, counts)
+    def _note(self, role: str, values: Tensor, here: Tensor | None, counts: Sequence[int]) -> None:
+        totals, seen, sites = self.totals[role], self.seen[role], len(counts)
+        found = values.sum(1) if here is None else values.where(here, 0.0).sum(1)
+        (totals if sites == len(seen) else totals[:sites]).add_(found)
+        seen[:sites] = map(add, seen, counts)
 
     # -- what each site takes home -----------------------------------------------------------------
 

@@ -20,7 +20,7 @@ TAIL = 1e-15
 """So much of a composition's mass may be cut off at each end; it is added to δ."""
 
 LARGE = 600.0
-"""Losses above this are left to the library: e^−loss comes near to the smallest number."""
+"""Losses beyond this, either way, are left to the library: e^−loss comes near to the smallest or the largest number."""
 
 HIGHEST = 20
 """Moments of so many orders, each way, bound the tails."""
@@ -88,7 +88,10 @@ def _epsilon_at(pmf: Any, delta: float) -> float:
     if type(pmf) is not DensePLDPmf or not len(pmf._probs):
         return float(pmf.get_epsilon_for_delta(delta))
     top = (pmf._lower_loss + len(pmf._probs) - 1) * pmf._discretization
-    if pmf._infinity_mass >= delta or top > LARGE:  # never, or where an exponential would vanish
+    bottom = pmf._lower_loss * pmf._discretization
+    if (
+        pmf._infinity_mass >= delta or top > LARGE or bottom < -LARGE
+    ):  # never, or where an exponential has no number
         return float(pmf.get_epsilon_for_delta(delta))
     losses = top - pmf._discretization * np.arange(len(pmf._probs))
     chances = pmf._probs[::-1]

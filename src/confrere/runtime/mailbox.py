@@ -24,7 +24,8 @@ class Mailbox:
         self._gone: dict[str, int] = {}
         self._finished: dict[str, int] = {}
         self._waiters: list[asyncio.Future[None]] = []
-        self._before: dict[tuple[str, str], Numbers] = {}
+        self._before: dict[tuple[str, str], int | Numbers] = {}
+        """What was taken of each sender: all numbers up to this one or, where some are still to come, which."""
         self.lately: list[Parcel] = []
         """What the last taking took out, whether it was handed on or thrown away."""
 
@@ -32,7 +33,9 @@ class Mailbox:
         """Put a parcel in; False if it was here before."""
         sender, receiver, number = name = parcel.id
         taken = self._before.get((sender, receiver))
-        if name in self._parcels or (taken is not None and number in taken):
+        if name in self._parcels:
+            return False
+        if taken is not None and (number <= taken if isinstance(taken, int) else number in taken):
             return False
         self._parcels[name] = parcel
         slip = (parcel.round, parcel.phase, sender)
@@ -109,10 +112,14 @@ class Mailbox:
         for parcel in ripe:
             sender, receiver, number = name = parcel.id
             del self._parcels[name]
-            taken = before.get((sender, receiver))
-            if taken is None:
-                taken = before[sender, receiver] = Numbers()
-            taken.add(number)
+            taken = before.get((sender, receiver), 0)
+            if taken == number - 1:
+                before[sender, receiver] = number
+            elif isinstance(taken, int):
+                before[sender, receiver] = found = Numbers(taken)
+                found.add(number)
+            else:
+                taken.add(number)
         if len(self._here) > 1:  # nobody waits for an earlier round again
             self._here = {r: slips for r, slips in self._here.items() if r >= round}
         self.lately = ripe
@@ -148,8 +155,9 @@ class Numbers:
 
     __slots__ = ("_runs",)
 
-    def __init__(self) -> None:
-        self._runs: list[list[int]] = []
+    def __init__(self, up_to: int = 0) -> None:
+        """All numbers from 1 to this one; none without it."""
+        self._runs: list[list[int]] = [[1, up_to]] if up_to else []
 
     def __contains__(self, number: int) -> bool:
         runs = self._runs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as library
 from dp_accounting.pld.pld_pmf import DensePLDPmf
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from confrere.privacy.losses import Losses, epsilon_at
@@ -57,6 +57,7 @@ def test_an_event_without_bound_keeps_its_mass_at_infinity() -> None:
     )
 
 
+@settings(max_examples=500)
 @given(
     chances=st.lists(st.floats(0, 1), min_size=1, max_size=60).filter(lambda found: sum(found) > 0),
     lowest=st.integers(-40, 40),
@@ -70,5 +71,9 @@ def test_the_epsilon_of_any_losses_is_that_of_the_library(
     """Small and huge losses, none at all, mass at infinity below, at and above δ."""
     shares = np.array(chances) / sum(chances) * (1 - forever)
     pmf = DensePLDPmf(width, lowest, shares, forever, True)
-    found, want = epsilon_at(library.PrivacyLossDistribution(pmf), delta), pmf.get_epsilon_for_delta(delta)
+    try:
+        want = pmf.get_epsilon_for_delta(delta)
+    except OverflowError:  # the library knows no e^800
+        assume(False)
+    found = epsilon_at(library.PrivacyLossDistribution(pmf), delta)
     assert found == pytest.approx(max(0.0, want), rel=1e-12, abs=1e-12)
