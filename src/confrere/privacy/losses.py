@@ -97,7 +97,7 @@ def _epsilon_at(pmf: Any, delta: float) -> float:
     chances = pmf._probs[::-1]
     above = np.cumsum(np.concatenate(([pmf._infinity_mass], chances)))
     below = np.cumsum(np.concatenate(([0.0], np.exp(-losses) * chances)))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         reached = np.log((above[:-1] - delta) / below[:-1])
     found = (above[:-1] > delta) & (below[:-1] > 0) & (reached >= losses)
     at = int(found.argmax()) if found.any() else len(losses)
