@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -47,14 +46,9 @@ class Proximal(Protocol):
     def pull(self) -> float: ...
 
 
-@lru_cache(maxsize=256)
-def _fields(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
-
-
 def loss_custody(loss: Loss, models: Mapping[str, Model]) -> Custody:
     """How closely a model must be held that is trained with this loss: the strictest of what it reads."""
-    tags = [tag for name in _fields(type(loss)) for tag in _tags(getattr(loss, name))]
+    tags = [tag for f in fields(loss) for tag in _tags(getattr(loss, f.name))]  # type: ignore[arg-type]
     return strictest([*tags, *(models[role].custody for role in read_by(loss))])
 
 

@@ -1,4 +1,4 @@
-"""Frozen values that are made by the thousand: the same dataclass, made in less than half the time.
+"""Frozen values that are made by the thousand: the same dataclass, made in about three fifths of the time.
 
 A frozen dataclass fills its fields through `object.__setattr__`, a tenth of a microsecond each. A slot can be filled by
 its own descriptor instead. Fields, defaults, equality, copies and the refusal to be written to stay what they were; there is no

@@ -7,16 +7,6 @@ import hashlib
 import torch
 
 
-class _Kinds(dict[type, str]):
-    """What is put before a part of a purpose, so that 3 and "3" are two."""
-
-    def __missing__(self, kind: type) -> str:
-        return f"{kind.__name__}:"
-
-
-KINDS = _Kinds({str: "str:", int: "int:"})
-
-
 def derive(seed: int, *purpose: str | int) -> int:
     """A 63-bit seed for one purpose; the same purpose gives the same seed on every machine.
 
@@ -25,7 +15,7 @@ def derive(seed: int, *purpose: str | int) -> int:
     >>> derive(0, "site-a", 3, "noise") == derive(0, "site-b", 3, "noise")
     False
     """
-    text = "\x1f".join([str(seed), *[KINDS[type(p)] + str(p) for p in purpose]])
+    text = "\x1f".join([str(seed), *[f"{type(p).__name__}:{p}" for p in purpose]])
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 

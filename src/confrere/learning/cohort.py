@@ -17,7 +17,6 @@ from confrere.learning.joined import needed
 from confrere.learning.optimisers import SGD, Adam, AdamW, Optimiser
 from confrere.learning.stack import Dense
 from confrere.learning.together import work_together
-from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.stacked import can_clip
 
 ROOM = 1 << 24
@@ -70,17 +69,10 @@ class Cohort:
     def _cohorts(self, jobs: Sequence[Job]) -> Iterator[list[int]]:
         """Which jobs are done together; a job of a kind of its own is done alone."""
         alike: dict[Hashable, list[int]] = {}
-        before: Job | None = None
-        lately: list[int] = []
         for at, job in enumerate(jobs):
-            if before is not None and _just_like(job, before):
-                lately.append(at)
-                continue
             reason = why_alone(job)
             if reason is None:
-                lately = alike.setdefault(kind_of(job), [])
-                lately.append(at)
-                before = job
+                alike.setdefault(kind_of(job), []).append(at)
             else:
                 if len(jobs) > 1:
                     self._say(reason)
@@ -157,34 +149,6 @@ def kind_of(job: Job) -> Hashable:
     )
 
 
-def _just_like(job: Job, other: Job) -> bool:
-    """Whether a job has the very tools of another: then it is of its kind, without a closer look."""
-    mine, theirs = job.records, other.records
-    return (
-        list(job.objective) == list(other.objective)  # the order of models is that of their noise
-        and list(job.mechanisms) == list(other.mechanisms)
-        and all(_alike(m, other.mechanisms[r]) for r, m in job.mechanisms.items())
-        and job.networks == other.networks
-        and job.optimisers == other.optimisers
-        # losses may hold tensors, which cannot be compared: their kind is what counts
-        and all(kind_of_loss(loss) == kind_of_loss(other.objective[r]) for r, loss in job.objective.items())
-        and job.weights.keys() == other.weights.keys()
-        and (job.batch_size, job.epochs, job.device) == (other.batch_size, other.epochs, other.device)
-        and (mine.inputs.shape[1:], mine.inputs.dtype) == (theirs.inputs.shape[1:], theirs.inputs.dtype)
-        and (mine.targets.shape[1:], mine.targets.dtype) == (theirs.targets.shape[1:], theirs.targets.dtype)
-    )
-
-
-def _alike(mechanism: Mechanism, other: Mechanism) -> bool:
-    """Whether two mechanisms clip alike and draw alike; how much noise they add may differ."""
-    mine, theirs = mechanism.sampling, other.sampling
-    return mechanism is other or (
-        mechanism.unit == other.unit
-        and mechanism.clipping == other.clipping
-        and (mine is theirs or (type(mine) is type(theirs) and (mine.rate < 1) == (theirs.rate < 1)))
-    )
-
-
 def _kind_of_rule(rule: Optimiser) -> Hashable:
     """Plain descent may take steps of a site's own length; moments must be kept alike."""
     if isinstance(rule, SGD):
@@ -207,14 +171,6 @@ def _in_rooms(jobs: Sequence[Job], together: Sequence[int]) -> Iterator[list[int
         if isinstance(layer, Dense)
     )
     weights = sum(first.networks[r].flat.numel() for r in first.objective)
-    sizes = [len(jobs[at].records) for at in together]
-    if not full and max(sizes) == min(sizes):  # all alike: none of them needs another room than the others
-        batch = min(sizes[0], max(first.batch_size, *[_expected(jobs[at]) for at in together]))
-        each = batch * width + first.records.inputs.numel() + 4 * weights
-        most = max(1, ROOM // each)
-        for start in range(0, len(together), most):
-            yield list(together[start : start + most])
-        return
     cohort: list[int] = []
     most = used = 0
     for at in sorted(together, key=lambda i: -len(jobs[i].records)):

@@ -139,9 +139,7 @@ def _divergence(
     gap = student - teacher
     if targets.is_floating_point() and not labels:
         return gap.square().sum(2), gap.mul_(2)
-    if (
-        labels or student.shape[2] == 1
-    ):  # yes or no: logits s and t, chances p and q, log(1 + e^s) and log(1 + e^t)
+    if labels or student.shape[2] == 1:  # yes or no: the chances and log(1 + e^logit) of both
         chance, theirs = torch.sigmoid(student), torch.sigmoid(teacher)
         between = F.softplus(student) - F.softplus(teacher)
         if direction == "teacher-student":

@@ -89,9 +89,8 @@ def _epsilon_at(pmf: Any, delta: float) -> float:
         return float(pmf.get_epsilon_for_delta(delta))
     top = (pmf._lower_loss + len(pmf._probs) - 1) * pmf._discretization
     bottom = pmf._lower_loss * pmf._discretization
-    if (
-        pmf._infinity_mass >= delta or top > LARGE or bottom < -LARGE
-    ):  # never, or where an exponential has no number
+    # there is none, or an exponential has no number
+    if pmf._infinity_mass >= delta or top > LARGE or bottom < -LARGE:
         return float(pmf.get_epsilon_for_delta(delta))
     losses = top - pmf._discretization * np.arange(len(pmf._probs))
     chances = pmf._probs[::-1]

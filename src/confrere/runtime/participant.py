@@ -105,7 +105,6 @@ class Participant:
     _rules: dict[bool, Optimiser] = field(default_factory=dict)
     _shares: Shares | None = None
     _cost: tuple[Mechanism, int, Charge, float] | None = None
-    _networks: dict[tuple[str, str], Network] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for role in ("private", "proxy"):  # a network that cannot be built, or does not fit, is noticed here
@@ -184,11 +183,7 @@ class Participant:
 
     def network(self, role: str, name: str) -> Network:
         """The network that a role works with; load weights before you use it."""
-        found = self._networks.get((role, name))
-        if found is None:
-            found = self.workshop.network(role, self._architectures[name], self.device)
-            self._networks[role, name] = found
-        return found
+        return self.workshop.network(role, self._architectures[name], self.device)
 
     def build(self, role: str) -> Model:
         arch = self.architecture(role)
@@ -473,11 +468,11 @@ class SiteRound:
         site, study = self._site, self._site.study
         read = {role: read_by(loss) for role, loss in objective.items()}
         for role, others in read.items():
-            if role not in models or not set(models).issuperset(others):
-                other = next(r for r in (role, *sorted(others)) if r not in models)
-                raise StudyError(
-                    f'the objective of "{role}" needs a model called "{other}"; it was not given'
-                )
+            for other in (role, *others):
+                if other not in models:
+                    raise StudyError(
+                        f'the objective of "{role}" needs a model called "{other}"; it was not given'
+                    )
         self._trainings += 1
         if site.rest is not None and site.rest.resting:
             return dict(models)
@@ -588,10 +583,8 @@ class SiteRound:
         if role not in protect or models[role].custody == Custody.PRIVATE:  # whatever a study says
             return Custody.PRIVATE
         if role in noisy:
-            read = models
-            if len(noisy) < len(objective):
-                plain = [r for r in objective if r not in noisy]
-                read = {r: m.held(Custody.PRIVATE) if r in plain else m for r, m in models.items()}
+            plain = [r for r in objective if r not in noisy]
+            read = {r: m.held(Custody.PRIVATE) if r in plain else m for r, m in models.items()}
             shaped_by = strictest([models[role].custody, loss_custody(objective[role], read)])
             if shaped_by <= Custody.PROTECTED:
                 return Custody.PROTECTED
