@@ -17,7 +17,7 @@ from federation import THYROID, write_comparison, write_run
 from confrere.core.events import Event
 from confrere.observe.journal import history
 from confrere.observe.report import write_report
-from confrere.observe.report.answer import verdict
+from confrere.observe.report.answer import fares, verdict
 from confrere.observe.report.provenance import notes
 from confrere.observe.verdict import Gain, gain
 
@@ -261,3 +261,10 @@ def test_the_report_goes_where_it_is_asked_to(tmp_path: Path) -> None:
     out = tmp_path / "new" / "page.html"
     assert write_report(tmp_path / "runs", out) == out
     assert [p.name for p in out.parent.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize(
+    ("gain", "said"), [(0.02, "gains least"), (-0.00001, "gains least"), (-0.02, "loses most")]
+)
+def test_nobody_loses_nothing(gain: float, said: str) -> None:
+    assert fares("auc", gain) == said

@@ -272,9 +272,13 @@ def _overall(
         )
     if len(judged) > 1:
         worst = min(judged, key=lambda s: judged[s].mean)
-        verb = "gains least" if judged[worst].mean >= 0 else "loses most"
-        said.append(f"«{worst}» {verb}: {words.gained(name, judged[worst])}.")
+        said.append(f"«{worst}» {fares(name, judged[worst].mean)}: {words.gained(name, judged[worst])}.")
     return said
+
+
+def fares(name: str, gain: float) -> str:
+    """What the site does that is served least, by the figure as it is shown: nobody loses 0.000."""
+    return "loses most" if words.signed(name, gain).startswith("−") else "gains least"
 
 
 def _others(comparison: Comparison, name: str) -> str:
