@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all check docs format clean
 
 demo: $(STAMP)        ## a whole federation on real patients, ending in a report
 	$(BIN)/confrere demo
@@ -22,6 +22,10 @@ check: $(STAMP)       ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/unit/test_architecture.py
 
+docs: $(VENV)/.docs  ## the documentation site, in build/docs; broken links and unlisted pages fail
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build  # not --quiet: it would hide the warnings that strict mode counts
+	@echo "Open build/docs/index.html in a browser."
+
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -31,6 +35,10 @@ $(STAMP): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
 	touch $(STAMP)
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $(VENV)/.docs
 
 clean:
 	rm -rf $(VENV) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,8 +23,8 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import confrere  # noqa: E402
-from confrere.runtime.compare import variant  # noqa: E402
-from confrere.runtime.records import open_sites  # noqa: E402
+from confrere.evaluate.compare import variant  # noqa: E402
+from confrere.site.open_sites import open_sites  # noqa: E402
 from confrere.study import load, merged  # noqa: E402
 
 STUDY = Path(__file__).parent.parent / "studies" / "together-beats-alone-cifar.toml"

@@ -36,15 +36,15 @@ from confrere.core.custody import Custody, public
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.node.couriers import Reception
-from confrere.node.heap import give_back, share_heap
+from confrere.node.delivery import ParcelReceiver
+from confrere.node.malloc import give_back, share_heap
 from confrere.node.store import Store
 from confrere.transport import wire
 from confrere.transport.body import Body
-from confrere.transport.frames import CHUNK
-from confrere.transport.greeting import Greeting
-from confrere.transport.identity import Identity, new_identity
-from confrere.transport.member import Member
+from confrere.transport.grpc.frames import CHUNK
+from confrere.transport.grpc.greeting import Greeting
+from confrere.transport.grpc.identity import Identity, new_identity
+from confrere.transport.grpc.member import Member
 from confrere.transport.receipt import ACCEPTED, Receipt
 
 MB = 1_000_000
@@ -142,7 +142,7 @@ class Node:
     def __init__(
         self, name: str, found: dict[str, Identity], raw: dict[str, str], size: int, pipe: Connection
     ) -> None:
-        from confrere.transport.grpc import Connections
+        from confrere.transport.grpc.connections import Connections
 
         self.name, self.size, self.pipe, self.raw_addresses = name, size, pipe, raw
         self.identity = found[name]
@@ -230,7 +230,7 @@ class Node:
         self.sequence = 0
         keys = {name: member.key for name, member in self.members.items()}
         shapes = {f"{n}": self.model(n).params.shapes for n in (self.size, 1000)}
-        self.reception = Reception(
+        self.reception = ParcelReceiver(
             self.name, "bench", 2**30, keys, shapes, self.store, lambda event: None, epoch=lambda: 0
         )
         self.proxies = {n: self.model(n) for n in (self.size, 1000)}

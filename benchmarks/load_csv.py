@@ -28,10 +28,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from confrere.data.federate import Source
+from confrere.data.encode.encoder import encode
+from confrere.data.federation import Source
+from confrere.data.read.sources import LIMIT, How, read
+from confrere.data.read.streaming import encode_file, encode_stream
 from confrere.data.schema import Column, Label, Schema
-from confrere.data.streaming import encode_file, encode_stream
-from confrere.data.tables import LIMIT, encode, read
 
 
 def write(path: Path, rows: int, columns: int) -> Schema:
@@ -86,9 +87,9 @@ def main() -> None:
         print(f"{options.rows:,} × {options.columns}, {size / 1e6:.0f} MB", file=sys.stderr)
         limit = max(LIMIT, size)
         cases: dict[str, Callable[[], object]] = {
-            "read": lambda: read(path, limit=limit),
+            "read": lambda: read(path, How(limit=limit)),
             "read+encode": lambda: encode_file(Source(path), schema),
-            "whole": lambda: encode(read(path, limit=limit), schema),
+            "whole": lambda: encode(read(path, How(limit=limit)), schema),
             "stream": lambda: encode_stream(Source(path), schema),
         }
         rows = []

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from confrere.learning.nets import networks
+from confrere.learning.networks.architectures import networks
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@
 DP-SGD, mutual learning as published (each model learns from the other), exponential graph. One thread; everything runs in
 one process, interleaved: in each repeat our round (through the runtime: charge, train, gate, exchange, combine), then the
 same round with Opacus, asking its accountant for ε at every step as the published program does, and once more
-without asking. `ours` and `peer` are CPU seconds per round, start-up apart; `ratio` is peer over ours.
+without asking. `ours` and `peer` are CPU seconds per round, start-up apart; `ratio` is peer over ours. Without Opacus
+(`pip install 'confrere[bench]'`) its rows give the reason instead of a ratio.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from torch import Tensor, nn  # noqa: E402
 import confrere  # noqa: E402
 from confrere.core.events import Journal  # noqa: E402
 from confrere.data.records import Federation, Records, SiteData, Task  # noqa: E402
-from confrere.runtime.simulate import Simulation  # noqa: E402
+from confrere.simulation.simulation import Simulation  # noqa: E402
 from confrere.study import Evaluation  # noqa: E402
 
 SITES, RECORDS, BATCH, RATE = 8, 1000, 250, 1e-3
@@ -161,10 +162,11 @@ def main() -> None:
     logging.disable(logging.WARNING)  # accountants say which orders they leave out
     times: dict[str, list[float]] = {"cohort": [], "one": [], **{name: [] for name in GOALS}}
     contenders: dict[str, Any] = {t: Ours(options.repeats + 2, t) for t in ("cohort", "one")}
+    missing = ""
     try:
         contenders |= {name: Opacus(name.startswith("asking")) for name in GOALS}
     except ImportError as error:
-        raise SystemExit(f"{error}; pip install 'confrere[bench]'") from None
+        missing = f"{error}; pip install 'confrere[bench]'"
     for name in ("cohort", "one"):
         contenders[name].round()
     for _ in range(options.repeats):
@@ -173,6 +175,14 @@ def main() -> None:
             print(f"  {name:22} {times[name][-1]:8.3f} CPU s", file=sys.stderr, flush=True)
     rows = []
     for name, goal in GOALS.items():
+        if missing:
+            rows.append(
+                {
+                    "case": f"Opacus, {name}", "ours": statistics.median(times["cohort"]), "peer": None,
+                    "unit": "CPU s per round", "ratio": None, "spread": [], "goal": goal, "unavailable": missing,
+                }
+            )  # fmt: skip
+            continue
         ratios = [peer / own for own, peer in zip(times["cohort"], times[name], strict=True)]
         rows.append(
             {
@@ -193,6 +203,9 @@ def main() -> None:
         print(json.dumps({"benchmark": "proxyfl_round", "machine": machine(), "rows": rows}, indent=2))
         return
     for row in rows:
+        if row["ratio"] is None:
+            print(f"{row['case']:32} ours {row['ours']:7.3f} CPU s   unavailable: {row['unavailable']}")
+            continue
         low, high = row["spread"]
         print(
             f"{row['case']:32} ours {row['ours']:7.3f}   peer {row['peer']:7.3f} CPU s"

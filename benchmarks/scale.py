@@ -33,10 +33,10 @@ from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.runtime.engines import simulation_on
-from confrere.runtime.footprint import footprint
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import Simulation
+from confrere.simulation.engines import simulation_on
+from confrere.simulation.memory_estimate import footprint
+from confrere.simulation.simulation import Simulation
+from confrere.site.open_sites import open_sites
 from confrere.study import Data, Evaluation, Models, Privacy, Study, Training
 from confrere.transport import batch, wire
 

@@ -51,8 +51,8 @@ def ours(sites: int, rounds: int, private: bool = False) -> tuple[float, float]:
     """`confrere.simulate`; the clock starts when the first round does."""
     import confrere
     from confrere.data.records import Federation, Records, SiteData, Task
-    from confrere.runtime.churn import Churn
     from confrere.study import Evaluation
+    from confrere.study.churn import Churn
 
     x, y = records(sites)
     none = Records(x[0, :0], y[0, :0])

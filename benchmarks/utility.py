@@ -1,7 +1,7 @@
-"""What the planner foretells, against what was measured: a table, and a figure for docs/utility.md.
+"""What the planner foretells, against what was measured: a table, and a figure for docs/records/utility.md.
 
     confrere compare studies/together-beats-alone-*.toml --seeds 5 --out runs/together
-    python benchmarks/utility.py runs/together --figure docs/figures/planner.svg
+    python benchmarks/utility.py runs/together --figure docs/records/figures/planner.svg
 
 Takes folders of comparisons (those with comparison.json and study.toml, at any depth), plans each study and each variant that
 spent privacy, and sets its prediction beside the gain over training alone: in log loss (or RMSE), as a share of what alone
@@ -27,9 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 from confrere.core.errors import ConfrereError
-from confrere.runtime.compare import ALONE, POOLED, variant
-from confrere.runtime.plan import plan_of_study
-from confrere.runtime.records import open_sites
+from confrere.core.results import ALONE, POOLED
+from confrere.evaluate.compare import variant
+from confrere.evaluate.plan import plan as plan_study
+from confrere.site.open_sites import open_sites
 from confrere.study import load
 
 MEASURES = ("log_loss", "rmse")
@@ -67,7 +68,7 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
         chosen = variant(study, name)
         same = (chosen.data, chosen.sites, chosen.schema) == (study.data, study.sites, study.schema)
         try:
-            plan = plan_of_study(chosen, federation=federation if same else None)
+            plan = plan_study(chosen, federation if same else None)
         except ConfrereError as error:
             print(f"{folder} {name}: {error}", file=sys.stderr)
             continue

@@ -18,11 +18,12 @@ import torch
 
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Federation, Records
-from confrere.learning.evaluate import knowing_nothing, measure
-from confrere.personalize.clusters import cluster, cluster_ranking
-from confrere.personalize.histograms import histogram_rankings
-from confrere.personalize.influence import cross_fit, influence_rankings, running_ranking
-from confrere.personalize.interpolation import (
+from confrere.learning.evaluation import knowing_nothing, measure
+from confrere.partners.clusters import cluster, cluster_ranking
+from confrere.partners.gradient_similarity import course, similarity_ranking
+from confrere.partners.histograms import histogram_rankings
+from confrere.partners.influence import cross_fit, influence_rankings, running_ranking
+from confrere.partners.interpolation import (
     Way,
     alone,
     fine_tuned,
@@ -30,18 +31,15 @@ from confrere.personalize.interpolation import (
     interpolated_models,
     together,
 )
-from confrere.personalize.learner import Learner
-from confrere.personalize.profiles import profile_ranking
-from confrere.personalize.similarity import similarity_ranking
-from confrere.personalize.standing import Ranking
-from confrere.personalize.transfer import transfer_ranking
-from confrere.runtime.attackers import flipped
-from confrere.runtime.partners import Selection, learner_of, own_records
-from confrere.runtime.partners import choose as chosen_by
-from confrere.runtime.partners.gradients import course
-from confrere.runtime.partners.models import models
-from confrere.runtime.partners.profiles import histograms, profiles
-from confrere.runtime.records import open_sites
+from confrere.partners.learner import Learner
+from confrere.partners.peer_releases import histograms, models, profiles
+from confrere.partners.profiles import profile_ranking
+from confrere.partners.ranking import Ranking
+from confrere.partners.search import Selection, learner_of, own_records
+from confrere.partners.search import choose as chosen_by
+from confrere.partners.transfer import transfer_ranking
+from confrere.site.attackers import flipped
+from confrere.site.open_sites import open_sites
 from confrere.study import Privacy, Study
 
 PRIVACY = Privacy(epsilon=3.0, delta=1e-4, selection_share=0.3)

@@ -1,3 +1,22 @@
-"""The one place that states the version."""
+"""The one place that states the version, and those of the packages that results depend on."""
 
-__version__ = "0.1.0"
+from functools import cache
+
+__version__ = "0.2.0.dev0"
+
+PACKAGES = ("torch", "numpy", "pandas", "dp-accounting", "safetensors")
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The versions to write down with a result."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"confrere": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

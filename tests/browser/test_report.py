@@ -6,15 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from confrere.observe.report import write_report
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "observe"))
-from federation import write_comparison
+from confrere.report.page import write_report
+from tests.unit.report.federation import write_comparison
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),

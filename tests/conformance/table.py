@@ -35,6 +35,8 @@ ROWS = [
     Row("fedavg"),
     Row("fedavg", topology="star", label="fedavg-star"),
     Row("fedavg", topology={"name": "star", "leader": "elected"}, label="fedavg-elected"),
+    Row("fedavg", {"exchange": "gradients"}, label="fedavg-gradients"),
+    Row("fedavg", {"exchange": "gradients"}, topology="star", label="fedavg-gradients-star"),
     Row("fedprox", {"pull": 0.1}),
     Row("avgpush", gossips=True),
     Row("cwt"),
@@ -54,3 +56,12 @@ ROWS = [
     Row("proxyfl", gossips=True),
     Row("proxyfl", {"alpha": 0.3, "beta": 0.3, "teacher": "peers"}, gossips=True, label="proxyfl-peers"),
 ]
+
+
+OF_ONE_RUNTIME: dict[str, frozenset[str]] = {
+    "workers": frozenset(),
+    "nodes": frozenset({"connected", "disconnected", "unreachable"}),
+}
+"""Kinds of events that a simulation in memory does not have; all others are the same, site by site, in every runtime."""
+NOTICES_OF_NODES = frozenset({"finished", "settled", "rehearsal"})
+"""Notices that only nodes have, by the key of their data that says what they are."""

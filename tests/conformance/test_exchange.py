@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 
 from confrere.core.custody import Custody
+from confrere.core.errors import StudyError
+from confrere.evaluate.traffic import planned_parcels
 from confrere.privacy.gate import Gate
-from confrere.runtime.churn import Churn
-from confrere.runtime.faults import Fault
-from confrere.runtime.processes import simulate_processes
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import resume, simulate
-from confrere.runtime.traffic import correspondence
+from confrere.simulation.simulation import resume, simulate
+from confrere.site.faults import Fault
+from confrere.site.open_sites import open_sites
+from confrere.strategies import strategies
 from confrere.study import Study, load
-from tests.conformance.table import Row
-from tests.conformance.test_strategies import same_models, study
+from confrere.study.churn import Churn
+from tests.conformance.table import ROWS, Row
+from tests.conformance.test_strategies import SIGNATURE, same_models, sent, study
 from tests.conftest import arrays, write_study
+from tests.nodes import nodes_in_process
 
 KEEP = {"attackers": 0, "too_few": "keep"}
 COMBINERS = (
@@ -31,9 +33,8 @@ COMBINERS = (
     "centred-clip",
     "self-centred-clip",
 )
-COMPRESSIONS: dict[str, Any] = {
-    "float16": "float16",
-    "int8": "int8",
+ROUNDED: dict[str, Any] = {"float16": "float16", "int8": "int8"}
+SPARSE: dict[str, Any] = {
     "top-k": {"name": "top-k", "share": 0.4},
     "random-k": {"name": "random-k", "share": 0.4},
 }
@@ -56,7 +57,11 @@ WAYS = [
     *(Way("fedavg", "combiner", {"name": c, **KEEP}, f"fedavg-{c}") for c in COMBINERS),
     Way("personal", "combiner", {"name": "median", **KEEP}, "personal-median"),
     Way("proxyfl", "combiner", {"name": "self-centred-clip", **KEEP}, "proxyfl-self-centred-clip"),
-    *(Way(s, "compression", v, f"{s}-{n}") for s in ("fedavg", "proxyfl") for n, v in COMPRESSIONS.items()),
+    *(
+        Way(s, "compression", v, f"{s}-{n}")
+        for s, kinds in (("fedavg", ROUNDED), ("cwt", SPARSE), ("proxyfl", ROUNDED | SPARSE))
+        for n, v in kinds.items()
+    ),
 ]
 EACH = pytest.mark.parametrize("way", WAYS, ids=lambda w: w.label)
 PACKED = pytest.mark.parametrize("way", [w for w in WAYS if w.key == "compression"], ids=lambda w: w.label)
@@ -95,31 +100,29 @@ def test_trained_together_or_one_at_a_time(way: Way) -> None:
     )
     # a number next to a rounding edge may fall on either side of it
     same_models(together, alone, 2e-2 if "int8" in way.label or "float16" in way.label else 1e-3)
-    assert {n: s["bytes_sent"] for n, s in together.sites.items()} == {
-        n: s["bytes_sent"] for n, s in alone.sites.items()
+    assert {n: s.bytes_sent for n, s in together.sites.items()} == {
+        n: s.bytes_sent for n, s in alone.sites.items()
     }
 
 
 @EACH
 def test_spread_over_workers_it_is_the_same(way: Way) -> None:
-    if way.strategy == "fedavg" and way.label not in ("fedavg-krum", "fedavg-top-k", "fedavg-int8"):
+    if way.strategy == "fedavg" and way.label not in ("fedavg-krum", "fedavg-int8"):
         pytest.skip("the same code as the rows that are tried")
     one, two = (simulate(way.study(rounds=3, churn=CHURN), arrays(), workers=w) for w in (None, 2))
     same_models(one, two, 1e-6)
 
 
-APART = ("fedavg-int8", "proxyfl-top-k")
+ON_NODES = ("fedavg-int8", "proxyfl-top-k")
 
 
-@pytest.mark.parametrize("way", [w for w in WAYS if w.label in APART], ids=lambda w: w.label)
-def test_one_process_per_site_gives_the_same_models_and_bytes(way: Way, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", [w for w in WAYS if w.label in ON_NODES], ids=lambda w: w.label)
+def test_nodes_give_the_same_models_and_bytes(way: Way, tmp_path: Path) -> None:
     loaded = load(write_study(tmp_path, records=60, sites=2))
     found = way.study(rounds=3, sites=loaded.sites, schema=loaded.schema, churn=Churn(absent={"site0": [1]}))
-    memory, apart = simulate(found), simulate_processes(found, out=tmp_path / "run")
-    same_models(memory, apart, 1e-6)
-    assert {n: s["bytes_sent"] for n, s in apart.sites.items()} == {
-        n: s["bytes_sent"] for n, s in memory.sites.items()
-    }
+    memory, nodes = simulate(found), nodes_in_process(found, tmp_path / "run")
+    same_models(memory, nodes, 1e-6)
+    assert sent(nodes, SIGNATURE) == sent(memory)
 
 
 @EACH
@@ -136,16 +139,38 @@ def test_privacy_is_what_it_was(way: Way, monkeypatch: pytest.MonkeyPatch) -> No
     plain = simulate(study(Row(way.strategy)), arrays())
     run = simulate(way.study(), arrays())
     for name, site in run.sites.items():
-        assert site["privacy"] == plain.sites[name]["privacy"]
-        assert site["privacy"]["proven"] is True
+        assert site.privacy == plain.sites[name].privacy
+        assert site.privacy.proven is True
     sent = [e.data["custody"] for e in run.events if e.kind == "sent" and e.data["model"]]
     assert set(sent) == {"PROTECTED"}
+
+
+WITH_A_COMMON_MODEL = pytest.mark.parametrize(
+    "row", [r for r in ROWS if hasattr(strategies[r.name], "common")], ids=lambda r: r.id
+)
+
+
+@WITH_A_COMMON_MODEL
+def test_a_strategy_with_a_common_model_ends_with_the_same_one_at_every_site(row: Row) -> None:
+    run = simulate(study(row, rounds=4), arrays())
+    first, *others = (models[strategies[row.name].common].params for models in run.models.values())  # type: ignore[attr-defined]
+    assert others
+    assert all(first.equals(other) for other in others)
+
+
+@WITH_A_COMMON_MODEL
+@pytest.mark.parametrize("kind", SPARSE)
+def test_a_compression_that_leaves_weights_out_is_refused_where_sites_have_a_common_model(
+    row: Row, kind: str
+) -> None:
+    with pytest.raises(StudyError, match=f'"{kind}" leaves weights out.*"{row.name}".*"int8".*proxyfl'):
+        study(row, compression=SPARSE[kind])
 
 
 @PACKED
 def test_the_bytes_foretold_are_the_bytes_sent(way: Way) -> None:
     found = way.study(rounds=3)
-    told = correspondence(found, open_sites(found, arrays()))
+    told = planned_parcels(found, open_sites(found, arrays()))
     sent = [e for e in simulate(found, arrays()).events if e.kind == "sent"]
     assert sorted((p.round, p.sender, p.receiver) for p in told) == sorted(
         (e.round or 0, e.site or "", e.data["to"]) for e in sent

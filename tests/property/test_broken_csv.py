@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from confrere.core.errors import DataError
-from confrere.data.draft import draft
+from confrere.data.encode.encoder import encode
+from confrere.data.read.sources import read
 from confrere.data.schema import Column, Label, Schema
-from confrere.data.tables import encode, read
+from confrere.data.schema_draft import draft
 
 SCHEMA = Schema(
     label=Label(column="y", unlabelled="drop"),

@@ -274,7 +274,7 @@ def test_the_clipped_sum_is_the_one_from_explicit_gradients(kind: str, data: st.
         state = start(clipping, recorder.layout)
         for units, truth in ((None, gradients), (patients, by_patient)):
             recorded = recorder.backward(recorder.forward(x))
-            found = clipping.sum(recorded, state, units)
+            found = clipping.sum(recorded.by_unit(units), state)
             wanted = expected(clipping, recorder.layout, truth, state)
             scale = 1 + float(wanted.abs().max())
             assert torch.allclose(found.flat.double(), wanted, rtol=3e-4, atol=3e-4 * scale)

@@ -15,12 +15,12 @@ from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.core.seeds import generator
 from confrere.exchange.compression import Moment, numbers
-from confrere.learning.engine import Job, Trained
-from confrere.runtime.churn import Churn
-from confrere.runtime.faults import Fault
-from confrere.runtime.mailbox import Mailbox
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import Simulation
+from confrere.learning.engine.one import Job, Trained
+from confrere.simulation.simulation import Simulation
+from confrere.site.faults import Fault
+from confrere.site.mailbox import Mailbox
+from confrere.site.open_sites import open_sites
+from confrere.study.churn import Churn
 from tests.conftest import arrays
 from tests.unit.quick import quick
 
@@ -55,23 +55,23 @@ class Weighed(Simulation):
 
     def settle(self, number: int) -> None:
         super().settle(number)
-        if number >= 2 and not self.lost and len(self.states) == SITES:
+        if number >= 2 and not self.lost and all(run.state is not None for run in self.runs.values()):
             self.found.append(self.sums())
 
     def sums(self) -> tuple[float, Tensor]:
         masses, total = [], torch.zeros(5, dtype=torch.float64)
-        for name, state in self.states.items():
+        for name, state in ((n, r.state) for n, r in self.runs.items() if r.state is not None):
             office = self.offices[name]
-            masses.append(state.mass.held)
-            total = total + state.mass.held * numbers(state.model.params)
+            masses.append(state.mass.held.value)
+            total = total + state.mass.held.value * numbers(state.model.params)
             rest = office.packing.owed(state.model.architecture)
             total = total if rest is None else total + rest
             for parcel in office.mailbox.waiting():
                 if parcel.model is None:  # a site whose mass is all under way has nothing to send
-                    assert parcel.scalar("mass") == 0
+                    assert parcel.scalar("mass").value == 0
                     continue
-                masses.append(parcel.scalar("mass"))
-                total = total + parcel.scalar("mass") * self.read(name, parcel)
+                masses.append(parcel.scalar("mass").value)
+                total = total + parcel.scalar("mass").value * self.read(name, parcel)
         return math.fsum(masses), total
 
     def read(self, name: str, parcel: Parcel) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confrere.core.custody import Custody, Scalar, strictest
+from confrere.core.custody import Custody, Scalar, public, strictest
 from confrere.core.model import Model, mix
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
@@ -28,9 +28,12 @@ def parcel(n: int, held: Custody, weighted: Custody, weight: float) -> Parcel:
     return Parcel("run", 0, 0, 0, f"s{n}", "me", n, model(held), scalars)
 
 
-@given(st.lists(st.tuples(weights, custodies), min_size=1, max_size=6))
-def test_a_mixture_is_held_as_closely_as_its_strictest_part(parts: Sequence[tuple[float, Custody]]) -> None:
-    assert mix((w, model(c)) for w, c in parts).custody == max(c for _, c in parts)
+@given(st.lists(st.tuples(weights, custodies, custodies), min_size=1, max_size=6))
+def test_a_mixture_is_held_as_closely_as_its_strictest_weight_or_model(
+    parts: Sequence[tuple[float, Custody, Custody]],
+) -> None:
+    terms = [(Scalar(w, weighted), model(held)) for w, weighted, held in parts]
+    assert mix(terms).custody == max(max(weighted, held) for _, weighted, held in parts)
 
 
 @given(custodies, st.lists(st.tuples(custodies, custodies, weights), max_size=5))
@@ -39,10 +42,10 @@ def test_combining_never_loosens_custody(
 ) -> None:
     inbox = [parcel(n, *a) for n, a in enumerate(arrived)]
     everything = [own, *(c for held, weighted, _ in arrived for c in (held, weighted))]
-    mixed, _ = push_sum(model(own), 1.0, 0.5, inbox)
+    mixed, _ = push_sum(model(own), public(1.0), 0.5, inbox)
     assert mixed.custody == strictest(everything)
-    assert Mean()(model(own), 1.0, inbox).custody == strictest(everything)
-    taken = Replace()(model(own), 1.0, inbox)
+    assert Mean()(model(own), public(1.0), inbox).custody == strictest(everything)
+    taken = Replace()(model(own), public(1.0), inbox)
     assert taken.custody in {own, *(held for held, _, _ in arrived)}
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confrere.core.events import Event, Journal
-from confrere.observe.journal import History, history, read_history, standing
+from confrere.report.history import History, history, read_history, standing
 
 SITES = st.sampled_from(["A", "B", "Ärzte «Süd»", "<script>"])
 ROUNDS = st.integers(0, 5)

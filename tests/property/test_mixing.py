@@ -17,13 +17,13 @@ from confrere.core.protocols import Topology
 from confrere.exchange.combine import Mean, Replace, push_sum
 from confrere.exchange.topology import Complete, Exponential, RandomRegular, Ring, Star
 
-State = dict[str, tuple[Model, float]]
+State = dict[str, tuple[Model, Scalar]]
 
 
 def start(values: list[float]) -> State:
     return {
         f"site-{i:02}": (
-            Model(Params({"w": torch.tensor([v, -v], dtype=torch.float64)}), "t", Custody.PROTECTED), 1.0
+            Model(Params({"w": torch.tensor([v, -v], dtype=torch.float64)}), "t", Custody.PROTECTED), public(1.0)
         )
         for i, v in enumerate(values)
     }  # fmt: skip
@@ -36,19 +36,19 @@ def first(model: Model | None) -> float:
 
 def totals(state: State, on_the_way: list[Parcel]) -> tuple[float, float]:
     """Σ mass and Σ mass·θ over the sites and the parcels under way."""
-    parcels = [(p.scalar("mass"), first(p.model)) for p in on_the_way]
-    sites = [(mass, first(model)) for model, mass in state.values()]
+    parcels = [(p.scalar("mass").value, first(p.model)) for p in on_the_way]
+    sites = [(mass.value, first(model)) for model, mass in state.values()]
     return sum(m for m, _ in sites + parcels), sum(m * x for m, x in sites + parcels)
 
 
 def debit(state: State, graph: Topology, round: int, members: list[str]) -> list[Parcel]:
     """What every member sends in a round: a share of its mass, and its model as it is."""
     return [
-        Parcel("run", 0, round, 0, sender, to, round, model, {"mass": public(mass * share)})
+        Parcel("run", 0, round, 0, sender, to, round, model, {"mass": mass * share})
         for sender, (model, mass) in state.items()
         if sender in members
         for to, share in graph.column(round, members, sender).items()
-        if to != sender and mass * share > 0
+        if to != sender and (mass * share).value > 0
     ]
 
 
@@ -148,9 +148,9 @@ def test_custody_never_falls_by_mixing(
     inbox = [data.draw(parcels(i)) for i in range(count)]
 
     def at_least(counted: str) -> Custody:
-        used = [p for p in inbox if p.scalar(counted) > 0 and p.model is not None]
-        return max([custody, *(p.model.custody for p in used), *(p.scalars[counted].custody for p in used)])  # type: ignore[union-attr]
+        used = [p.model for p in inbox if p.scalar(counted).value > 0 and p.model is not None]
+        return max([custody, *(m.custody for m in used), *(p.scalar(counted).custody for p in inbox)])
 
-    assert Mean()(own, weight, inbox).custody == at_least("weight")
-    assert push_sum(own, weight, 0.5, inbox)[0].custody == at_least("mass")
-    assert any(Replace()(own, weight, inbox) == m for m in [own, *(p.model for p in inbox)])
+    assert Mean()(own, public(weight), inbox).custody == at_least("weight")
+    assert push_sum(own, public(weight), 0.5, inbox)[0].custody == at_least("mass")
+    assert any(Replace()(own, public(weight), inbox) == m for m in [own, *(p.model for p in inbox)])

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from confrere.core.custody import public
 from confrere.core.parcel import Parcel
 from confrere.privacy.accounting import epsilon
-from confrere.runtime.churn import Churn
-from confrere.runtime.faults import Fault
-from confrere.runtime.mailbox import Mailbox
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import Simulation
+from confrere.simulation.simulation import Simulation
+from confrere.site.faults import Fault
+from confrere.site.mailbox import Mailbox
+from confrere.site.open_sites import open_sites
+from confrere.study.churn import Churn
 from tests.conftest import arrays
 from tests.unit.quick import PRIVACY, quick
 
@@ -40,17 +40,17 @@ class Balance(Simulation):
         members = self.churn.members(number, list(self.sites))
         held = 0.0
         for name in members:
-            state = self.states.get(name)
+            state = self.runs[name].state
             if state is None:  # not started yet: it will start with its declared size
                 held += self.sites[name].size
             elif state.mass.epoch != epoch:  # away since the membership changed: it starts anew
-                held += state.mass.start
+                held += state.mass.start.value
             else:
-                held += state.mass.held
+                held += state.mass.held.value
         waiting = [
             p for office in self.offices.values() for p in office.mailbox.waiting() if p.epoch == epoch
         ]
-        return held + math.fsum(p.scalar("mass") for p in waiting) - self.debited(number)
+        return held + math.fsum(p.scalar("mass").value for p in waiting) - self.debited(number)
 
     def debited(self, number: int) -> float:
         """A site that is lost in the middle of a round still shows the mass it had before it sent."""

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from confrere.data.records import Federation, Records, SiteData, Task
-from confrere.runtime.run import Run
-from confrere.runtime.simulate import simulate
+from confrere.simulation.simulation import simulate
+from confrere.site.run_folder import Run
 from confrere.study import Evaluation, Models, Privacy, Study, Training
 
 CLASSES, INPUTS, SITES, RECORDS = 6, 30, 6, 500
@@ -59,7 +59,7 @@ def study(strategy: str, rounds: int, seed: int) -> Study:
 
 
 def balanced(run: Run) -> list[float]:
-    return [site["common_metrics"]["accuracy"] for site in run.sites.values()]
+    return [site.common_metrics.accuracy for site in run.sites.values()]
 
 
 @pytest.mark.parametrize("seed", [0])
@@ -68,8 +68,8 @@ def test_sites_with_lopsided_classes_do_better_together_at_a_proven_epsilon_of_t
     alone = simulate(study("local", 1, seed), records)
     together = simulate(study("proxyfl", 40, seed), records)
     for site in together.sites.values():
-        assert site["privacy"]["proven"]
-        assert site["privacy"]["epsilon"] <= 3.0
+        assert site.privacy.proven
+        assert site.privacy.epsilon <= 3.0
     gains = [b - a for a, b in zip(balanced(alone), balanced(together), strict=True)]
     assert statistics.fmean(gains) > 0.04
     assert min(gains) > -0.005
@@ -80,7 +80,7 @@ def test_a_proxy_of_sites_that_mean_something_else_leaves_a_site_where_it_was() 
     alone = simulate(study("local", 1, 1), records)
     together = simulate(study("proxyfl", 40, 1), records)
     losses = [
-        (a["common_metrics"]["log_loss"], b["common_metrics"]["log_loss"])
+        (a.common_metrics.log_loss, b.common_metrics.log_loss)
         for a, b in zip(alone.sites.values(), together.sites.values(), strict=True)
     ]
     assert statistics.fmean(b - a for a, b in losses) < 0.02

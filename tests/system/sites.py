@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confrere.core.events import Event
+from confrere.core.parcel import LedgerMark
 from confrere.transport.body import Body
-from confrere.transport.greeting import Greeting, LedgerMark
-from confrere.transport.grpc import Connections
-from confrere.transport.identity import Identity, new_identity
-from confrere.transport.member import Member
+from confrere.transport.grpc.connections import Connections
+from confrere.transport.grpc.greeting import Greeting
+from confrere.transport.grpc.identity import Identity, new_identity
+from confrere.transport.grpc.member import Member
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Receipt
 
 RUN = "a-run"
@@ -34,7 +35,7 @@ class Site:
     """A site that remembers what it was given, and counts each parcel once."""
 
     identity: Identity
-    marks: dict[str, LedgerMark] = field(default_factory=dict)
+    marks: dict[str, tuple[LedgerMark, ...]] = field(default_factory=dict)
     greeting: dict[str, Any] = field(default_factory=dict)
     took: list[tuple[str, bytes]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -54,7 +55,7 @@ class Site:
             "roster": "r" * 16,
             "epoch": 0,
         } | self.greeting
-        return Greeting(sender=self.name, receiver=peer, seen=self.marks.get(peer), **facts)
+        return Greeting(sender=self.name, receiver=peer, seen=self.marks.get(peer, ()), **facts)
 
     async def deliver(self, sender: str, body: Body) -> Receipt:
         blob = body.read()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from confrere.core.errors import PeerMissing
-from confrere.transport import grpc as connections
+from confrere.transport.grpc import connections as connections
 from confrere.transport.receipt import ACCEPTED, Receipt
 from tests.system import fault_proxy
 from tests.system.fault_proxy import FaultProxy, Mangle

@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from confrere.core.errors import IdentityError, PeerMissing, StudyError
-from confrere.transport import grpc as connections
-from confrere.transport import identity as identities
-from confrere.transport.greeting import LedgerMark
-from confrere.transport.identity import Identity, new_identity
+from confrere.core.parcel import LedgerMark
+from confrere.transport import ledger_marks
+from confrere.transport.grpc import connections as connections
+from confrere.transport.grpc import identity as identities
+from confrere.transport.grpc.identity import Identity, new_identity
 from confrere.transport.receipt import ACCEPTED, Outcome, Receipt
-from tests.system.sites import RUN, Site, at, pair, two
+from tests.system.sites import Site, at, pair, two
 from tests.system.sites import identities as fresh
 
 DAY = dt.timedelta(days=1)
@@ -321,7 +322,7 @@ def test_a_member_cannot_introduce_itself_as_another() -> None:
 def test_certificates_are_renewed_under_traffic_without_losing_anything(tmp_path: Path) -> None:
     async def story() -> None:
         for name in ("a", "b"):
-            identities.enroll(name, None, tmp_path / name)
+            identities.enroll(name, None, tmp_path / name, declared=100)
         a, b = (Site(identities.load_identity(tmp_path / name)) for name in ("a", "b"))
         async with pair(a, b):
             await a.connections.wait_connected("b", 5)
@@ -417,7 +418,7 @@ def test_a_connection_ends_when_a_certificate_of_it_expires() -> None:
         ({"roster": "other"}, "another roster"),
         ({"run": "other"}, "another run"),
         ({"epoch": 1}, "another epoch"),
-        ({"protocol": 2}, "update the older"),
+        ({"protocol": 1}, "update the older"),
     ],
 )
 def test_sites_that_mean_different_things_do_not_connect(change: dict[str, Any], reason: str) -> None:
@@ -429,18 +430,17 @@ def test_sites_that_mean_different_things_do_not_connect(change: dict[str, Any],
 
 
 def mark(site: Site, counter: int) -> LedgerMark:
-    return LedgerMark(RUN, site.name, counter, f"{counter:064}").signed(site.identity.key)
+    return ledger_marks.sign(LedgerMark("1e" * 32, counter, f"{counter:064}"), site.identity.key)
 
 
 def test_a_ledger_that_was_rolled_back_is_noticed_by_peers_and_proved_to_its_owner() -> None:
     a, b = two()
     a.greeting = {"mark": mark(a, 5)}
-    b.marks["a"] = mark(a, 9)
+    b.marks["a"] = (mark(a, 9),)
     run(_expect(never_connects(a, b), "that ledger was rolled back"))
     peer, greeting = a.met[0]
-    assert (peer, greeting.seen) == ("b", mark(a, 9))
-    assert greeting.seen is not None
-    assert greeting.seen.genuine(a.identity.member.key), "a peer cannot make this up"
+    assert (peer, greeting.seen) == ("b", (mark(a, 9),))
+    assert ledger_marks.genuine(greeting.seen[0], a.identity.member.key), "a peer cannot make this up"
 
 
 def test_a_mark_is_believed_only_with_the_signature_of_its_site() -> None:
@@ -452,10 +452,21 @@ def test_a_mark_is_believed_only_with_the_signature_of_its_site() -> None:
 def test_ledgers_that_grew_are_welcome_and_seen() -> None:
     async def story() -> None:
         a, b = two()
-        a.greeting, b.marks["a"] = {"mark": mark(a, 9)}, mark(a, 9)
+        a.greeting, b.marks["a"] = {"mark": mark(a, 9)}, (mark(a, 9),)
         async with pair(a, b):
             await b.connections.wait_connected("a", 5)
             assert b.met[0][1].mark == mark(a, 9)
+
+    run(story())
+
+
+def test_receipts_return_the_marks_that_the_receiver_keeps() -> None:
+    async def story() -> None:
+        a, b = two()
+        b.answer = lambda sender, blob: Receipt(Outcome.REFUSED, "no", (mark(a, 9),))
+        async with pair(a, b):
+            await a.connections.wait_connected("b", 5)
+            assert await a.connections.send("b", "1", BLOB) == Receipt(Outcome.REFUSED, "no", (mark(a, 9),))
 
     run(story())
 

@@ -21,15 +21,19 @@ from confrere.core.errors import BadParcel, PeerError, PeerRefused, StudyError
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.node.couriers import Reception
+from confrere.node.conduct import Conduct
+from confrere.node.delivery import ParcelReceiver
+from confrere.node.inspection import ParcelRules
 from confrere.node.store import Store
-from confrere.transport import frames, greeting, wire
-from confrere.transport.identity import new_identity
-from confrere.transport.link import Link, Meter
-from confrere.transport.member import parse_member
+from confrere.transport import wire
+from confrere.transport.grpc import channel, frames, greeting, handshake
+from confrere.transport.grpc.identity import new_identity
+from confrere.transport.grpc.link import Link, Meter
+from confrere.transport.grpc.member import parse_member
+from confrere.transport.grpc.peer_link import VISITS_BURST
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
-from confrere.transport.spool import Spool, Terms
-from tests.system.sites import RUN, Site, pair, two
+from confrere.transport.spool import LinkLimits, Spool
+from tests.system.sites import RUN, Site, at, pair, two
 from tests.system.test_grpc import run
 
 WEIGHTS = {"bias": torch.zeros(3), "weight": torch.ones(3, 4)}
@@ -88,10 +92,10 @@ def test_hostile_parcels_change_nothing_and_are_logged_with_their_sender(tmp_pat
     async def story() -> None:
         a, b = two()
         store = Store(tmp_path / "store.sqlite", run=RUN, site="b")
-        reception = Reception(
-            "b", RUN, 10, {"a": a.identity.member.key}, {"tiny": MODEL.params.shapes}, store, b.events.append,
-            epoch=lambda: 0, limits=LIMITS,
-        )  # fmt: skip
+        rules = ParcelRules(
+            "b", RUN, 10, {"a": a.identity.member.key}, {"tiny": MODEL.params.shapes}, limits=LIMITS
+        )
+        reception = ParcelReceiver(rules, store, Conduct("b", ["a"], b.events.append))
         b.deliver = reception.deliver  # type: ignore[method-assign]
         async with pair(a, b, largest=LIMITS.total):
             await a.connections.wait_connected("b", 5)
@@ -107,6 +111,31 @@ def test_hostile_parcels_change_nothing_and_are_logged_with_their_sender(tmp_pat
             assert len(store.balance()["in"]) == 1
             assert not a.heard("disconnected")
         store.close()
+
+    run(story(), 60)
+
+
+def test_a_peer_that_connects_again_and_again_is_let_in_at_a_bounded_rate() -> None:
+    async def story() -> None:
+        a, b = two()
+        async with b.connect({"a": a.identity.member}, listen="127.0.0.1:0"):
+            here = at(b.identity.member, b.connections.port)
+
+            async def visit() -> bool:
+                opened = channel.open_channel(a.identity, here)
+                try:
+                    stream = channel.Stream(channel.open_stream(opened), here)
+                    process = replace(a.greet("b"), process=str(len(b.events)))
+                    await handshake.introduce(stream, process, lambda own, theirs: None)
+                except PeerRefused:
+                    return False
+                finally:
+                    await opened.close(None)
+                return True
+
+            let_in = [await visit() for _ in range(VISITS_BURST + 20)]
+            assert VISITS_BURST <= sum(let_in) < VISITS_BURST + 10
+            assert len(b.events) <= 2 * sum(let_in)  # who is turned away leaves no line
 
     run(story(), 60)
 
@@ -136,7 +165,7 @@ def served(messages: list[bytes], largest: int = 1000) -> tuple[str, list[bytes]
 
         link = Link(
             "x", dialled=False, process="p", read=read, write=write, deliver=deliver, on_move=lambda: None,
-            terms=Terms(largest, 5.0, 5.0), meter=Meter(),
+            terms=LinkLimits(largest, 5.0, 5.0), meter=Meter(),
         )  # fmt: skip
         return await asyncio.wait_for(link.run(), 5)
 
@@ -240,8 +269,8 @@ def test_a_fuzzed_header_is_refused_in_one_way_only(changes: dict[str, Any], cut
 )
 def test_a_fuzzed_parcel_is_refused_in_one_way_only(edits: list[tuple[int, bytes]]) -> None:
     blob = bytearray(PARCEL_BYTES)
-    for at, piece in edits:
-        blob[at : at + len(piece)] = piece
+    for start, piece in edits:
+        blob[start : start + len(piece)] = piece
     _decodes_or_is_bad(bytes(blob))
 
 

@@ -13,10 +13,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from confrere.core.errors import IdentityError, StudyError
-from confrere.transport import identity as identities
-from confrere.transport.certificates import CertificateKeeper
-from confrere.transport.identity import enroll, load_identity, new_identity, renew
-from confrere.transport.member import check_address, endorser, read_member
+from confrere.transport.grpc import identity as identities
+from confrere.transport.grpc.certificates import CertificateKeeper
+from confrere.transport.grpc.identity import enroll, load_identity, new_identity, renew
+from confrere.transport.grpc.member import check_address, endorser, read_member
 
 NOW = dt.datetime(2030, 1, 1, 12, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)
@@ -25,7 +25,7 @@ DAY = dt.timedelta(days=1)
 def test_private_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        enroll("a", None, tmp_path / "keys")
+        enroll("a", None, tmp_path / "keys", declared=100)
     finally:
         os.umask(before)
     for name in ("identity.key", "tls.pem"):
@@ -36,7 +36,7 @@ def test_private_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["identity.key", "tls.pem"])
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path, name: str, mode: int) -> None:
-    enroll("a", None, tmp_path)
+    enroll("a", None, tmp_path, declared=100)
     (tmp_path / name).chmod(mode)
     with pytest.raises(IdentityError, match=r"others than its owner; close it with `chmod 600"):
         load_identity(tmp_path)
@@ -44,14 +44,14 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path, name: str, mode: 
 
 @pytest.mark.parametrize("name", ["identity.key", "tls.pem", "peer.toml"])
 def test_a_missing_file_is_said_by_its_name(tmp_path: Path, name: str) -> None:
-    enroll("a", None, tmp_path)
+    enroll("a", None, tmp_path, declared=100)
     (tmp_path / name).unlink()
     with pytest.raises((IdentityError, StudyError), match=name):
         load_identity(tmp_path)
 
 
 def test_a_lost_certificate_can_be_made_again_and_a_lost_key_cannot(tmp_path: Path) -> None:
-    known = enroll("a", None, tmp_path)
+    known = enroll("a", None, tmp_path, declared=100)
     (tmp_path / "tls.pem").unlink()
     with pytest.raises(IdentityError, match=r"missing; `confrere enroll --renew"):
         load_identity(tmp_path)
@@ -64,7 +64,7 @@ def test_a_lost_certificate_can_be_made_again_and_a_lost_key_cannot(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["identity.key", "tls.pem", "peer.toml"])
 def test_a_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
-    enroll("a", None, tmp_path)
+    enroll("a", None, tmp_path, declared=100)
     data = (tmp_path / name).read_bytes()
     for broken in (b"", data[: len(data) // 2], data[:60] + bytes(4) + data[64:]):
         (tmp_path / name).write_bytes(broken)
@@ -73,14 +73,14 @@ def test_a_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_an_identity_is_never_overwritten(tmp_path: Path) -> None:
-    first = enroll("a", None, tmp_path)
+    first = enroll("a", None, tmp_path, declared=100)
     with pytest.raises(IdentityError, match="peers know it"):
-        enroll("a", None, tmp_path)
+        enroll("a", None, tmp_path, declared=100)
     assert load_identity(tmp_path).member == first.member
 
 
 def test_a_renewed_certificate_has_another_key_and_the_same_identity(tmp_path: Path) -> None:
-    before = enroll("a", "host:7443", tmp_path)
+    before = enroll("a", "host:7443", tmp_path, declared=100)
     after = renew(tmp_path)
     assert after.member == before.member == load_identity(tmp_path).member
     assert after.certificate.public_key() != before.certificate.public_key()
@@ -88,7 +88,7 @@ def test_a_renewed_certificate_has_another_key_and_the_same_identity(tmp_path: P
 
 
 def test_an_expired_certificate_says_when_and_what_to_do(tmp_path: Path) -> None:
-    made = enroll("a", None, tmp_path, now=NOW, valid=90 * DAY)
+    made = enroll("a", None, tmp_path, now=NOW, valid=90 * DAY, declared=100)
     made.check(NOW + 89 * DAY)
     with pytest.raises(
         IdentityError, match=r"expired on 2030-04-01 12:00 UTC; renew it with `confrere enroll"
@@ -116,8 +116,8 @@ def test_one_site_cannot_endorse_a_certificate_for_another(tmp_path: Path) -> No
 
 
 def test_a_tls_file_of_another_site_is_refused(tmp_path: Path) -> None:
-    enroll("a", None, tmp_path / "a")
-    enroll("b", None, tmp_path / "b")
+    enroll("a", None, tmp_path / "a", declared=100)
+    enroll("b", None, tmp_path / "b", declared=100)
     (tmp_path / "a" / "tls.pem").write_bytes((tmp_path / "b" / "tls.pem").read_bytes())
     with pytest.raises(IdentityError, match="did not endorse"):
         load_identity(tmp_path / "a")
@@ -174,7 +174,7 @@ def test_an_address_is_host_and_port(text: str) -> None:
 
 
 def test_a_node_takes_up_a_renewed_certificate_and_renews_it_in_time(tmp_path: Path) -> None:
-    first = enroll("a", None, tmp_path)
+    first = enroll("a", None, tmp_path, declared=100)
     changes: list[str] = []
     said: list[str] = []
     keeper = CertificateKeeper(first, lambda: changes.append("changed"), said.append)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from confrere.runtime.simulate import simulate
+from confrere.simulation.simulation import simulate
 from confrere.study import load
 from tests.conftest import write_study
 
@@ -43,7 +43,7 @@ def environment() -> dict[str, str]:
 
 def whole(study: Path) -> Any:
     """What comes of it when nothing happens."""
-    return simulate(load(study)).result
+    return simulate(load(study)).result.as_json()
 
 
 def killed_after(folder: Path, study: Path, rounds: int, how: signal.Signals) -> int:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from confrere.core.events import Journal
-from confrere.node.books import look
-from confrere.node.rehearsal import Player, Troupe, home_of
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import simulate
+from confrere.node.invariants import check_nodes
+from confrere.node.rehearsal import NodeProcess, RehearsalNodes
+from confrere.simulation.simulation import simulate
+from confrere.site.open_sites import open_sites
+from confrere.site.site_folder import home_of
 from confrere.study import load
 from tests.conftest import write_study
 from tests.system.test_node_failpoints import BODY
@@ -51,8 +52,8 @@ def test_a_clock_that_is_hours_off_changes_nothing(tmp_path: Path, shift: str) -
     whole, folder = simulate(study), tmp_path / "nodes"
     folder.mkdir()
     (folder / "study.toml").write_text(study.to_toml())
-    troupe = Troupe(folder, sorted(study.sites), Journal(None))
-    troupe.enroll(study)
+    troupe = RehearsalNodes(folder, sorted(study.sites), Journal(None))
+    troupe.enroll(study, {n: d.declared for n, d in open_sites(study).sites.items()})
     processes = {n: node(folder, n, shift if n == "site1" else "") for n in study.sites}
     told: dict[str, list[Any]] = {n: [] for n in processes}
     settled = {n: threading.Event() for n in processes}
@@ -69,8 +70,8 @@ def test_a_clock_that_is_hours_off_changes_nothing(tmp_path: Path, shift: str) -
             thread.join()
     apart = told["site1"][0]["time"] - told["site0"][0]["time"]
     assert abs(abs(apart) - 20 * 3600) < 600  # the clock was off
-    troupe.players = {n: Player(n, finished=True) for n in processes}
+    troupe.players = {n: NodeProcess(n, finished=True) for n in processes}
     for name, state in troupe.states(study).items():
         for role, model in whole.models[name].items():
             assert getattr(state, role).params.distance(model.params) < 1e-5
-    assert look(study, open_sites(study), {n: home_of(folder, n) for n in study.sites}).problems == []
+    assert check_nodes(study, open_sites(study), {n: home_of(folder, n) for n in study.sites}).problems == []

@@ -12,8 +12,8 @@ import pytest
 from confrere.core.custody import public
 from confrere.core.parcel import Parcel
 from confrere.exchange.compression import Moment
-from confrere.node.daemon import Node
-from confrere.runtime.simulate import simulate
+from confrere.node.node import Node
+from confrere.simulation.simulation import simulate
 from confrere.transport import wire
 from confrere.transport.receipt import Outcome
 from tests.conftest import arrays
@@ -48,7 +48,7 @@ def test_a_node_takes_in_the_form_that_the_study_says_and_no_other(tmp_path: Pat
         node, key = Node(places["site0"], connect=Network().connect), places["site1"].identity.key
         whole = node.site.build("proxy")
         route = Moment(places["site0"].run, 0, 0, "site1")
-        packed = node.office.packing.pack(whole, route, epoch=0, leaving=1.0)
+        packed = node.office.packing.pack(whole, route, epoch=0, leaving=public(1.0))
         node.office.packing.put_back({})
         indices = packed.params[":indices"].clone()
         indices[1] = indices[0]

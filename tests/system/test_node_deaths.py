@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from confrere.node import diary, result, store
-from confrere.node.books import look
-from confrere.node.daemon import Node
+from confrere.node import node as node_module
+from confrere.node import replay, store
+from confrere.node.config import Setting
 from confrere.node.failpoints import POINTS
-from confrere.node.setting import Setting
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import simulate
+from confrere.node.invariants import check_nodes
+from confrere.node.node import Node
+from confrere.simulation.simulation import simulate
+from confrere.site.open_sites import open_sites
 from confrere.study import Study
 from tests.conftest import arrays
 from tests.unit.node.sites import settings
@@ -68,8 +69,8 @@ async def until_all_is_done(places: dict[str, Setting], deaths: list[str]) -> di
 def agree(whole: Any, nodes: dict[str, Node], study: Study, places: dict[str, Setting]) -> None:
     for name, node in nodes.items():
         for role, model in whole.models[name].items():
-            assert getattr(node.state, role).params.distance(model.params) < 1e-5
-    books = look(study, open_sites(study, arrays(2, 60)), {n: p.home for n, p in places.items()})
+            assert getattr(node.site_run.state, role).params.distance(model.params) < 1e-5
+    books = check_nodes(study, open_sites(study, arrays(2, 60)), {n: p.home for n, p in places.items()})
     assert books.problems == []
     assert books.charges == 2 * study.rounds
 
@@ -84,7 +85,7 @@ def die_at(point: str, time: int, monkeypatch: pytest.MonkeyPatch) -> None:
             if left[0] == 0:
                 raise Killed
 
-    for module in (diary, result, store):
+    for module in (replay, node_module, store):
         monkeypatch.setattr(module, "reach", reach)
 
 

@@ -11,11 +11,12 @@ import pytest
 
 import confrere.node
 from confrere.core.events import Journal
-from confrere.node.books import look
 from confrere.node.failpoints import POINTS, armed
-from confrere.node.rehearsal import Troupe, home_of
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import simulate
+from confrere.node.invariants import check_nodes
+from confrere.node.rehearsal import RehearsalNodes
+from confrere.simulation.simulation import simulate
+from confrere.site.open_sites import open_sites
+from confrere.site.site_folder import home_of
 from confrere.study import Study, load
 from tests.conftest import write_study
 
@@ -42,12 +43,14 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study, Any
     return folder, study, simulate(study)
 
 
-def killed(folder: Path, study: Study, point: str) -> Troupe:
+def killed(folder: Path, study: Study, point: str) -> RehearsalNodes:
     """A rehearsal in which both nodes are killed at this instant, and started again."""
     folder.mkdir()
     (folder / "study.toml").write_text(study.to_toml())
-    troupe = Troupe(folder, sorted(study.sites), Journal(None), {"CONFRERE_FAILPOINT": point}, revive=True)
-    troupe.enroll(study)
+    troupe = RehearsalNodes(
+        folder, sorted(study.sites), Journal(None), {"CONFRERE_FAILPOINT": point}, revive=True
+    )
+    troupe.enroll(study, {n: d.declared for n, d in open_sites(study).sites.items()})
     asyncio.run(troupe.play())
     return troupe
 
@@ -61,7 +64,7 @@ def check(point: str, expected: tuple[Path, Study, Any]) -> None:
         for role, model in whole.models[name].items():
             assert getattr(state, role).params.distance(model.params) < 1e-5
     assert set(troupe.states(study)) == set(study.sites)
-    books = look(study, open_sites(study), {n: home_of(folder, n) for n in study.sites})
+    books = check_nodes(study, open_sites(study), {n: home_of(folder, n) for n in study.sites})
     assert books.problems == []
     assert books.charges == 2 * study.rounds  # seeded noise again is the same release, not a second one
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import sqlite3
 import subprocess
 import time
@@ -13,26 +14,27 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import torch
 
 from confrere.core.custody import public
-from confrere.core.errors import CheckpointError, CustodyError, PrivacyError
+from confrere.core.errors import CheckpointError, CustodyError, PrivacyError, StudyError
 from confrere.core.events import verified
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.node.books import look
+from confrere.node import metrics_endpoint
+from confrere.node.config import Setting, check_partners, within
 from confrere.node.control import ask
-from confrere.node.daemon import Node
 from confrere.node.database import DiskFull
-from confrere.node.metrics import exposition
+from confrere.node.invariants import check_nodes
+from confrere.node.node import Node
 from confrere.node.service import serve
-from confrere.node.setting import Setting, check_partners, within
 from confrere.node.status import missing, resting_status, status_of
 from confrere.node.store import Store
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import simulate
+from confrere.simulation.simulation import simulate
+from confrere.site.open_sites import open_sites
 from confrere.study import Caps, Models, Privacy, SiteConfig, Study
 from confrere.transport import body as bodies
 from confrere.transport import wire
@@ -49,6 +51,22 @@ def study_of(rounds: int = 4, **changes: Any) -> Study:
 
 def start(places: dict[str, Setting], network: Network) -> dict[str, Node]:
     return {name: Node(place, connect=network.connect) for name, place in places.items()}
+
+
+def scraped(node: Node) -> str:
+    """What Prometheus reads from a node's port; a port that is taken is named."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    stop = metrics_endpoint.serve(port, node)
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            text: str = answer.read().decode()
+        with pytest.raises(StudyError, match=f"127.0.0.1:{port}: .*state another `metrics`"):
+            metrics_endpoint.serve(port, node)
+    finally:
+        stop()
+    return text
 
 
 async def through(*nodes: Node, seconds: float = 120.0) -> None:
@@ -88,7 +106,9 @@ def events(place: Setting, kind: str) -> list[Any]:
 
 
 def books(study: Study, places: dict[str, Setting]) -> Any:
-    found = look(study, open_sites(study, arrays(len(places), 60)), {n: p.home for n, p in places.items()})
+    found = check_nodes(
+        study, open_sites(study, arrays(len(places), 60)), {n: p.home for n, p in places.items()}
+    )
     assert found.problems == []
     return found
 
@@ -97,7 +117,7 @@ def same_as_simulated(study: Study, nodes: dict[str, Node]) -> None:
     whole = simulate(study, arrays(len(nodes), 60))
     for name, node in nodes.items():
         for role, model in whole.models[name].items():
-            assert getattr(node.state, role).params.distance(model.params) < 1e-5
+            assert getattr(node.site_run.state, role).params.distance(model.params) < 1e-5
 
 
 # -- links -----------------------------------------------------------------------------------------
@@ -229,7 +249,9 @@ def test_hostile_replayed_and_stale_parcels_change_nothing(tmp_path: Path) -> No
         assert (await node.reception.deliver("site1", second)).outcome == Outcome.REFUSED
         assert len(node.store.balance()["in"]) == 1
         told = [
-            e.data for e in node.journal.events if "refused and changed nothing" in e.data.get("text", "")
+            e.data
+            for e in node.journal.events
+            if e.kind == "equivocated" or "refused and changed nothing" in e.data.get("text", "")
         ]
         assert len(told) == len(bad)
         assert {d["sender"] for d in told} == {"site1"}
@@ -431,7 +453,7 @@ def test_an_owner_can_pause_resume_look_and_leave_from_outside(tmp_path: Path) -
         before = node.done
         await say("resume")
         await until(lambda: node.done > before)
-        numbers = exposition(node)
+        numbers = await asyncio.to_thread(scraped, node)
         assert "confrere_rounds_done" in numbers
         (heard,) = re.findall(r'confrere_peer_last_contact_seconds\{peer="site1"\} (\S+)', numbers)
         assert abs(float(heard) - time.time()) < 60
@@ -530,6 +552,24 @@ def test_a_study_without_a_proven_guarantee_is_refused_unless_the_site_accepts(t
         asyncio.run(begin(place))
     accepted = study.with_(sites={"site0": SiteConfig(accept_unproven_privacy=True)})
     asyncio.run(begin(replace(place, study=accepted)))
+
+
+def test_a_study_above_the_ceiling_is_refused_unless_the_site_accepts(tmp_path: Path) -> None:
+    study = study_of(2, privacy=Privacy(noise_multiplier=0.001, delta=1e-4, steps=1))
+
+    def own(**config: Any) -> Study:
+        return study.with_(sites={"site0": SiteConfig(**config)})
+
+    place = settings(tmp_path, study, rehearsal=False)["site0"]
+
+    async def begin(study: Study) -> None:
+        Node(replace(place, study=study), connect=Network().connect).close()
+
+    with pytest.raises(CustodyError, match=r"above the ceiling of 10.*accept_unproven_privacy"):
+        asyncio.run(begin(own(accept_unproven_privacy=False)))
+    asyncio.run(begin(own(accept_unproven_privacy=True)))
+    high = Caps(ceiling=1e9)
+    asyncio.run(begin(own(accept_unproven_privacy=False, caps=high)))
 
 
 def test_a_node_draws_its_noise_from_the_secure_source(tmp_path: Path) -> None:

@@ -24,20 +24,23 @@ from confrere.core.events import Journal
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.learning.engine import Job, Trained
+from confrere.learning.engine.one import Job, Trained
 from confrere.learning.objectives import Supervised
-from confrere.node import diary as diary_module
+from confrere.node import replay as diary_module
 from confrere.node import store as store_module
-from confrere.node.couriers import Reception
-from confrere.node.diary import Desk, Diary, Mailroom, RememberedSite
-from confrere.node.setting import Setting
+from confrere.node.conduct import Conduct
+from confrere.node.config import Setting
+from confrere.node.delivery import ParcelReceiver
+from confrere.node.inspection import ParcelRules
+from confrere.node.replay import CallCounter, DurableMailbox, OutboxTransport, RememberedSite
 from confrere.node.store import TABLES, Store
 from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import secure
-from confrere.runtime import checkpoint
-from confrere.runtime.assemble import participant_of
-from confrere.runtime.office import Office
+from confrere.site import snapshot
+from confrere.site.assemble import participant_of
+from confrere.site.peers import Office
+from confrere.site.site_round import SiteRound
 from confrere.strategies.proxyfl import ProxyFL
 from confrere.study import Privacy
 from confrere.transport import body as body_module
@@ -48,8 +51,8 @@ from tests.unit.quick import quick
 ROUNDS = 1000
 NAMES = ["site0", "site1", "site2"]
 WHILE_WORKING = [
-    "charged", "trained", "training-written", "training-in-transaction", "training-kept", "debit-written",
-    "debit-in-transaction", "debited", "take-in-transaction", "taken", "round-written", "round-in-transaction",
+    "charged", "trained", "training-written", "training-in-transaction", "training-kept", "release-marked",
+    "debit-written", "debit-in-transaction", "debited", "take-in-transaction", "taken", "round-written", "round-in-transaction",
     "round-kept",
 ]  # fmt: skip
 WHILE_CARRYING = ["credit-written", "credit-in-transaction", "credited", "acknowledged", "delivery-noted"]
@@ -84,19 +87,18 @@ class Bench:
         home.mkdir(exist_ok=True)
         self.store = Store(home / "node.sqlite", run=setting.run, site=self.me)
         self.store.sweep()
-        self.ledger = Ledger(home / "ledger.sqlite", dataset=self.me)
+        self.ledger = Ledger(home / "ledger.sqlite")
         self.journal = Journal(None)
         self.site = participant_of(
             study, self.strategy, setting.data, setting.task, run=setting.run, journal=self.journal,
             trainer=Noisy(), ledger=self.ledger,
         )  # fmt: skip
-        self.site.randomness = secure()
-        self.desk = Desk(self.store, setting.identity.key, lambda size: None, self.no_room)
-        self.mailroom = Mailroom(self.store, self.desk, self.no_room)
+        self.site.randomness, self.site.reuses = secure(), True
+        self.desk = OutboxTransport(self.store, setting.identity.key, lambda size: None, self.no_room)
+        self.mailroom = DurableMailbox(self.store, self.desk, self.no_room)
         shapes = {m.architecture: m.params.shapes for m in map(self.site.build, ("private", "proxy"))}
-        self.reception = Reception(
-            self.me, setting.run, ROUNDS, keys, shapes, self.store, lambda event: None, epoch=lambda: 0
-        )
+        rules = ParcelRules(self.me, setting.run, ROUNDS, keys, shapes)
+        self.reception = ParcelReceiver(rules, self.store, Conduct(self.me, keys, lambda event: None))
         self.reception.mailroom = self.mailroom
         self.office = Office(
             self.me, setting.run, NAMES, study.graph(), study.churn, Gate(site=self.me), self.desk,
@@ -104,13 +106,13 @@ class Bench:
         )  # fmt: skip
         found = next(iter(self.store.latest()), None)
         if found is None:
-            start = self.strategy.init(self.site.round(0))
+            start = self.strategy.init(SiteRound(self.site, 0))
             own = Params({n: torch.randn_like(t) for n, t in start.proxy.params.items()})
             self.state: Any = replace(start, proxy=Model(own, start.proxy.architecture, Custody.PROTECTED))
             self.done = 0
             self.store.close_round(0, self.content())
         else:
-            self.done, kept = found[0], checkpoint.loads(found[1])
+            self.done, kept = found[0], snapshot.loads(found[1])
             self.state, self.site.memory = kept["state"], kept["memory"]
             self.office.sequence.update(kept["sequence"])
             self.office.caught_up = kept["caught_up"]
@@ -121,13 +123,13 @@ class Bench:
 
     def content(self) -> bytes:
         office = self.office
-        return checkpoint.dumps(
+        return snapshot.dumps(
             {"state": self.state, "memory": self.site.memory, "sequence": dict(office.sequence),
              "caught_up": office.caught_up}
         )  # fmt: skip
 
     async def work(self) -> None:
-        self.mailroom.diary = diary = Diary(self.done)
+        self.mailroom.diary = diary = CallCounter(self.done)
         self.desk.clear()
         inside = RememberedSite(self.site, self.store, diary, self.no_room)
         self.state = await self.strategy.round(self.state, inside, self.office.round(self.done))
@@ -249,8 +251,11 @@ class Collaboration(RuleBasedStateMachine):
         mass, x = 0.0, torch.zeros(())
         for name, site in self.sites.items():
             done, body = next(iter(site.store.latest()))
-            state = checkpoint.loads(body)["state"]
-            mass, x = mass + state.mass.held, x + state.mass.held * state.proxy.params.flatten().double()
+            state = snapshot.loads(body)["state"]
+            mass, x = (
+                mass + state.mass.held.value,
+                x + state.mass.held.value * state.proxy.params.flatten().double(),
+            )
             rows = site.store._rows("SELECT receiver, sequence, round, body FROM outbox WHERE status < 2")
             for receiver, sequence, number, kept in rows:
                 there = self.sites[receiver].store._rows(
@@ -258,17 +263,17 @@ class Collaboration(RuleBasedStateMachine):
                 )
                 if number >= done:  # debited, in a round that is not over
                     parcel = self.sent(site, receiver, sequence, kept, there[0][0] if there else None)
-                    mass, x = mass - parcel.scalar("mass"), x - flat(parcel)
+                    mass, x = mass - parcel.scalar("mass").value, x - flat(parcel)
                 if not there:
                     assert kept is not None, f"parcel {sequence} of {name} is nowhere"
                     parcel = wire.decode(site.store.body(kept))
-                    mass, x = mass + parcel.scalar("mass"), x + flat(parcel)
+                    mass, x = mass + parcel.scalar("mass").value, x + flat(parcel)
             for _, _, taken, blob in site.store._rows(
                 "SELECT sender, sequence, coalesce(taken_round, ?), body FROM inbox", (done,)
             ):
                 if taken >= done:
                     parcel = wire.decode(site.store.body(blob))
-                    mass, x = mass + parcel.scalar("mass"), x + flat(parcel)
+                    mass, x = mass + parcel.scalar("mass").value, x + flat(parcel)
         return mass, x
 
     def sent(
@@ -286,8 +291,8 @@ class Collaboration(RuleBasedStateMachine):
     def gain(self, name: str, number: int) -> torch.Tensor:
         """What the training of a round added to the proxy."""
         site = self.sites[name]
-        before = checkpoint.loads(dict(site.store.latest())[number])["state"].proxy.params
-        after = checkpoint.loads(site.store.kept(number, 0, "training"))["models"]["proxy"].params  # type: ignore[arg-type]
+        before = snapshot.loads(dict(site.store.latest())[number])["state"].proxy.params
+        after = snapshot.loads(site.store.kept(number, 0, "training"))["models"]["proxy"].params  # type: ignore[arg-type]
         return (after - before).flatten().double()
 
     @invariant()
@@ -298,7 +303,7 @@ class Collaboration(RuleBasedStateMachine):
                 self.closed.get(name, done) != done
             ):  # what the training of a round adds counts when it is over
                 assert done is not None
-                held = checkpoint.loads(dict(site.store.latest())[done - 1])["state"].mass.held
+                held = snapshot.loads(dict(site.store.latest())[done - 1])["state"].mass.held.value
                 self.moved = self.moved + held * self.gain(name, done - 1)
             self.closed[name] = done
         mass, x = self.weigh()
@@ -315,7 +320,8 @@ class Collaboration(RuleBasedStateMachine):
         assert all(len(models) == 1 for models in released.values())
         for name, site in self.sites.items():
             rounds = {r for s, r in released if s == name}
-            assert site.ledger.counter >= len(rounds)
+            paid = [e for e in site.ledger.entries() if e["charges"]]
+            assert len(paid) >= len(rounds)
             assert len(site.store.trainings()) == len({r for r, _ in site.store.trainings()})
 
     @invariant()
@@ -342,7 +348,7 @@ class Collaboration(RuleBasedStateMachine):
 
 
 def flat(parcel: Any) -> torch.Tensor:
-    return parcel.scalar("mass") * parcel.model.params.flatten().double()
+    return parcel.scalar("mass").value * parcel.model.params.flatten().double()
 
 
 def within(private: torch.Tensor, left: torch.Tensor) -> bool:
@@ -436,7 +442,7 @@ def test_with_the_gate_switched_off_the_same_check_fails(monkeypatch: pytest.Mon
 def test_the_same_check_notices_a_parcel_that_was_acknowledged_and_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Store, "credit", lambda self, parcel, body: True)
+    monkeypatch.setattr(Store, "credit", lambda self, parcel, body, keep: True)
     machine = Collaboration()
     machine.mass_and_models_are_conserved()
     machine.work("site0")

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from confrere.node.daemon import Node
-from confrere.runtime.churn import Churn
+from confrere.node.node import Node
 from confrere.study import Caps, SiteConfig
+from confrere.study.churn import Churn
 from tests.system.test_node_faults import books, events, same_as_simulated, start, study_of, through
 from tests.unit.node.sites import settings
 from tests.unit.node.wires import Network

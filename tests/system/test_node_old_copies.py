@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import sqlite3
+from collections.abc import Collection
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from confrere.core.custody import public
-from confrere.core.errors import CheckpointError, ConfrereError, PeerRefused, PrivacyError
-from confrere.core.parcel import Parcel
-from confrere.node.daemon import Node
-from confrere.node.setting import Setting
-from confrere.transport import wire
+from confrere.core.errors import CheckpointError, ConfrereError, LedgerRolledBack, PeerRefused, PrivacyError
+from confrere.core.parcel import LedgerMark, Parcel
+from confrere.node.config import Setting
+from confrere.node.delivery import ParcelReceiver
+from confrere.node.handshake_state import HandshakeCallbacks
+from confrere.node.node import Node
+from confrere.transport import ledger_marks, wire
 from confrere.transport.body import Body
+from confrere.transport.receipt import Outcome
 from tests.system.test_node_faults import start, study_of, until
 from tests.unit.node.sites import settings
 from tests.unit.node.wires import Network
@@ -53,17 +59,133 @@ def apart(tmp_path: Path, **changes: object) -> dict[str, Setting]:
     return {n: replace(s, ledger=tmp_path / f"{n}-ledger.sqlite") for n, s in found.items()}
 
 
-def test_a_ledger_that_was_rolled_back_is_noticed_by_its_peers(tmp_path: Path) -> None:
-    places = settings(tmp_path, study_of(6), rehearsal=False)
-    asyncio.run(up_to(places, 1))
-    shutil.copy(places["site0"].ledger, tmp_path / "old copy")
-    asyncio.run(up_to(places, 3))
-    asyncio.run(up_to(places, 4))  # at this handshake its peers see where its ledger stands
-    for beside in places["site0"].home.glob("ledger.sqlite*"):
-        beside.unlink()
-    shutil.copy(tmp_path / "old copy", places["site0"].ledger)
-    with pytest.raises(PrivacyError, match="rolled back"):
-        asyncio.run(up_to(places, 5))
+def restore_ledger(place: Setting, copy: Path | None, *, memory: Collection[str] = ()) -> None:
+    """Put an old copy of a ledger back, or none, and let the site itself remember it in these places only."""
+    for file in (place.ledger, *place.ledger.parent.glob(f"{place.ledger.stem}.sqlite-*")):
+        file.unlink(missing_ok=True)
+    if copy is not None:
+        shutil.copy(copy, place.ledger)
+    else:
+        place.ledger.with_suffix(".key").unlink()
+    for file, statement in (
+        ("node.sqlite", "DELETE FROM facts WHERE key LIKE 'ledger:%'"),
+        ("witness.sqlite", "DELETE FROM ledgers"),
+    ):
+        if file not in memory:
+            with closing(sqlite3.connect(place.home / file)) as database:
+                database.execute(statement)
+                database.commit()
+
+
+async def backed_up(places: dict[str, Setting], copy: Path, more: int) -> None:
+    """Copy the ledger of site0 while it trains, and go on for `more` rounds without another handshake."""
+    nodes = start(places, Network())
+    running = [asyncio.create_task(n.run()) for n in nodes.values()]
+    try:
+        await until(lambda: nodes["site0"].done >= 1)
+        with closing(sqlite3.connect(places["site0"].ledger)) as ledger:
+            ledger.execute("VACUUM INTO ?", (str(copy),))
+        copy.chmod(0o600)
+        await until(lambda: min(n.done for n in nodes.values()) >= 1 + more)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def silent(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Peers return no marks here: at handshakes, or with receipts."""
+    if where == "handshakes":
+        greet = HandshakeCallbacks.greet
+        monkeypatch.setattr(
+            HandshakeCallbacks, "greet", lambda self, peer: replace(greet(self, peer), seen=())
+        )
+    else:
+        monkeypatch.setattr("confrere.node.delivery.ParcelReceiver._take_in", ParcelReceiver._decide)
+
+
+@pytest.mark.parametrize("witness", ["node.sqlite", "witness.sqlite", "handshakes", "receipts"])
+def test_an_old_ledger_is_noticed_by_each_witness_alone(
+    tmp_path: Path, witness: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers saw the later entries in parcels only: there was one handshake, before the copy was made."""
+    places = apart(tmp_path)
+    asyncio.run(backed_up(places, tmp_path / "copy", 3))
+    restore_ledger(places["site0"], tmp_path / "copy", memory=[witness])
+    for other in {"handshakes", "receipts"} - {witness}:
+        silent(monkeypatch, other)
+    with pytest.raises(LedgerRolledBack, match=r"stands at entry \d+, but .* entry \d+: it was rolled back"):
+        asyncio.run(up_to(places, 8))
+
+
+def test_a_ledger_that_was_wiped_between_two_studies_is_noticed_by_peers(tmp_path: Path) -> None:
+    """Everything is gone at the site but its key; its peers have kept its marks from another run."""
+    first = apart(tmp_path)
+    asyncio.run(up_to(first, 2))
+    restore_ledger(first["site0"], None)
+    second = {
+        n: replace(s, study=replace(s.study, seed=99), home=tmp_path / f"{n}-2", ledger=s.ledger)
+        for n, s in first.items()
+    }
+    for name in ("site1", "site2"):  # as if beside their keys, where it is for all runs
+        second[name].home.mkdir(mode=0o700)
+        shutil.copy(first[name].home / "witness.sqlite", second[name].home)
+    with pytest.raises(LedgerRolledBack, match="another one than this site has used: peers saw entry"):
+        asyncio.run(up_to(second, 2))
+
+
+def test_a_forged_mark_is_no_evidence(tmp_path: Path) -> None:
+    places = apart(tmp_path)
+
+    async def story() -> None:
+        nodes = start(places, Network())
+        node, peer = nodes["site0"], nodes["site1"]
+        own = node.introductions.mark()
+        higher = replace(own, counter=99)
+        forged = [
+            higher,
+            ledger_marks.sign(higher, places["site1"].identity.key),
+            replace(higher, signature=""),
+        ]
+        for mark in forged:
+            node.introductions.compare([mark])
+            node.introductions.met("site1", replace(peer.introductions.greet("site0"), seen=(mark,)))
+            assert not peer.introductions.keep("site0", mark)
+        assert node.introductions.rolled_back is None
+        assert peer.introductions.seen("site0") == ()
+        parcel = Parcel(places["site1"].run, 0, 0, 0, "site0", "site1", 1, None, mark=higher)
+        body = wire.encode(wire.sign(parcel, places["site0"].identity.key))
+        receipt = await peer.reception.deliver("site0", body)
+        assert (receipt.outcome, receipt.seen) == (Outcome.REFUSED, ())
+        node.introductions.compare([ledger_marks.sign(higher, places["site0"].identity.key)])
+        assert isinstance(node.introductions.rolled_back, LedgerRolledBack)
+        for one in nodes.values():
+            one.close()
+
+    asyncio.run(story())
+
+
+def test_a_site_cannot_push_out_its_marks_by_signing_many(tmp_path: Path) -> None:
+    places = apart(tmp_path)
+
+    async def story() -> None:
+        nodes = start(places, Network())
+        key, peer = places["site0"].identity.key, nodes["site1"]
+        for number in range(100):
+            mark = LedgerMark(f"{number:064x}", 7, "ab" * 32)
+            assert peer.introductions.keep("site0", ledger_marks.sign(mark, key))
+        kept = peer.introductions.seen("site0")
+        assert [int(m.ledger, 16) for m in kept] == list(range(ledger_marks.MOST_LEDGERS))
+        for one in nodes.values():
+            one.close()
+
+    asyncio.run(story())
+
+
+def test_a_rolled_back_ledger_ends_a_command_with_an_exit_code_of_its_own() -> None:
+    """So that whatever restarts a node after failures can leave this one to a person."""
+    assert LedgerRolledBack("").exit_code == 3
+    assert {PrivacyError("").exit_code, CheckpointError("").exit_code} == {2}
 
 
 @pytest.mark.parametrize("empty", [False, True])

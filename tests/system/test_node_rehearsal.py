@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from confrere.node.rehearsal import home_of, rehearse
-from confrere.runtime.simulate import simulate
+from confrere.node.rehearsal import rehearse
+from confrere.simulation.simulation import simulate
+from confrere.site.site_folder import home_of
 from confrere.study import load
 from tests.conftest import write_study
 from tests.unit.cli.command import Desk
@@ -51,8 +52,8 @@ def test_a_rehearsal_ends_where_the_simulation_ends(rehearsed: Rehearsed) -> Non
     for name, models in memory.models.items():
         for role, model in models.items():
             assert run.models[name][role].params.distance(model.params) < 1e-5
-    spent = {n: s["privacy"] for n, s in memory.sites.items()}
-    assert {n: s["privacy"] for n, s in run.sites.items()} == spent
+    spent = {n: s.privacy for n, s in memory.sites.items()}
+    assert {n: s.privacy for n, s in run.sites.items()} == spent
 
 
 @pytest.mark.slow
@@ -74,7 +75,7 @@ def test_every_strategy_ends_where_the_simulation_ends_and_predicts(
 
 def test_it_says_that_it_is_not_private(rehearsed: Rehearsed) -> None:
     folder, _, run = rehearsed
-    assert any("nothing here is private" in e.data.get("text", "") for e in run.events)
+    assert any("not private" in e.data.get("text", "") for e in run.events)
     card = (home_of(folder / "run", "site0") / "model" / "card.md").read_text()
     assert "not private" in card
 
@@ -159,12 +160,12 @@ budget = true
 def test_nodes_stop_when_every_budget_is_spent_where_the_simulation_does(tmp_path: Path) -> None:
     study = load(write_study(tmp_path, SPENT, sites=2, records=80))
     memory = simulate(study)
-    assert 1 < memory.result["stopped"]["rounds"] < 25
+    assert 1 < memory.result.stopped.rounds < 25
     run = rehearse(study, out=tmp_path / "run")
     said = [e.data for e in run.events if e.kind == "notice" and e.data.get("stopped")]
-    assert {s["stopped"] for s in said} == {memory.result["stopped"]["rounds"]}
+    assert {s["stopped"] for s in said} == {memory.result.stopped.rounds}
     assert all("budget is spent" in s["text"] for s in said)
-    assert all(s["privacy"]["epsilon"] <= 3.0 for s in run.sites.values())
+    assert all(s.privacy.epsilon <= 3.0 for s in run.sites.values())
 
 
 @pytest.mark.slow

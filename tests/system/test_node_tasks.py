@@ -10,13 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
-from confrere.learning.evaluate import predict as outputs_of
-from confrere.learning.nets import architecture
-from confrere.learning.network import Network
+from confrere.learning.evaluation import predict as outputs_of
+from confrere.learning.networks.architectures import architecture
+from confrere.learning.networks.network import Network
 from confrere.node.predict import SavedModel, predictions
-from confrere.node.rehearsal import home_of, rehearse
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import simulate
+from confrere.node.rehearsal import rehearse
+from confrere.simulation.simulation import simulate
+from confrere.site.open_sites import open_sites
+from confrere.site.site_folder import home_of
 from confrere.study import load
 
 NUMBERS = """
@@ -94,10 +95,10 @@ def write(folder: Path, body: str) -> Path:
 def test_nodes_stop_where_the_simulation_stops_and_predict_in_the_unit_of_the_column(tmp_path: Path) -> None:
     study = load(write(tmp_path, NUMBERS))
     memory = simulate(study)
-    assert 3 < memory.result["stopped"]["rounds"] < 25
+    assert 3 < memory.result.stopped.rounds < 25
     run = rehearse(study, out=tmp_path / "run")
     said = [e.data for e in run.events if e.kind == "notice" and e.data.get("stopped")]
-    assert {s["stopped"] for s in said} == {memory.result["stopped"]["rounds"]}
+    assert {s["stopped"] for s in said} == {memory.result.stopped.rounds}
     assert run.mean == pytest.approx(memory.mean, abs=1e-4)
     model = SavedModel(home_of(tmp_path / "run", "north") / "model")
     found = predictions(model, tmp_path / "north.csv")

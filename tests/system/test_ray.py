@@ -15,13 +15,14 @@ import pytest
 
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
-from confrere.runtime.churn import Churn
-from confrere.runtime.run import Run
-from confrere.runtime.simulate import resume, simulate
+from confrere.simulation.simulation import resume, simulate
+from confrere.site.run_folder import Run
 from confrere.study import Models, Study, load
+from confrere.study.churn import Churn
 from tests.conformance.table import ROWS
 from tests.conformance.test_strategies import same_models, study
 from tests.conftest import arrays, write_study
+from tests.golden.golden import STUDIES, described, differences, recording, run_study
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'confrere[ray]'")
 pytestmark = pytest.mark.slow
@@ -105,6 +106,12 @@ def test_a_cluster_gives_what_one_process_gives(row: str, nodes: Nodes) -> None:
     assert rounds == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_cluster_gives_what_is_recorded_of_one_process(name: str, nodes: Nodes, tmp_path: Path) -> None:
+    recorded = json.loads(recording(name).read_text(encoding="utf-8"))
+    assert differences(recorded, "ray", described(run_study(name, "ray", tmp_path))) == []
+
+
 @pytest.mark.parametrize("after", [0.0, 0.7])
 def test_a_node_that_is_killed_costs_nothing_but_time(after: float, nodes: Nodes, tmp_path: Path) -> None:
     """At the start of a round, and at some instant while rounds go on."""
@@ -123,9 +130,7 @@ def test_a_node_that_is_killed_costs_nothing_but_time(after: float, nodes: Nodes
     assert lost
     assert all("go on from the end of round" in text for text in lost)
     same_models(memory, cluster)
-    assert {n: s["privacy"] for n, s in cluster.sites.items()} == {
-        n: s["privacy"] for n, s in memory.sites.items()
-    }
+    assert {n: s.privacy for n, s in cluster.sites.items()} == {n: s.privacy for n, s in memory.sites.items()}
     charged = [sum(e.kind == "charged" for e in run.events) for run in (memory, cluster)]
     assert charged[0] == charged[1] == 5 * 40
     nodes.add(1)

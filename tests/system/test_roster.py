@@ -11,7 +11,7 @@ import pytest
 from confrere.core.errors import StudyError
 from confrere.node import roster as rosters
 from confrere.node.roster import Roster, after_leaving, leave, load_roster, load_signed, missing, sign
-from confrere.transport.identity import Identity, enroll, new_identity
+from confrere.transport.grpc.identity import Identity, enroll, new_identity
 from tests.conftest import write_study
 from tests.unit.cli.command import QUICK, Desk
 
@@ -48,6 +48,23 @@ def test_where_a_site_is_reached_may_change_and_who_it_is_may_not() -> None:
     assert moved.members["a"].address == "new:1"
     with pytest.raises(StudyError, match="another key"):
         roster.with_member(new_identity("a").member, signed=False)
+
+
+def test_a_declared_size_is_signed_and_changes_only_with_a_new_epoch() -> None:
+    found = sites("a", "b")
+    roster = roster_of(found)
+    larger = dataclasses.replace(found["a"].member, declared=500)
+    second = roster.with_member(larger, signed=True)
+    assert (second.epoch, second.previous, second.members["a"].declared) == (1, roster.hash, 500)
+    assert roster.with_member(larger, signed=False).hash != roster.hash
+    assert missing(second, STUDY, [sign(roster, STUDY, i) for i in found.values()]).keys() == {"a", "b"}
+
+
+def test_a_site_signs_no_roster_with_another_size_than_it_declares() -> None:
+    found = sites("a", "b")
+    roster = roster_of(found).with_member(dataclasses.replace(found["a"].member, declared=500), signed=False)
+    with pytest.raises(StudyError, match=r'"a" declares 500, and its own peer\.toml states 1;'):
+        sign(roster, STUDY, found["a"])
 
 
 @pytest.mark.parametrize("name", ["A", "ａ", "a"])
@@ -159,8 +176,9 @@ def test_from_keys_to_a_signed_roster_on_the_command_line(desk: Desk) -> None:
     study = write_study(desk.folder, QUICK, 2, 40)
     for name in ("a", "b"):
         made = desk.confrere(
-            "enroll", "--site", name, "--address", f"{name}.example:7443", "-o", f"keys-{name}", "--json"
-        )
+            "enroll", "--site", name, "--address", f"{name}.example:7443", "--declared", "90",
+            "-o", f"keys-{name}", "--json",
+        )  # fmt: skip
         told = made.json["fingerprint"]
         assert desk.confrere("roster", "add", f"keys-{name}/peer.toml", "--fingerprint", told).code == 0
     assert "has not signed" in desk.refused("roster", "verify", study)
@@ -178,8 +196,28 @@ def test_from_keys_to_a_signed_roster_on_the_command_line(desk: Desk) -> None:
     assert "leaving is final" in desk.refused("roster", "add", "keys-b/peer.toml")
 
 
+def test_keys_and_rosters_without_a_declared_size_name_the_command_that_states_it(desk: Desk) -> None:
+    study = write_study(desk.folder, QUICK, 2, 40)
+    assert (
+        desk.confrere("enroll", "--site", "a", "--outgoing-only", "--declared", "90", "-o", "keys").code == 0
+    )
+    assert desk.confrere("roster", "add", "keys/peer.toml").code == 0
+    for path in (Path("keys/peer.toml"), Path("roster.toml")):
+        lines = path.read_text("utf-8").splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if "declared" not in line), "utf-8")
+    remedy = "confrere enroll --renew KEYS --declared N"
+    assert remedy in desk.refused("roster", "verify", study)
+    assert remedy in desk.refused("roster", "add", "keys/peer.toml", "--roster", "new.toml")
+    assert remedy in desk.refused("enroll", "--renew", "keys")
+    assert desk.confrere("enroll", "--renew", "keys", "--declared", "120", "--json").json["declared"] == 120
+    assert desk.confrere("roster", "add", "keys/peer.toml", "--roster", "new.toml").code == 0
+    assert desk.confrere("roster", "sign", study, "--keys", "keys", "--roster", "new.toml").code == 0
+    shown = desk.confrere("roster", "show", "--roster", "new.toml", "--json").json
+    assert shown["members"]["a"]["declared"] == 120
+
+
 def test_a_fingerprint_that_was_told_otherwise_is_refused(desk: Desk) -> None:
-    enroll("a", None, desk.folder / "keys")
+    enroll("a", None, desk.folder / "keys", declared=100)
     told = "0000 " * 8
     assert "do not add" in desk.refused("roster", "add", "keys/peer.toml", "--fingerprint", told)
     assert not Path("roster.toml").exists()
@@ -190,11 +228,13 @@ def test_a_fingerprint_that_was_told_otherwise_is_refused(desk: Desk) -> None:
     [
         (["enroll"], "needs --site NAME"),
         (["enroll", "--site", "a", "-o", "k"], "--outgoing-only"),
-        (["enroll", "--site", "a", "-o", "k", "--address", "x"], "host:port"),
+        (["enroll", "--site", "a", "-o", "k", "--outgoing-only"], "--declared N"),
+        (["enroll", "--site", "a", "-o", "k", "--outgoing-only", "--declared", "0"], "from 1 to"),
+        (["enroll", "--site", "a", "-o", "k", "--address", "x", "--declared", "9"], "host:port"),
         (["enroll", "--site", "a", "-o", "k", "--address", "x:1", "--outgoing-only"], "--outgoing-only"),
-        (["enroll", "--site", " ", "-o", "k", "--outgoing-only"], "no name of a site"),
+        (["enroll", "--site", " ", "-o", "k", "--outgoing-only", "--declared", "9"], "no name of a site"),
         (["enroll", "--renew", "nowhere"], "is missing"),
-        (["enroll", "--renew", "nowhere", "--site", "a"], "the folder alone"),
+        (["enroll", "--renew", "nowhere", "--site", "a"], "--declared and --days only"),
         (["enroll", "--site", "a", "-o", "k", "--outgoing-only", "--days", "0"], "1 to 3650"),
         (["roster", "add", "nowhere.toml"], "no such file"),
         (["roster", "show"], "roster add"),

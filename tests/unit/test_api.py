@@ -45,7 +45,7 @@ def test_a_report_needs_files() -> None:
 
 def test_two_ways_are_compared_beside_training_alone(tmp_path: Path) -> None:
     found = confrere.compare(quick(), ["fedavg"], [0, 1], arrays(), out=tmp_path / "c")
-    assert list(found.result["strategies"]) == ["local", "fedavg"]
+    assert list(found.result.strategies) == ["local", "fedavg"]
     assert len(found.runs["fedavg"]) == 2
     assert found.report().exists()
 
@@ -76,12 +76,12 @@ def test_data_frames_need_a_schema_for_a_proven_guarantee() -> None:
         for n, (x, y) in arrays().items()
     }
     drawn = confrere.simulate(quick(), frames)
-    assert {s["privacy"]["proven"] for s in drawn.sites.values()} == {False}
+    assert {s.privacy.proven for s in drawn.sites.values()} == {False}
     assert any("the schema was drawn from the records" in str(e.data.get("text")) for e in drawn.events)
     columns = {c: {"range": [-3.0, 3.0]} for c in "abcd"}
     schema = {"label": {"column": "y", "classes": ["no", "yes"]}, "columns": columns}
     run = confrere.simulate(quick(schema=schema), frames)
-    assert {s["privacy"]["proven"] for s in run.sites.values()} == {True}
+    assert {s.privacy.proven for s in run.sites.values()} == {True}
     with pytest.raises(DataError, match="column"):
         confrere.simulate(quick(schema=schema), {**frames, "site1": frames["site1"].drop(columns="y")})
 
@@ -96,7 +96,7 @@ def test_records_that_are_split_already_stay_so() -> None:
         return confrere.SiteData(name, parts[0], parts[1], parts[2], declared=60)
 
     run = confrere.simulate(quick(), {"b": site("b", 1), "a": site("a", 0)})
-    assert [s["records"] for s in run.sites.values()] == [60, 60]
+    assert [s.records for s in run.sites.values()] == [36, 36]  # the training share of what is declared
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_private_models_of_any_architecture_learn_in_one_federation(strategy: An
             Custody.PRIVATE,
             Custody.PROTECTED,
         )
-    assert all(s["privacy"]["proven"] for s in run.sites.values())
+    assert all(s.privacy.proven for s in run.sites.values())
 
 
 def test_batch_norm_may_not_be_trained_privately_and_its_replacement_may(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_batch_norm_may_not_be_trained_privately_and_its_replacement_may(tmp_pat
         confrere.simulate(study, arrays(), out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
     safe = quick(models=confrere.Models(narrow, lambda: replace_unsafe(wide())))
-    assert confrere.simulate(safe, arrays()).sites["site0"]["privacy"]["proven"]
+    assert confrere.simulate(safe, arrays()).sites["site0"].privacy.proven
 
 
 class Whisper(nn.Linear):
@@ -286,7 +286,7 @@ class Shout:
         objective = {"model": confrere.Supervised()}
         models = await site.train(objective, {"model": state.model}, protect=["model"])
         inbox = await peers.exchange(models["model"], loudness=confrere.public(self.loudness))
-        heard = [p.model for p in inbox.current if p.model is not None and p.scalar("loudness") > 0.5]
+        heard = [p.model for p in inbox.current if p.model is not None and p.scalar("loudness").value > 0.5]
         return State(heard[0] if heard else models["model"])
 
 
@@ -315,7 +315,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Point:
 def test_a_strategy_of_an_installed_package_is_one_like_any_other(tmp_path: Path) -> None:
     study = quick({"name": "shout", "loudness": 0.9}, rounds=3)
     run = confrere.simulate(study, arrays(), out=tmp_path / "run")
-    assert all(s["privacy"]["proven"] and s["bytes_sent"] > 0 for s in run.sites.values())
+    assert all(s.privacy.proven and s.bytes_sent > 0 for s in run.sites.values())
     assert confrere.load(tmp_path / "run" / "study.toml").rule() == Shout(0.9)
     with pytest.raises(StudyError, match='no option "loudnes"'):
         quick({"name": "shout", "loudnes": 1})
@@ -335,7 +335,7 @@ def test_a_package_that_cannot_be_loaded_is_named(installed: Point, monkeypatch:
 def test_a_strategy_of_ones_own_is_registered_by_a_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strategies, "_things", dict(strategies._things))
     confrere.strategy("whisper")(Shout)
-    assert confrere.simulate(quick("whisper"), arrays()).sites["site0"]["bytes_sent"] > 0
+    assert confrere.simulate(quick("whisper"), arrays()).sites["site0"].bytes_sent > 0
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,20 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "confrere"
 LEVELS = [
     {"core", "version"},
-    {"privacy", "exchange", "transport", "data", "observe"},
+    {"statistics"},
+    {"privacy", "exchange", "transport", "data", "report"},
     {"learning"},
-    {"strategies", "personalize"},
-    {"study", "runtime"},
-    {"node"},
-    {"cli", "__init__", "__main__"},
+    {"strategies"},
+    {"study"},
+    {"site"},
+    {"node", "simulation"},
+    {"partners"},
+    {"evaluate"},
+    {"cli", "__init__", "__main__", "api"},
 ]
+"""From the bottom up; a room may import the rooms of lower levels, function-level imports included."""
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-MAY_IMPORT_EACH_OTHER = {"study", "runtime", "cli", "__init__", "__main__", "core", "version"}
+MAY_IMPORT_EACH_OTHER = {"cli", "__init__", "__main__", "api", "core", "version"}
 
 
 def files() -> list[Path]:
@@ -67,7 +72,7 @@ def test_imports_point_downwards(path: Path) -> None:
 
 
 def test_a_breach_would_be_noticed() -> None:
-    assert breaches(SOURCE / "core" / "params.py", {"runtime"}) == ["runtime"]
+    assert breaches(SOURCE / "core" / "params.py", {"site"}) == ["site"]
     assert breaches(SOURCE / "exchange" / "topology.py", {"privacy"}) == ["privacy"]
 
 
@@ -92,8 +97,17 @@ def test_sockets_live_in_transport_and_node_only() -> None:
 
 
 def test_observers_see_events_and_never_models() -> None:
-    for path in (SOURCE / "observe").rglob("*.py"):
+    for path in (SOURCE / "report").rglob("*.py"):
         assert not imports(path) & {"confrere.core.model", "confrere.core.params", "torch"}, path
+
+
+def test_the_report_reads_verdicts_and_never_computes_them() -> None:
+    """Intervals and the words they earn come from `statistics`."""
+    for path in (SOURCE / "report").rglob("*.py"):
+        assert not {i.split(".")[0] for i in imports(path)} & {"scipy"}, path
+        assert "Gain(" not in path.read_text(encoding="utf-8"), path
+    rules = [p for p in files() if "-> Word" in p.read_text(encoding="utf-8")]
+    assert [str(p.relative_to(SOURCE)) for p in rules] == ["statistics/verdict.py"]
 
 
 def test_nothing_is_pickled() -> None:
@@ -103,6 +117,21 @@ def test_nothing_is_pickled() -> None:
         if "pickle" in names:  # the one converter of packages that ship pickles, run apart from everything
             assert room_of(path) == "data", path
         assert "torch.load(" not in path.read_text(encoding="utf-8"), path
+
+
+def calls(path: Path) -> set[str]:
+    """The names of all methods that a file calls."""
+    tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return {n.func.attr for n in tree if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)}
+
+
+def test_samples_are_drawn_and_noise_is_added_where_both_are_charged() -> None:
+    """Other code asks `privacy.steps`, which states the cost and releases once."""
+    for path in files():
+        if room_of(path) != "privacy":
+            assert not calls(path) & {"bernoulli", "perturb"}, path
+    private = {p.stem for p in files() if room_of(p) == "privacy" and "perturb" in calls(p)}
+    assert private == {"mechanism", "steps"}
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from confrere.core.errors import PrivacyError, StudyError
 from confrere.privacy.accounting import epsilon
-from confrere.runtime.assemble import own_caps
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import Simulation, simulate
+from confrere.simulation.simulation import Simulation, simulate
+from confrere.site.assemble import own_caps
+from confrere.site.open_sites import open_sites
 from confrere.study import Caps, Privacy, SiteConfig, load
 from tests.conftest import arrays, write_study
 from tests.unit.quick import quick

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from confrere.core.errors import CustodyError, StudyError
-from confrere.runtime.simulate import simulate
+from confrere.simulation.simulation import simulate
 from confrere.study import Privacy, Study, load
 from tests.conftest import arrays, write_study
 
@@ -34,7 +34,7 @@ def study_with_own_file(folder: Path, site: str) -> Study:
 
 def test_a_sites_own_cap_wins_over_the_study(tmp_path: Path) -> None:
     run = simulate(study_with_own_file(tmp_path, "caps = { epsilon = 1.0 }"))
-    spent = {name: site["privacy"]["epsilon"] for name, site in run.sites.items()}
+    spent = {name: site.privacy.epsilon for name, site in run.sites.items()}
     assert spent["site1"] <= 1.0 < spent["site0"] <= 3.0
     trained = {e.round for e in run.events if e.kind == "trained" and e.site == "site1"}
     assert trained == {0, 1, 2, 3}, "more noise, not fewer rounds"
@@ -42,7 +42,7 @@ def test_a_sites_own_cap_wins_over_the_study(tmp_path: Path) -> None:
 
 def test_a_cap_larger_than_the_study_changes_nothing(tmp_path: Path) -> None:
     run = simulate(study_with_own_file(tmp_path, "caps = { epsilon = 50.0 }"))
-    assert all(site["privacy"]["epsilon"] <= 3.0 for site in run.sites.values())
+    assert all(site.privacy.epsilon <= 3.0 for site in run.sites.values())
 
 
 def test_a_cap_stops_a_study_that_states_its_noise(tmp_path: Path) -> None:
@@ -50,8 +50,8 @@ def test_a_cap_stops_a_study_that_states_its_noise(tmp_path: Path) -> None:
     assert study.privacy is not None
     loud = study.with_(privacy=type(study.privacy)(noise_multiplier=2.0, delta=1e-3))
     run = simulate(loud)
-    assert run.sites["site1"]["privacy"] is None or run.sites["site1"]["privacy"]["epsilon"] <= 1.0
-    assert run.sites["site0"]["privacy"]["epsilon"] > 1.0
+    assert run.sites["site1"].privacy is None or run.sites["site1"].privacy.epsilon <= 1.0
+    assert run.sites["site0"].privacy.epsilon > 1.0
     assert any(e.kind == "budget-spent" and e.site == "site1" for e in run.events)
 
 

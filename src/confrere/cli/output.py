@@ -1,23 +1,26 @@
-"""How commands speak: JSON alone on standard output, or tables; progress on standard error."""
+"""What commands print: one JSON document, or tables and sentences, on standard output; progress on standard error."""
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from confrere.core.terminal import json_text
+from confrere.report.console import Console
+
+if TYPE_CHECKING:
+    from confrere.core.events import Event
 
 console = Console(highlight=False)
 
 
 def print_json(document: Any) -> None:
-    """One JSON document and nothing else on standard output; a number that is none becomes null."""
-    json.dump(_finite(document), sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")
+    """One JSON document and nothing else on standard output; NaN and infinity become null."""
+    sys.stdout.write(json_text(_finite(document), indent=1, allow_nan=False) + "\n")
 
 
 def _finite(value: Any) -> Any:
@@ -30,8 +33,26 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def notes_of(events: Iterable[Event]) -> list[str]:
+    """The notices of a run that concern all sites; what several sites report is listed once."""
+    notices = (e for e in events if e.kind == "notice" and (e.site is None or e.data.get("told")))
+    return list(dict.fromkeys(str(e.data["text"]) for e in notices))
+
+
+def print_notes(events: Iterable[Event], but: str = "") -> None:
+    """The notices of a run, a line each."""
+    for text in notes_of(events):
+        if text != but:
+            console.print(f"Note: {text}", markup=False)
+
+
+def with_seed(changes: list[str] | None, seed: int | None) -> list[str]:
+    """The changes to a study that --set and --seed ask for."""
+    return [*(changes or []), *([] if seed is None else [f"seed={seed}"])]
+
+
 def run_folder(name: str, out: Path | None) -> Path:
-    """Where a run goes: what the user says, or runs/<name>-<time>."""
+    """The folder for a run: `out`, or runs/<name>-<time>."""
     if out is not None:
         return out
     stamp = time.strftime("%Y%m%d-%H%M%S")

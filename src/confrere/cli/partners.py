@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from confrere.cli.options import AsJson, Changes, StudyFile
 from confrere.cli.output import console, print_json
-from confrere.core.errors import StudyError
-from confrere.core.registry import nearest
-from confrere.observe.partners import partners_tables
-from confrere.observe.report.partners_page import write_partners
-from confrere.runtime.partners import METHODS, find_partners
-from confrere.runtime.records import open_sites
-from confrere.study import load
-from confrere.study.editing import write_list
+from confrere.partners.ranking import METHODS
+from confrere.report.console import Console
+
+if TYPE_CHECKING:
+    from confrere.partners.search import Found
 
 
 def partners(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study.")],
+    study: StudyFile,
     site: Annotated[str, typer.Option(metavar="NAME", help="The site that asks.")],
     by: Annotated[
         str, typer.Option(metavar="METHOD", help=f"What decides: {', '.join(METHODS)}.")
@@ -41,16 +38,13 @@ def partners(
             show_default="ask",
         ),
     ] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="a.b=value", help="Change a key of the study; may be repeated."),
-    ] = None,
+    change: Changes = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Also write a page for the browser.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Rank the other sites as partners by every method, say how sure that is, and put the choice into the study.
+    """Rank the other sites as partners by every method, with how sure that is, and put the choice into the study.
 
     The choice is a line `partners = ["NAME", …]` that anybody may change; a run then has these sites only.
 
@@ -60,42 +54,55 @@ def partners(
 
     Example: `confrere partners studies/quickstart.toml --site SVHD`
     """
-    found = load(study, change or []).with_(partners=None)
-    known = next((m for m in METHODS if m == by), None)
-    if known is None:
-        raise StudyError(f'--by "{by}"{nearest(by, list(METHODS))}: there are {", ".join(METHODS)}')
-    quiet = Console(stderr=True, highlight=False)
-    tell = (
-        (lambda text: None) if as_json or not quiet.is_terminal else (lambda text: quiet.print(f"… {text}"))
-    )
-    result = find_partners(
-        found, open_sites(found), site, by=known, top=top, z=z, groups=groups, listener=tell
-    )
-    chosen = [site, *result.chosen] if result.chosen else []
+    from confrere.api import find_partners
+    from confrere.partners.page import write_partners
+    from confrere.study import load
+
+    progress = Console(stderr=True, highlight=False)
+    quiet = as_json or not progress.is_terminal
+    found = find_partners(
+        load(study, change or []), site, by=by, top=top, z=z, groups=groups,
+        listener=lambda text: None if quiet else progress.print(f"… {text}"),
+    )  # fmt: skip
     if report is not None:
-        write_partners(result.as_json(), report)
+        write_partners(found.as_json(), report)
     if as_json:
-        written = bool(write and chosen)
+        written = bool(write and found.chosen)
         if written:
-            _write(study, chosen, site, known)
-        print_json({**result.as_json(), "written": written})
-        return
-    for table in partners_tables(result.as_json()):
+            _write(study, found)
+        print_json({**found.as_json(), "written": written})
+    else:
+        _show(found, report)
+        _offer(study, found, write)
+
+
+def _show(found: Found, report: Path | None) -> None:
+    from confrere.partners.table import partners_tables
+
+    for table in partners_tables(found.as_json()):
         console.print(table)
     if report is not None:
         console.print(f"Report: {report}", soft_wrap=True)
-    if not chosen:
+
+
+def _offer(study: Path, found: Found, write: bool | None) -> None:
+    """Put the choice into the study's file, where --write or an answer says so."""
+    if not found.chosen:
         console.print(f"{study} is left as it is.", soft_wrap=True)
         return
     if write is None and sys.stdin.isatty() and sys.stdout.isatty():
         write = typer.confirm(f"Put this choice into {study}?")
     if write:
-        _write(study, chosen, site, known)
+        _write(study, found)
         console.print(f"Written into {study}; change the line as you like.", soft_wrap=True)
     else:
-        console.print(f"To use it, say --write, or put this into {study}:", soft_wrap=True)
-        console.print(f"partners = {chosen}".replace("'", '"'), markup=False, soft_wrap=True)
+        console.print(f"To use it, add --write, or put this into {study}:", soft_wrap=True)
+        line = f"partners = {[found.site, *found.chosen]}"
+        console.print(line.replace("'", '"'), markup=False, soft_wrap=True)
 
 
-def _write(study: Path, chosen: list[str], site: str, by: str) -> None:
-    write_list(study, "partners", chosen, f"chosen for {site} by {by} (confrere partners)")
+def _write(study: Path, found: Found) -> None:
+    from confrere.study.editing import write_list
+
+    why = f"chosen for {found.site} by {found.by} (confrere partners)"
+    write_list(study, "partners", [found.site, *found.chosen], why)

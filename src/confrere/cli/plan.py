@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
+from confrere.cli.options import AsJson, Changes, Delta
 from confrere.cli.output import console, print_json
 from confrere.core.errors import StudyError
-from confrere.runtime.plan import Plan, document, plan_of_numbers, plan_of_study
-from confrere.study import MOST_ROUNDS, load
+
+if TYPE_CHECKING:
+    from confrere.evaluate.plan import Plan
 
 MOST_SITES = 100_000
 
@@ -34,7 +36,7 @@ def plan(
     sites: Annotated[str | None, typer.Option(metavar="N", help="How many sites.")] = None,
     parameters: Annotated[str | None, typer.Option(metavar="N", help="Parameters of the proxy.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="The ε that each site may spend.")] = None,
-    delta: Annotated[float, typer.Option(help="δ, at most 1/records.")] = 1e-5,
+    delta: Delta = 1e-5,
     rounds: Annotated[str | None, typer.Option(metavar="N", help="Rounds to suggest.")] = None,
     classes: Annotated[
         str | None, typer.Option(metavar="N", help="How many classes; a study knows it.")
@@ -43,48 +45,52 @@ def plan(
         float | None,
         typer.Option(help="Share of a site's records that its largest class holds, if declared."),
     ] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="a.b=value", help="Change a key of the study; may be repeated."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    change: Changes = None,
+    as_json: AsJson = False,
 ) -> None:
     """Estimate whether a proxy of this size carries a signal at this budget, and suggest settings that do.
 
     Example: `confrere plan --records 1000 --sites 8 --parameters 8450 --epsilon 3`
     """
+    from confrere.evaluate.plan import plan as plan_study
+    from confrere.evaluate.plan import plan_for_sizes
+    from confrere.study import load
+
+    wanted = _whole("rounds", rounds)
     if study is not None:
-        numbers = {"records": records, "sites": sites, "parameters": parameters, "epsilon": epsilon}
-        for name, value in numbers.items():
-            if value is not None:
-                raise StudyError(
-                    f"--{name} and a study: give one or the other (change a study with --set a.b=value)"
-                )
-        if classes is not None:
-            raise StudyError("--classes and a study: the study knows its classes")
-        found = plan_of_study(load(study, change or []), _whole("rounds", rounds), largest_class)
+        _refuse(records=records, sites=sites, parameters=parameters, epsilon=epsilon, classes=classes)
+        found = plan_study(load(study, change or []), rounds=wanted, largest_class=largest_class)
     else:
-        for name, value in (("records", records), ("parameters", parameters), ("epsilon", epsilon)):
-            if value is None:
-                raise StudyError(
-                    f"--{name} is missing: give a study, or --records, --parameters and --epsilon"
-                )
+        if records is None or parameters is None or epsilon is None:
+            given = {"records": records, "parameters": parameters, "epsilon": epsilon}
+            missing = next(name for name, value in given.items() if value is None)
+            raise StudyError(
+                f"--{missing} is missing: give a study, or --records, --parameters and --epsilon"
+            )
         if change:
             raise StudyError("--set changes a study, and none was given")
-        assert records is not None
-        assert epsilon is not None
-        found = plan_of_numbers(
+        found = plan_for_sizes(
             _sizes(records, _whole("sites", sites)), _whole("parameters", parameters) or 0, epsilon, delta,
-            _whole("rounds", rounds), _whole("classes", classes), largest_class,
+            rounds=wanted, classes=_whole("classes", classes), largest_class=largest_class,
         )  # fmt: skip
-    if as_json:
-        print_json(document(found))
-    else:
-        _show(found)
+    print_json(found.as_json()) if as_json else _show(found)
+
+
+def _refuse(**numbers: object) -> None:
+    """A study brings its own numbers."""
+    for name, value in numbers.items():
+        if value is not None and name == "classes":
+            raise StudyError("--classes and a study: the study knows its classes")
+        if value is not None:
+            raise StudyError(
+                f"--{name} and a study: give one or the other (change a study with --set a.b=value)"
+            )
 
 
 def _whole(name: str, text: str | None) -> int | None:
     """A whole number of at least 1, as a person writes it."""
+    from confrere.study import MOST_ROUNDS
+
     if text is None:
         return None
     most = {"sites": MOST_SITES, "rounds": MOST_ROUNDS}.get(name, 10**12)
@@ -106,48 +112,48 @@ def _sizes(text: str, sites: int | None) -> list[int]:
 
 def _verdict(plan: Plan) -> str:
     forecast, own = plan.forecast, plan.own
-    if forecast.judged(own) == "noise":
+    if plan.prediction == "noise":
         return "would learn little but noise"
     if all(forecast.outlook(s, own[s.name]) == "expect little" for s in forecast.sites):
         return "would carry a signal, but hardly one that adds to what the sites know themselves"
-    if forecast.judged(own) == "signal":
+    if plan.prediction == "signal":
         return "carries a signal that most sites can use"
     return "may help some sites or none: it is unclear"
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     console.print(text, soft_wrap=True, markup=False)
 
 
 def _show(plan: Plan) -> None:
     forecast = plan.forecast
-    _say(f"At {plan.budget} a proxy of {forecast.parameters:,} parameters {_verdict(plan)}.")
-    _say(
+    _print(f"At {plan.budget} a proxy of {forecast.parameters:,} parameters {_verdict(plan)}.")
+    _print(
         f"It would know about as much as {forecast.worth:,.0f} records would teach it without noise, of"
         f" {forecast.records:,} that all sites have. Its updates are {forecast.signal_to_noise:.2g} times as long as their"
         " noise (1 is drowned, 2 is clear)."
     )
     for text in plan.warnings:
-        _say(f"Warning: {text}.")
+        _print(f"Warning: {text}.")
     console.print(_table(plan))
     if plan.full_batch.signal_to_noise > 1.05 * forecast.signal_to_noise:
-        _say(
+        _print(
             "With full batches in place of samples, at the same cost, the signal-to-noise would be"
             f" {plan.full_batch.signal_to_noise:.2g}."
         )
     fits = forecast.largest_proxy
-    _say(
+    _print(
         f"The largest proxy that keeps a signal here has {fits:,} parameters."
         if fits
         else "No proxy is small enough to keep a signal here."
     )
-    _say(BLIND)
-    _say("\nSuggested, for the top of the study, in place of what it says there:\n")
-    _say(plan.suggestion.toml)
+    _print(BLIND)
+    _print("\nSuggested, for the top of the study, in place of what it says there:\n")
+    _print(plan.suggestion.toml)
     for text in plan.suggestion.remarks:
-        _say(text)
+        _print(text)
     if not plan.guarantees:
-        _say(
+        _print(
             'For pictures: proxy = "centred-linear" under [models], and features = "gradients" under [data].'
         )
 
@@ -167,13 +173,7 @@ def _table(plan: Plan) -> Table:
         table.add_column(column, justify="right")
     table.add_column("what it may expect")
     for (size, own, new, noise, outlook), names in alike.items():
-        who = (
-            names[0]
-            if len(names) == 1
-            else f"{len(names)} sites, each"
-            if len(names) > 3
-            else ", ".join(names)
-        )
+        who = ", ".join(names) if len(names) <= 3 else f"{len(names)} sites, each"
         table.add_row(
             who, f"{size:,}", *([f"{own:,}"] if uneven else []), f"{new:,}", f"{noise:.3g}", outlook
         )

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from confrere.cli.options import AsJson
 from confrere.cli.output import console, print_json
 from confrere.core.errors import StudyError
-from confrere.node.predict import SavedModel, predictions
+from confrere.core.owner_only import write_private
 
 
 def predict(
@@ -18,16 +19,18 @@ def predict(
     ],
     data: Annotated[Path, typer.Argument(metavar="DATA.csv", help="Records, in the columns of the schema.")],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="OUT.csv", help="Where the predictions go.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict a file of records with a site's model. Model and predictions stay in the building.
 
     Example: `confrere predict node/model/model.safetensors patients.csv -o predictions.csv`
     """
+    from confrere.node.predict import SavedModel, predictions
+
     if out.exists() and out.resolve() == data.resolve():
         raise StudyError(f"{out} is the file of records itself; choose another -o")
     found = predictions(SavedModel(model), data)
-    found.to_csv(out, index=False, float_format="%.6g")
+    write_private(out, found.to_csv(index=False, float_format="%.6g"))
     if as_json:
         print_json({"out": str(out), "records": len(found), "columns": list(found.columns)})
         return

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from confrere.cli.options import AsJson
 from confrere.cli.output import console, print_json
-from confrere.observe.report import write_report
 
 
 def report(
@@ -16,12 +16,14 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Where to write it.", show_default="RUN_DIR/report.html")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the path as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the report of a run: one HTML file that needs no network.
 
     Example: `confrere report runs/quickstart-20260101-120000`
     """
+    from confrere.report.page import write_report
+
     path = write_report(folder, out)
     if as_json:
         print_json({"report": str(path)})

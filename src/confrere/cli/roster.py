@@ -1,20 +1,19 @@
-"""`confrere roster`: who takes part, and the signatures that make it count."""
+"""`confrere roster`: manage the members of a study and their signatures."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
+from confrere.cli.options import AsJson, StudyFile
 from confrere.cli.output import console, print_json
 from confrere.core.errors import StudyError
-from confrere.node import roster as rosters
-from confrere.node.roster import Roster
-from confrere.study import load
-from confrere.transport.identity import load_identity
-from confrere.transport.member import read_member
+
+if TYPE_CHECKING:
+    from confrere.node.roster import Roster
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,8 +23,6 @@ app = typer.Typer(
 
 RosterFile = Annotated[Path, typer.Option("--roster", metavar="ROSTER.toml", help="The roster.")]
 Keys = Annotated[Path, typer.Option("--keys", metavar="DIR", help="The folder that `enroll` wrote.")]
-StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 HERE = Path("roster.toml")
 
 
@@ -43,6 +40,9 @@ def add(
 
     Example: `confrere roster add st-mary/peer.toml --fingerprint "4f1c 09aa 77e0 …"`
     """
+    from confrere.node import roster as rosters
+    from confrere.transport.grpc.member import read_member
+
     if rosters.is_signature(file):
         _add_signature(file, roster)
         return
@@ -53,14 +53,16 @@ def add(
             f'the key in {file} has the fingerprint {member.fingerprint}, not the one told: do not add "{member.name}"'
             " before you know why"
         )
-    before = rosters.load_roster(roster) if roster.exists() else Roster()
+    before = rosters.load_roster(roster) if roster.exists() else rosters.Roster()
     after = before.with_member(member, signed=_is_signed(before, roster))
     rosters.save(after, roster)
-    _say(f'Added "{member.name}" to {roster}, which has {_members(after)} (epoch {after.epoch}).')
+    _print(
+        f'Added "{member.name}" to {roster}, which has {_members(after)} (epoch {after.epoch}). It declares {member.declared:,}.'
+    )
     if after.epoch > before.epoch:
-        _say("The roster was signed before: this is a new one, which all members sign again.")
+        _print("The roster was signed before: this is a new one, which all members sign again.")
     if not told:
-        _say(f"Compare its fingerprint by telephone before you sign: {member.fingerprint}")
+        _print(f"Compare its fingerprint by telephone before you sign: {member.fingerprint}")
     _warn_unreachable(after)
 
 
@@ -70,6 +72,8 @@ def show(roster: RosterFile = HERE, as_json: AsJson = False) -> None:
 
     Example: `confrere roster show`
     """
+    from confrere.node import roster as rosters
+
     found = rosters.load_roster(roster)
     signed = [
         s
@@ -82,15 +86,17 @@ def show(roster: RosterFile = HERE, as_json: AsJson = False) -> None:
         print_json(_facts(found, studies))
         return
     table = Table(box=None, pad_edge=False, title=f"{roster}: epoch {found.epoch}", title_justify="left")
-    for heading in ("site", "address", "fingerprint", "signed studies"):
+    for heading in ("site", "address", "declares", "fingerprint", "signed studies"):
         table.add_column(heading)
     for name, member in found.members.items():
         signatures = ", ".join(study[:16] for study in studies[name])
-        table.add_row(name, member.address or "dials out only", member.fingerprint, signatures or "–")
+        table.add_row(
+            name, member.address or "dials out only", f"{member.declared:,}", member.fingerprint, signatures or "–"
+        )  # fmt: skip
     console.print(table)
-    _say(f"Hash of the roster: {found.hash}")
+    _print(f"Hash of the roster: {found.hash}")
     for name in found.departed.values():
-        _say(f'"{name}" has left for good.')
+        _print(f'"{name}" has left for good.')
     _warn_unreachable(found)
 
 
@@ -100,11 +106,15 @@ def sign(study: StudyFile, keys: Keys, roster: RosterFile = HERE) -> None:
 
     Example: `confrere roster sign study.toml --keys keys`
     """
+    from confrere.node import roster as rosters
+    from confrere.study import load
+    from confrere.transport.grpc.identity import load_identity
+
     found = rosters.load_roster(roster)
     signature = rosters.sign(found, load(study).digest(), load_identity(keys))
     path = rosters.keep_signature(signature, roster)
-    _say(f'"{signature.site}" signed study {signature.study[:16]} with {_members(found)}.')
-    _say(f"Send {path} to the others; they take it in with `confrere roster add`.")
+    _print(f'"{signature.site}" signed study {signature.study[:16]} with {_members(found)}.')
+    _print(f"Send {path} to the others; they take it in with `confrere roster add`.")
     _warn_unreachable(found)
 
 
@@ -114,6 +124,9 @@ def verify(study: StudyFile, roster: RosterFile = HERE, as_json: AsJson = False)
 
     Example: `confrere roster verify study.toml`
     """
+    from confrere.node import roster as rosters
+    from confrere.study import load
+
     digest = load(study).digest()
     found = rosters.load_signed(roster, digest)
     if as_json:
@@ -121,7 +134,7 @@ def verify(study: StudyFile, roster: RosterFile = HERE, as_json: AsJson = False)
             {"study": digest, "roster": found.hash, "epoch": found.epoch, "members": list(found.members)}
         )
         return
-    _say(f"All {len(found.members)} members have signed study {digest[:16]} and roster {found.hash[:16]}.")
+    _print(f"All {len(found.members)} members have signed study {digest[:16]} and roster {found.hash[:16]}.")
     _warn_unreachable(found)
 
 
@@ -134,12 +147,14 @@ def remove(
 
     Example: `confrere roster remove st-mary`
     """
+    from confrere.node import roster as rosters
+
     before = rosters.load_roster(roster)
     after = before.without_member(name, signed=_is_signed(before, roster))
     rosters.save(after, roster)
-    _say(f'Took "{name}" out of {roster}, which has {_members(after)} (epoch {after.epoch}).')
+    _print(f'Took "{name}" out of {roster}, which has {_members(after)} (epoch {after.epoch}).')
     if after.epoch > before.epoch:
-        _say("Its key can never be a member again. All remaining members sign this roster.")
+        _print("Its key can never be a member again. All remaining members sign this roster.")
 
 
 @app.command("leave")
@@ -148,17 +163,22 @@ def leave(keys: Keys, roster: RosterFile = HERE) -> None:
 
     Example: `confrere roster leave --keys keys`
     """
+    from confrere.node import roster as rosters
+    from confrere.transport.grpc.identity import load_identity
+
     found = rosters.load_roster(roster)
     path = rosters.keep_signature(rosters.leave(found, load_identity(keys)), roster)
-    _say(f"Send {path} to the others. Leaving is final: this key can never be a member again.")
+    _print(f"Send {path} to the others. Leaving is final: this key can never be a member again.")
 
 
 def _add_signature(file: Path, roster: Path) -> None:
+    from confrere.node import roster as rosters
+
     signature, found = rosters.load_signature(file), rosters.load_roster(roster)
     if signature.kind == "leaves":
         after = rosters.after_leaving(found, signature)
         rosters.save(after, roster)
-        _say(f'"{signature.site}" has left for good. All remaining members sign epoch {after.epoch}.')
+        _print(f'"{signature.site}" has left for good. All remaining members sign epoch {after.epoch}.')
         return
     member = found.members.get(signature.site)
     if member is None or signature.roster != found.hash or not signature.genuine(member.key):
@@ -167,11 +187,13 @@ def _add_signature(file: Path, roster: Path) -> None:
             " compare `confrere roster show` at both sites"
         )
     rosters.keep_signature(signature, roster)
-    _say(f'"{signature.site}" signed study {signature.study[:16]}.')
+    _print(f'"{signature.site}" signed study {signature.study[:16]}.')
 
 
 def _is_signed(roster: Roster, path: Path) -> bool:
     """Whether somebody has signed exactly this roster, so that a change makes another one."""
+    from confrere.node import roster as rosters
+
     return any(
         s.kind == "member" and s.roster == roster.hash and s.site in roster.members
         and s.genuine(roster.members[s.site].key)
@@ -184,7 +206,12 @@ def _facts(roster: Roster, studies: dict[str, list[str]]) -> dict[str, Any]:
         "epoch": roster.epoch,
         "hash": roster.hash,
         "members": {
-            name: {"address": m.address, "fingerprint": m.fingerprint, "signed": studies[name]}
+            name: {
+                "address": m.address,
+                "declared": m.declared,
+                "fingerprint": m.fingerprint,
+                "signed": studies[name],
+            }
             for name, m in roster.members.items()
         },
         "departed": sorted(roster.departed.values()),
@@ -194,7 +221,7 @@ def _facts(roster: Roster, studies: dict[str, list[str]]) -> dict[str, Any]:
 
 def _warn_unreachable(roster: Roster) -> None:
     for one, other in roster.unreachable():
-        _say(
+        _print(
             f'Note: "{one}" and "{other}" can both only dial out: they would need a relay, which does not exist yet.'
         )
 
@@ -203,5 +230,5 @@ def _members(roster: Roster) -> str:
     return f"{len(roster.members)} member{'s' if len(roster.members) != 1 else ''}"
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)

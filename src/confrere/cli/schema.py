@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from confrere.cli.options import AsJson
 from confrere.core.errors import StudyError
-from confrere.data.check import Report, check
-from confrere.data.draft import draft
-from confrere.data.federate import Source
-from confrere.data.schema import Schema
-from confrere.data.toml import schema_toml
+from confrere.core.owner_only import write_private
+from confrere.core.terminal import json_text
+from confrere.report.console import Console
+
+if TYPE_CHECKING:
+    from confrere.data.schema import Schema
+    from confrere.data.schema_check import Report
 
 app = typer.Typer(
     help="What columns mean: draft a schema from a file, or check files against a study's.",
@@ -50,7 +51,7 @@ def draft_command(
     delimiter: Annotated[str, typer.Option(help="Between fields, if not found by itself.")] = "",
     encoding: Annotated[str, typer.Option(help="Of the file, if not found by itself.")] = "",
     out: Annotated[Path | None, typer.Option(help="Write the draft here instead of to the screen.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Propose a schema for a file.
 
@@ -59,6 +60,10 @@ def draft_command(
 
     Example: confrere schema draft patients.csv --label outcome --patient patient_id
     """
+    from confrere.data.federation import Source
+    from confrere.data.schema_draft import draft
+    from confrere.data.schema_toml import schema_toml
+
     source = Source(data, query=query, delimiter=delimiter, encoding=encoding)
     proposal = draft(source.read(), label=label, patient=patient, site=site)
     text = schema_toml(proposal.schema, proposal.comments)
@@ -68,13 +73,13 @@ def draft_command(
             "private": proposal.schema.unconfirmed,
             "warnings": list(proposal.warnings),
         }
-        typer.echo(json.dumps(document, ensure_ascii=False))
+        typer.echo(json_text(document))
     elif out is None:
         typer.echo(text, nl=False)
     if out is not None:
         if out.exists():
             raise StudyError(f"{out}: is there already; it was not overwritten")
-        out.write_text(text, encoding="utf-8")
+        write_private(out, text)  # a draft is drawn from records
     screen = Console(stderr=True, highlight=False)
     for warning in proposal.warnings:
         screen.print(f"[yellow]To decide:[/] {escape(warning)}")
@@ -93,7 +98,7 @@ def check_command(
     delimiter: Annotated[str, typer.Option(help="Between fields, if not found by itself.")] = "",
     encoding: Annotated[str, typer.Option(help="Of the files, if not found by itself.")] = "",
     folder: Annotated[str, typer.Option(help="Where image files lie.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell what of a file fits a study, what can be derived, and what cannot be used.
 
@@ -101,13 +106,16 @@ def check_command(
 
     Example: confrere schema check study.toml north.csv south.csv
     """
+    from confrere.data.federation import Source
+    from confrere.data.schema_check import check
+
     schema = read_schema(study)
     reports = [
         check(Source(d, query=query, delimiter=delimiter, encoding=encoding, folder=folder), schema)
         for d in data
     ]
     if as_json:
-        typer.echo(json.dumps([r.as_json() for r in reports], ensure_ascii=False))
+        typer.echo(json_text([r.as_json() for r in reports]))
     else:
         for report in reports:
             _show(report)
@@ -119,11 +127,13 @@ def check_command(
 
 def read_schema(path: Path) -> Schema:
     """The schema of a study file."""
+    from confrere.data.schema import Schema
+
     try:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StudyError(f"{path}: there is no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+    except (ValueError, RecursionError, IsADirectoryError) as error:
         raise StudyError(f"{path}: is not a TOML file: {error}") from None
     if isinstance(table.get("schema"), str):  # the study names a file that lies beside it
         return read_schema(path.parent / table["schema"])

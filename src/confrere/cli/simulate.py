@@ -4,52 +4,47 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from confrere.cli.options import Attack, Attackers
-from confrere.cli.output import command_line, console, print_json, run_folder
+from confrere.cli.options import (
+    AsJson,
+    Attack,
+    Attackers,
+    Changes,
+    Device,
+    OptionalStudyFile,
+    Out,
+    Scale,
+    Seed,
+)
+from confrere.cli.output import command_line, console, print_json, print_notes, run_folder, with_seed
 from confrere.core.errors import StudyError
-from confrere.observe.progress import progress
-from confrere.observe.tables import profile_table, run_table
-from confrere.runtime.processes import simulate_processes
-from confrere.runtime.profile import profiled
-from confrere.runtime.simulate import resume as resume_run
-from confrere.runtime.simulate import simulate as simulate_study
-from confrere.study import FULL, load, scaled
-from confrere.study.exchanged import attacked
+
+if TYPE_CHECKING:
+    from confrere.simulation.profiling import Profile
+    from confrere.site.run_folder import Run
 
 
 def simulate(
-    study: Annotated[Path | None, typer.Argument(metavar="STUDY.toml", help="The study to run.")] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="a.b=value", help="Change a key of the study; may be repeated."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the run.", show_default="runs/<name>-<time>")
-    ] = None,
-    scale: Annotated[
-        str, typer.Option(help="Run a smaller version of the study: one of its [scales].", metavar="NAME")
-    ] = FULL,
-    seed: Annotated[int | None, typer.Option(help="Seed; the same seed gives the same result.")] = None,
+    study: OptionalStudyFile = None,
+    change: Changes = None,
+    out: Out = None,
+    scale: Scale = None,
+    seed: Seed = None,
     attack: Attack = None,
     attackers: Attackers = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Go on with the interrupted run in this folder.")
-    ] = None,
-    processes: Annotated[bool, typer.Option("--processes", help="One process per site.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Continue the interrupted run in this folder.")] = None,
+    processes: Annotated[bool, typer.Option("--processes", hidden=True)] = False,
     workers: Annotated[
         int | None,
-        typer.Option(
-            help="Spread the sites over so many processes; the result is the same.", show_default="1"
-        ),
+        typer.Option(help="Spread the sites over N processes; the result is the same.", show_default="1"),
     ] = None,
     engine: Annotated[
-        str, typer.Option(help='Where workers are: "memory" (this machine) or "ray" (a cluster).')
+        str, typer.Option(help='Run the workers on this machine ("memory") or on a cluster ("ray").')
     ] = "memory",
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 …")] = "cpu",
+    device: Device = "cpu",
     trainer: Annotated[
         str,
         typer.Option(
@@ -57,7 +52,7 @@ def simulate(
         ),
     ] = "cohort",
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rehearse one collaboration on this machine.
 
@@ -66,42 +61,44 @@ def simulate(
 
     Example: `confrere simulate studies/quickstart.toml --set privacy.epsilon=1`
     """
-    if (study is None) == (resume is None):
-        raise StudyError("say which study to run (STUDY.toml), or which run to go on with (--resume FOLDER)")
-    if profile and (processes or workers not in (None, 1) or engine != "memory"):
-        raise StudyError("--profile looks at one process; leave --processes, --workers and --engine out")
+    from confrere.report.progress import progress
+    from confrere.simulation.profiling import profiled
+    from confrere.simulation.simulation import resume as resume_run
+    from confrere.simulation.simulation import simulate as simulate_study
+    from confrere.study import FULL, load, scaled
+    from confrere.study.exchange_settings import attacked
+
+    if processes:
+        raise StudyError(
+            "--processes was removed; use --workers N to spread the sites over processes,"
+            " or `confrere rehearse STUDY.toml` for one process per site"
+        )
+    if profile and (workers not in (None, 1) or engine != "memory"):
+        raise StudyError("--profile looks at one process; leave --workers and --engine out")
+    how: dict[str, Any] = {"device": device, "workers": workers, "engine": engine, "trainer": trainer}
     watched = profiled() if profile else nullcontext()
-    if resume is not None:
-        with progress(None, f"Going on with {resume}") as listener, watched as seen:
-            run = resume_run(
-                resume, device=device, listeners=(listener,), workers=workers, engine=engine, trainer=trainer
-            )
-    else:
-        assert study is not None
-        changes = [*(change or []), *([f"seed={seed}"] if seed is not None else [])]
-        found = attacked(scaled(load(study, changes), scale), attack, attackers)
+    if study is not None and resume is None:
+        found = attacked(scaled(load(study, with_seed(change, seed)), scale or FULL), attack, attackers)
         place = run_folder(found.name, out)
-        if processes and (workers is not None or engine != "memory"):
-            raise StudyError(
-                "--processes is one process per site; it goes with neither --workers nor --engine"
-            )
         with progress(found.rounds, found.title or found.name) as listener, watched as seen:
-            if processes:
-                run = simulate_processes(
-                    found, out=place, device=device, listeners=(listener,), command=command_line()
-                )
-            else:
-                run = simulate_study(
-                    found, out=place, device=device, listeners=(listener,), command=command_line(),
-                    workers=workers, engine=engine, trainer=trainer,
-                )  # fmt: skip
+            run = simulate_study(found, out=place, listeners=(listener,), command=command_line(), **how)
+    elif resume is not None and study is None:
+        with progress(None, f"Continuing {resume}") as listener, watched as seen:
+            run = resume_run(resume, listeners=(listener,), **how)
+    else:
+        raise StudyError("name the study to run (STUDY.toml), or the run to continue (--resume FOLDER)")
+    _show(run, seen, as_json)
+
+
+def _show(run: Run, profile: Profile | None, as_json: bool) -> None:
+    from confrere.report.tables import profile_table, run_table
+
     if as_json:
-        print_json({**run.result, **({"profile": seen.as_json()} if seen is not None else {})})
+        more = {} if profile is None else {"profile": profile.as_json()}
+        print_json({**run.result.as_json(), **more})
         return
     console.print(run_table(run.result))
-    notices = [e for e in run.events if e.kind == "notice" and (e.site is None or e.data.get("told"))]
-    for text in dict.fromkeys(e.data["text"] for e in notices):  # what all sites say is said once
-        console.print(f"Note: {text}", markup=False)
-    if seen is not None:
-        console.print(profile_table(seen.as_json()))
+    print_notes(run.events)
+    if profile is not None:
+        console.print(profile_table(profile.as_json()))
     console.print(f"Run folder: {run.folder}   Report: confrere report {run.folder}")

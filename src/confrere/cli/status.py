@@ -1,4 +1,4 @@
-"""`confrere status`: how a node stands."""
+"""`confrere status`: show the state of a node."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from confrere.cli.options import AsJson
 from confrere.cli.output import console, print_json
-from confrere.node.control import NotRunning, ask
-from confrere.node.status import ago, resting_status
-from confrere.observe import words
-from confrere.observe.results import Privacy
 
 
 def status(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The node's folder (home in site.toml).")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Round, peers, budget, bytes and model quality of a node. What is said of its records stays at the site.
 
     Example: `confrere status node`
     """
+    from confrere.node.control import NotRunning, ask
+    from confrere.node.status import ago, resting_status
+
     try:
         found = ask(folder, "status")
     except NotRunning:
@@ -61,6 +61,9 @@ def spans(rounds: list[int]) -> str:
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The state of a node in sentences."""
+    from confrere.core.seeds import NOT_PRIVATE
+    from confrere.report import words
+
     why = f": {found['reason']}" if found["reason"] else ""
     out = [
         f"{found['site']}, {found['study']['name']} (hash {found['study']['hash']}): {found['doing']}{why}",
@@ -72,9 +75,17 @@ def lines(found: dict[str, Any]) -> list[str]:
         sent, received = words.size(found["bytes"]["sent"]), words.size(found["bytes"]["received"])
         out.append(f"Sent {sent}, received {received} since the start")
     if found["rehearsal"]:
-        out.append("A rehearsal with seeded noise: not private")
+        out.append(NOT_PRIVATE.capitalize())
     for site, number in found["left"].items():
         out.append(f"{site} leaves for good before round {number}")
+    for site, count in found["equivocations"].items():
+        out.append(
+            f"Warning: {site} has signed two different parcels under one number ({words.count(count, 'time')});"
+            " both signatures are in the journal (equivocated)"
+        )
+    for site, peer in found["peers"].items():
+        if conduct := conduct_text(peer.get("conduct", {})):
+            out.append(f"Warning: {site} {conduct} since the start")
     quality = ", ".join(
         f"{words.metric(name).label} {words.figure(name, value)}"
         for name, value in found["quality_private"].items()
@@ -84,12 +95,29 @@ def lines(found: dict[str, Any]) -> list[str]:
     return out
 
 
+def conduct_text(counts: dict[str, float]) -> str:
+    """What a peer has sent that it should not have; nothing of an honest one."""
+    from confrere.report import words
+
+    parts = [
+        f"{words.count(int(counts[name]), 'parcel')} {what}"
+        for name, what in (
+            ("refused", "that no honest site sends"),
+            ("left_aside", "with numbers out of the study's bounds"),
+        )
+        if counts.get(name)
+    ]
+    return f"has sent {' and '.join(parts)}" if parts else ""
+
+
 def privacy_line(spent: dict[str, Any] | None) -> str:
     """«Privacy spent: 1.8 of 3.0 (ε, δ = 1e-6 …), about 12 more rounds»."""
+    from confrere.core.results import PrivacySpent
+    from confrere.report import words
+
     if spent is None:
         return "Privacy spent: nothing was trained with noise yet"
-    keys = ("epsilon", "delta", "unit", "proven", "accountant", "budget")
-    text = words.privacy(Privacy(**{k: spent[k] for k in keys}))
+    text = words.privacy(PrivacySpent.from_json(spent))
     more = ""
     if spent.get("training_ended"):
         more = "; the budget is spent: the proxy is trained no more, what arrives is still taken in"

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
+from confrere.cli.options import AsJson
 from confrere.cli.output import console, print_json
-from confrere.strategies import discover
-from confrere.strategies import strategies as known
 
 
 def strategies(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the ways to collaborate, with their options.
 
     Example: `confrere strategies --json`
     """
+    from confrere.strategies import discover
+
     rows = [describe(name) for name in discover()]
     if as_json:
         print_json(rows)
@@ -37,6 +37,8 @@ def strategies(
 
 def describe(name: str) -> dict[str, Any]:
     """A strategy in words, from its docstring and fields."""
+    from confrere.strategies import strategies as known
+
     kind = known[name]
     text = inspect.getdoc(kind) or ""
     first = text.split("\n\n")[0].replace("\n", " ")

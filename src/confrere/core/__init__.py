@@ -1,0 +1,1 @@
+"""The vocabulary: params, model, custody, protocols, parcel, events, metrics, seeds, registry, errors."""

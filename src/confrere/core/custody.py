@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, TypeVar
 
-from confrere.core.quick import quick
+from confrere.core.errors import CustodyError
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -17,7 +17,7 @@ class Custody(IntEnum):
 
     PUBLIC     independent of any record: the study, declared sizes, fresh weights
     PROTECTED  a differentially private function of the records, its cost in the ledger
-    UNPROVEN   shaped by records without a proven guarantee; the study asked for that
+    UNPROVEN   shaped by records without a proven guarantee, or with one above the site's ceiling on ε
                («as published», or no privacy at all) and each site must consent
     PRIVATE    may not leave the site, whatever a study says
     """
@@ -27,15 +27,35 @@ class Custody(IntEnum):
     UNPROVEN = 2
     PRIVATE = 3
 
-    __hash__ = int.__hash__  # an Enum would look up its name for it
-
 
 def strictest(custodies: Iterable[Custody]) -> Custody:
     """The custody of whatever is made from values of these custodies."""
     return max(custodies, default=Custody.PUBLIC)
 
 
-@quick
+PUBLIC, PROTECTED, UNPROVEN = Custody.PUBLIC, Custody.PROTECTED, Custody.UNPROVEN
+
+
+def may_leave(custody: Custody, *, consent: bool = False) -> bool:
+    """Whether a value of this custody may leave its site; `consent` is the site's own to UNPROVEN.
+
+    An allow-list by identity: PRIVATE, a bare number and any level added later are refused. Every check in
+    the package that separates what may leave from what may not calls this function.
+    """
+    return custody is PUBLIC or custody is PROTECTED or (consent and custody is UNPROVEN)
+
+
+def require_may_leave(custodies: Iterable[Custody]) -> None:
+    """Raise a CustodyError unless all of these may leave a site that consents to UNPROVEN.
+
+    For the encoders of parcels: they do not know the site's consent, which the gate has checked.
+    """
+    for custody in custodies:
+        if not may_leave(custody, consent=True):
+            level = custody.name.lower() if isinstance(custody, Custody) else repr(custody)
+            raise CustodyError(f"a model or number of custody {level} may not leave the site")
+
+
 @dataclass(frozen=True, slots=True)
 class Tagged(Generic[T_co]):
     """A value with its custody. `value` may be read inside the building."""
@@ -44,7 +64,6 @@ class Tagged(Generic[T_co]):
     custody: Custody
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Scalar(Tagged[float]):
     """A number with custody. Arithmetic keeps the strictest custody, so a number that was
@@ -58,7 +77,13 @@ class Scalar(Tagged[float]):
         object.__setattr__(self, "value", float(self.value))
 
     def _with(self, other: Scalar | float, value: float) -> Scalar:
-        return Scalar(value, strictest([self.custody, _custody(other)]))
+        held = self.custody
+        if isinstance(other, Scalar) and other.custody > held:
+            held = other.custody
+        return Scalar(value, held)
+
+    def __neg__(self) -> Scalar:
+        return Scalar(-self.value, self.custody)
 
     def __add__(self, other: Scalar | float) -> Scalar:
         return self._with(other, self.value + _number(other))
@@ -86,15 +111,20 @@ def _number(x: Scalar | float) -> float:
     return x.value if isinstance(x, Scalar) else float(x)
 
 
-def _custody(x: Scalar | float) -> Custody:
-    return x.custody if isinstance(x, Scalar) else Custody.PUBLIC
-
-
 def public(value: float) -> Scalar:
     """A number that does not depend on any record."""
     return Scalar(value, Custody.PUBLIC)
 
 
+ZERO = public(0.0)
+
+
 def private(value: float) -> Scalar:
     """A number computed from records."""
     return Scalar(value, Custody.PRIVATE)
+
+
+def total(numbers: Iterable[Scalar]) -> Scalar:
+    """The sum, with the strictest custody of all summands."""
+    numbers = list(numbers)
+    return Scalar(sum(n.value for n in numbers), strictest(n.custody for n in numbers))

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one tree.
+"""The errors of the package, as one tree.
 
 ConfrereError
 ├── StudyError            the study or a command says something that cannot be done
@@ -6,6 +6,7 @@ ConfrereError
 ├── PrivacyError          a guarantee would not hold
 │   ├── BudgetExhausted   the next step would overspend; nothing was computed
 │   ├── CustodyError      something PRIVATE was about to leave the site
+│   ├── LedgerRolledBack  the ledger is older than somebody has seen it, or gone
 │   └── UnsafeModule      a model mixes records or has a layer that no rule covers
 ├── IdentityError         this site's own key or certificate is missing, expired, or open to others
 ├── PeerError             another site is missing, refused, or sent something broken
@@ -17,14 +18,19 @@ ConfrereError
 └── CheckpointError       a saved state is missing, broken or of another study
 
 A message says what was wrong, where (site, round, file, key) and what to do about it.
-The command line prints it in a line or two and ends with exit code 2.
+The command line prints it in a line or two and ends with the error's exit code: 2, or 3 for a ledger that was rolled back,
+so that whatever restarts a node can tell.
 """
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class ConfrereError(Exception):
     """What the command line shows as a message; anything else that escapes is a bug."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class StudyError(ConfrereError):
@@ -45,6 +51,12 @@ class BudgetExhausted(PrivacyError):
 
 class CustodyError(PrivacyError):
     """Something PRIVATE was about to leave the site."""
+
+
+class LedgerRolledBack(PrivacyError):
+    """A ledger is older than this site or its peers have seen it, or gone: what was spent would be spent again."""
+
+    exit_code: ClassVar[int] = 3
 
 
 class UnsafeModule(PrivacyError):
@@ -81,3 +93,7 @@ class WorkerLost(ConfrereError):
 
 class CheckpointError(ConfrereError):
     """A saved state is missing, broken, or belongs to another study."""
+
+
+class Retired(FutureWarning):
+    """A key, option or name of an earlier version that is accepted for one more version, or ignored."""

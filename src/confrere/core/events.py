@@ -1,15 +1,17 @@
-"""One stream of facts. Progress bar, report, dashboard and audit log all read it; nothing else is logged.
+"""Events and the journal: one stream of facts that progress bar, report, dashboard and audit log read.
 
 Events have custody too: metrics, error counts and dropped records are PRIVATE, who sent what to whom is
 PUBLIC. The journal is a file of JSON lines in which each line carries the hash of the one before.
 
 kind           site            data
 run-started    –               name, title, question, study (hash), seed, strategy, options, rounds, topology, task,
-                               sites {name: {records (declared), private, proxy}}, versions, hardware, unproven,
+                               sites {name: {records (the public training size), declared (of the whole file), computed
+                               (in a rehearsal, from records), private, proxy}}, versions, hardware, unproven,
                                privacy {epsilon, delta, unit, accountant, proven} or null
 round-started  –               members, present, epoch
 charged        yes             role, steps, epsilon (spent so far), delta, budget (or null), unit, accountant,
-                               proven, noise_multiplier, sample_rate
+                               proven, units {unit: epsilon, or null without a bound}, ceiling, above_ceiling,
+                               noise_multiplier, sample_rate, mechanism (what the ledger counts, for each step)
 budget-spent   yes             text, relays; what was spent before, as in charged
 trained        yes, PRIVATE    losses {role: number}, dropped, seconds, weights
 sent           the sender      to, phase, bytes, custody, model (whether there was one), mass
@@ -20,7 +22,9 @@ evaluated      yes, PRIVATE    validation, test, common_test: each {role: {metri
                                of them the accuracy of always saying the site's most frequent class
 weighed        yes             weights {peer: number}, note: how much each peer counts in this site's model
 connected, disconnected, unreachable (of a node)   peer, dialled or text
-notice         yes or –        text; where a study stops before its last round, stopped (after so many rounds)
+equivocated    the receiver    text, sender, first, second: two signed headers that contradict each other
+notice         yes or –        text; where a study stops before its last round, stopped (after so many rounds); of a node
+                               also cancelled, finished, rehearsal, settled or waiting, where it is about how the node runs
 resumed        –               round (the first one that is done again)
 run-finished   –               seconds, result (what `simulate --json` prints)
 """
@@ -38,13 +42,13 @@ from typing import Any
 
 from confrere.core.custody import Custody
 from confrere.core.errors import CheckpointError
-from confrere.core.pages import PAGE, Pages, Row, fold, unfold
-from confrere.core.quick import quick
+from confrere.core.owner_only import append_private
+from confrere.core.pages import PAGE, Pages
+from confrere.core.terminal import json_text
 
 Json = Any
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Event:
     """A fact: what happened, where, in which round, and who may know."""
@@ -68,44 +72,35 @@ class Event:
 
     @classmethod
     def of_json(cls, row: Mapping[str, Json]) -> Event:
-        """The event that another process has told."""
+        """An event from its JSON form."""
         return cls(row["kind"], row["site"], row["round"], Custody[row["custody"]], row["data"], row["time"])
 
 
 GENESIS = "0" * 64
-CUSTODIES = {c.value: c for c in Custody}
 
 
-def _spelled(event: Event) -> Row:
-    data = event.data if type(event.data) is dict else dict(event.data)
-    return (event.kind, event.site, event.round, event.custody._value_, data, event.time)
+def _row(event: Event) -> list[Json]:
+    return [event.kind, event.site, event.round, event.custody.name, dict(event.data), event.time]
 
 
-def _plainly(events: list[Event]) -> bytes:
-    """Events with numbers of other libraries in them, as their JSON form would give them back."""
-    page = fold(json.loads(json.dumps([_spelled(event) for event in events])))
-    assert page is not None
-    return page
-
-
-def _built(row: Row) -> Event:
+def _event(row: list[Json]) -> Event:
     kind, site, round, custody, data, time = row
-    return Event(kind, site, round, CUSTODIES[custody], data, time)
+    return Event(kind, site, round, Custody[custody], data, time)
 
 
 class Journal:
-    """Appends events to a hash-chained file (or only to memory) and tells whoever listens."""
+    """Appends events to a hash-chained file (or only to memory) and passes them to listeners."""
 
     page: int | None = PAGE
-    """So many events are folded together, see `pages`; None leaves them as they are."""
+    """How many events are compressed together, see `pages`; None leaves them as they are."""
 
     def __init__(
         self, path: Path | None = None, *, listeners: tuple[Callable[[Event], None], ...] = ()
     ) -> None:
         self.path = path
-        self.events: Pages[Event] = Pages(_spelled, _built, self.page)
+        self.events: Pages[Event] = Pages(_row, _event, self.page)
         self.kinds: set[str] = set()
-        """The kinds of the events so far: who looks for one that is not there need not go through them."""
+        """The kinds of the events so far: to skip a search for one that is not there."""
         self._listeners = list(listeners)
         self._head, self._count = GENESIS, 0
         if path is not None and path.exists():
@@ -114,7 +109,7 @@ class Journal:
                 self.kinds.add(event.kind)
                 self._head, self._count = head, self._count + 1
             _cut_torn_line(path)
-        self._file = open(path, "a", encoding="utf-8") if path is not None else None  # noqa: SIM115
+        self._file = append_private(path) if path is not None else None
 
     def listen(self, listener: Callable[[Event], None]) -> None:
         self._listeners.append(listener)
@@ -125,23 +120,21 @@ class Journal:
         if self._file is not None:
             line = {"n": self._count, "prev": self._head, **event.as_json()}
             self._head = _digest(line)
-            self._file.write(json.dumps({**line, "hash": self._head}, ensure_ascii=False) + "\n")
+            self._file.write(json_text({**line, "hash": self._head}) + "\n")
             self._file.flush()
         self._count += 1
         for listener in self._listeners:
             listener(event)
 
     def told(self) -> list[bytes]:
-        """All events so far, for `hear` of another journal of the same program; they are forgotten here."""
-        pages = [p if isinstance(p, bytes) else _plainly(p) for p in self.events.folded()]
-        self.events.clear()
-        return pages
+        """All events so far, for `hear` of another journal of the same program; this one is empty then."""
+        return self.events.taken()
 
     def hear(self, page: bytes) -> None:
-        """Add what another journal has told."""
+        """Add the events of another journal's `told`."""
         if self._file is not None:
-            for row in unfold(page):
-                self.add(_built(row))
+            for event in Pages(_row, _event, None).take(page):
+                self.add(event)
             return
         events = self.events.take(page)
         self._count += len(events)
@@ -190,9 +183,7 @@ def verified(path: Path) -> Iterator[tuple[Event, str]]:
             stated = row.pop("hash")
             if row["n"] != count or row["prev"] != head or _digest(row) != stated:
                 raise ValueError
-            event = Event(
-                row["kind"], row["site"], row["round"], Custody[row["custody"]], row["data"], row["time"]
-            )
+            event = Event.of_json(row)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise CheckpointError(
                 f"{path}: line {count + 1} does not fit the hash chain: the journal was edited or damaged"

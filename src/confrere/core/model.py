@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from confrere.core.custody import Custody, strictest
-from confrere.core.errors import BadParcel
+from confrere.core.custody import Custody, Scalar, strictest
+from confrere.core.errors import BadParcel, CustodyError
 from confrere.core.params import Params, combine
-from confrere.core.quick import quick
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,6 @@ class Architecture:
     build: Callable[[], nn.Module]
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Model:
     """Weights with their custody. Immutable: training and mixing return new ones."""
@@ -35,18 +33,32 @@ class Model:
         return self if custody <= self.custody else Model(self.params, self.architecture, custody)
 
 
-def mix(terms: Iterable[tuple[float, Model]]) -> Model:
-    """A weighted sum of models. The strictest custody among them is the custody of the result."""
+def mix(terms: Iterable[tuple[Scalar, Model]]) -> Model:
+    """A weighted sum of models, with the strictest custody of all weights and models.
+
+    A bare number is refused: it does not state what shaped it, and a weight that was read from records would
+    turn a private choice into a model that may leave.
+
+    >>> model = confrere.simulate(study, sites).models["site0"]["model"]
+    >>> confrere.mix([(confrere.public(0.5), model), (confrere.private(0.5), model)]).custody.name
+    'PRIVATE'
+    """
     terms = list(terms)
     if not terms:
         raise ValueError("nothing to mix")
+    for weight, _ in terms:
+        if not isinstance(weight, Scalar):
+            raise CustodyError(
+                f"mix needs weights with custody, not the bare number {weight!r}: write public({weight!r}) if no"
+                f" record shaped it, private({weight!r}) if one did"
+            )
     architectures = {m.architecture for _, m in terms}
     if len(architectures) > 1:
         raise BadParcel(
             f"models of different architectures cannot be mixed: {', '.join(sorted(architectures))}"
         )
     return Model(
-        combine((w, m.params) for w, m in terms),
+        combine((w.value, m.params) for w, m in terms),
         terms[0][1].architecture,
-        strictest(m.custody for _, m in terms),
+        strictest(tagged.custody for term in terms for tagged in term),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ Shapes = tuple[tuple[str, tuple[int, ...], str], ...]
 """Name, shape and dtype of every tensor: what two sites must agree on before they exchange models."""
 
 MANY, LONG = 8, 2**18
-"""From so many vectors on, if they are not longer than that, a weighted sum is one product."""
+"""From this number of vectors on, up to this length, a weighted sum is one matrix product."""
 
 
 class Params(Mapping[str, Tensor]):
@@ -24,8 +25,6 @@ class Params(Mapping[str, Tensor]):
     >>> float((0.5 * a + a).norm())  # doctest: +ELLIPSIS
     2.121...
     """
-
-    __slots__ = ("_finite", "_flat", "_largest", "_shapes", "_tensors")
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors: dict[str, Tensor] | None = {name: tensors[name].detach() for name in sorted(tensors)}
@@ -38,7 +37,7 @@ class Params(Mapping[str, Tensor]):
     def of_flat(cls, flat: Tensor, shapes: Shapes, largest: float | None = None) -> Params:
         """Params of this shape whose numbers are those of `flat`: views, which are made when they are asked for.
 
-        `largest` is what `largest()` would find, where somebody has looked already.
+        `largest` is what `largest()` would find, where it is known already.
         """
         out = cls.__new__(cls)
         flat = flat.detach() if flat.requires_grad else flat
@@ -153,6 +152,14 @@ class Params(Mapping[str, Tensor]):
     def equals(self, other: Params) -> bool:
         """The same names and, to the bit, the same numbers."""
         return self.shapes == other.shapes and all(torch.equal(t, other[n]) for n, t in self.items())
+
+
+def digest_of(tensor: Tensor) -> str:
+    """A hash of a tensor's type, shape and numbers, to the bit."""
+    plain = tensor.detach().cpu().contiguous()
+    found = blake2b(f"{plain.dtype} {tuple(plain.shape)} ".encode(), digest_size=16)
+    found.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def combine(terms: Iterable[tuple[float, Params]]) -> Params:

@@ -1,16 +1,26 @@
-"""One message from one site to another, and the box in which messages arrive."""
+"""Parcels and the inbox: one message from one site to another, and what arrived in a round."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from confrere.core.custody import Scalar
+from confrere.core.custody import Custody, Scalar, public
 from confrere.core.model import Model
-from confrere.core.quick import quick
 
 
-@quick
+@dataclass(frozen=True, slots=True)
+class LedgerMark:
+    """Where a ledger of a site stands, signed by the site (`transport.ledger_marks`)."""
+
+    ledger: str
+    """The ledger's id."""
+    counter: int
+    head: str
+    """The hash of the entry with this number."""
+    signature: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """A model and some numbers on their way. Only the gate makes parcels.
@@ -29,21 +39,28 @@ class Parcel:
     model: Model | None
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     signature: bytes = b""
+    mark: LedgerMark | None = None
+    """Where the sender's ledger stood when the parcel was made; a rehearsal in memory has none."""
 
     @property
     def id(self) -> tuple[str, str, int]:
         return (self.sender, self.receiver, self.sequence)
 
-    def scalar(self, name: str, default: float | None = None) -> float:
-        """A number that came along."""
+    @property
+    def custodies(self) -> list[Custody]:
+        """The custody of each thing that it holds."""
+        held = [number.custody for number in self.scalars.values()]
+        return held if self.model is None else [*held, self.model.custody]
+
+    def scalar(self, name: str, default: float | None = None) -> Scalar:
+        """A number that came along, with its custody; a default is public."""
         if name in self.scalars:
-            return self.scalars[name].value
+            return self.scalars[name]
         if default is None:
             raise KeyError(name)
-        return default
+        return public(default)
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Inbox:
     """What arrived in time, oldest first, and who was expected and did not send.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from numbers import Number
+from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from confrere.core.custody import Custody, Scalar, Tagged, strictest
+from confrere.core.errors import StudyError
 from confrere.core.model import Architecture, Model
+from confrere.core.params import digest_of
 from confrere.core.parcel import Inbox, Parcel
 
 Metrics = Mapping[str, Scalar]
@@ -48,8 +53,14 @@ class Proximal(Protocol):
 
 def loss_custody(loss: Loss, models: Mapping[str, Model]) -> Custody:
     """How closely a model must be held that is trained with this loss: the strictest of what it reads."""
-    tags = [tag for f in fields(loss) for tag in _tags(getattr(loss, f.name))]  # type: ignore[arg-type]
-    return strictest([*tags, *(models[role].custody for role in read_by(loss))])
+    tags = [part for part in _parts(loss, type(loss).__name__) if isinstance(part, _Tag)]
+    return strictest([*(tag.custody for tag in tags), *(models[role].custody for role in read_by(loss))])
+
+
+def described(loss: Loss) -> str:
+    """The options of a loss as text: the same for two losses that compute the same, in every process."""
+    parts = _parts(loss, type(loss).__name__)
+    return repr([digest_of(part) if isinstance(part, Tensor) else part for part in parts])
 
 
 def read_by(loss: Loss) -> frozenset[str]:
@@ -58,19 +69,94 @@ def read_by(loss: Loss) -> frozenset[str]:
     return loss.reads if anchor is None else loss.reads | {anchor}
 
 
-def _tags(value: Any) -> list[Custody]:
-    """The custody of everything tagged in a value, however deep: class weights come as a tuple."""
-    if value is None or isinstance(value, str | int | float):
-        return []
-    if isinstance(value, list | tuple | set | frozenset):
-        return [tag for part in value for tag in _tags(part)]
-    if isinstance(value, Tagged | Model):
-        return [value.custody]
-    if isinstance(value, Mapping):
-        return [tag for part in value.values() for tag in _tags(part)]
-    if is_dataclass(value) and not isinstance(value, type):  # a loss within a loss
-        return [tag for f in fields(value) for tag in _tags(getattr(value, f.name))]
-    return []
+@dataclass(frozen=True)
+class _Tag:
+    """The custody of what follows it."""
+
+    custody: Custody
+
+
+def _parts(value: Any, where: str, tagged: bool = False) -> Iterator[Any]:
+    """The plain values and the tags of a loss, in a fixed order, however deep: class weights come as a tuple.
+
+    Only types whose contents are known are accepted: in any other object a value that depends on records could hide.
+    """
+    if value is None or isinstance(value, str | bytes | Enum | Number):
+        yield value
+    elif isinstance(value, Tagged):
+        yield _Tag(value.custody)
+        yield from _parts(value.value, where, tagged=True)
+    elif isinstance(value, Model):
+        yield _Tag(value.custody)
+        yield value.architecture
+        yield from value.params.values()
+    elif isinstance(value, list | tuple):
+        yield f"{type(value).__name__} of {len(value)}"
+        for part in value:
+            yield from _parts(part, where, tagged)
+    elif isinstance(value, set | frozenset):
+        yield f"set of {len(value)}"
+        for parts in sorted((list(_parts(part, where, tagged)) for part in value), key=repr):
+            yield from parts
+    elif isinstance(value, Mapping):
+        yield f"mapping of {len(value)}"
+        for pair in value.items():
+            yield from _parts(pair, where, tagged)
+    elif is_dataclass(value) and not isinstance(value, type):  # a loss within a loss
+        _check_nothing_hidden(value, where)
+        yield f"{type(value).__module__}.{type(value).__qualname__}"
+        for f in fields(value):
+            yield from _parts(getattr(value, f.name), f"{where}.{f.name}", tagged)
+    elif tagged and isinstance(value, Tensor):
+        yield value
+    else:
+        raise StudyError(
+            f"{where}: a loss holds numbers, text, enums, tagged values, models, dataclasses and collections of these,"
+            f" not {type(value).__name__}; put what depends on records into Tagged(value, custody)"
+        )
+
+
+def _check_nothing_hidden(value: Any, where: str) -> None:
+    """Refuse a dataclass that keeps something outside of its fields, where no custody would be found."""
+    kind, known = type(value), {f.name for f in fields(value)}
+    if not kind.__dataclass_params__.frozen:
+        raise StudyError(
+            f"{where}: a loss is a frozen dataclass; write @dataclass(frozen=True) above {kind.__name__}"
+        )
+    hidden = set(getattr(value, "__dict__", ()))
+    for part in kind.__mro__[:-1]:
+        slots = part.__dict__.get("__slots__", ())
+        hidden |= {slots} if isinstance(slots, str) else set(slots)
+        called = {n: held for n, held in part.__dict__.items() if not n.startswith("__") or n in _CALLED}
+        hidden |= {name for name, held in called.items() if not _is_plain(held)}
+    if hidden := hidden - known - {"__dict__", "__weakref__", "_abc_impl"}:
+        raise StudyError(
+            f"{where}: {kind.__name__}.{min(hidden)} holds something that is no field, so its custody is not known; keep"
+            " in fields what a loss needs, and what depends on records as Tagged(value, custody)"
+        )
+
+
+_CALLED = ("__call__", "__getattr__", "__getattribute__")
+"""Special methods that run when a loss is computed; the others are made by `dataclass`, or run before that."""
+
+_PLAIN = str | bytes | Enum | Number | type | ModuleType | MemberDescriptorType | GetSetDescriptorType | None
+
+
+def _is_plain(held: Any) -> bool:
+    """Whether an attribute of a class brings no value into a loss: neither by itself, nor by a default or a closure."""
+    if isinstance(held, property):
+        return all(_is_plain(f) for f in (held.fget, held.fset, held.fdel))
+    if isinstance(held, classmethod | staticmethod):
+        return _is_plain(held.__func__)
+    if isinstance(held, FunctionType):
+        values = [*(held.__defaults__ or ()), *(held.__kwdefaults__ or {}).values()]
+        closed_over = [cell.cell_contents for cell in held.__closure__ or ()]
+        return all(map(_is_plain, [*values, *closed_over])) and not any(
+            isinstance(v, Number) for v in closed_over
+        )
+    if isinstance(held, tuple | frozenset):
+        return all(map(_is_plain, held))
+    return isinstance(held, _PLAIN | BuiltinFunctionType)
 
 
 @dataclass(frozen=True)
@@ -97,8 +183,33 @@ class Effort:
     """The learning rate that the study states for descent, or that its noise allows."""
 
 
-Predictor = Sequence[tuple[float, Model]]
+Predictor = Sequence[tuple[Scalar, Model]]
 """Models whose weighted outputs are added up to one prediction."""
+
+
+class Optimiser(Protocol):
+    """Turns released gradients into steps."""
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    def start(self, size: int) -> dict[str, Tensor]:
+        """The state before the first step, for a vector of this size."""
+
+    def update(self, weights: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
+        """Moves the weights, and the state, in place."""
+
+
+@dataclass(frozen=True)
+class OpenedSum:
+    """What `Peers.sum` opens: the sum, with the strictest custody of what went into it."""
+
+    vector: Model
+    scalars: Mapping[str, Scalar]
+    since: int
+    """The common state that the vectors in it were computed from."""
+    version: int
+    """Identifies the common state that follows from it: the state before, the round, and whose vectors are in it."""
 
 
 class Site(Protocol):
@@ -119,10 +230,27 @@ class Site(Protocol):
     ) -> Mapping[str, Model]:
         """One round of local training; returns every model it was given, the trained ones replaced.
 
-        Roles in `protect` are trained with the study's mechanism and charged to the ledger before the
-        first step. They come out PROTECTED only if all that their loss reads is at most PROTECTED.
-        All other roles come out PRIVATE. A site whose budget is spent returns protected roles as given.
+        Roles in `protect` are trained with the study's mechanism, each on samples of its own, and charged to the
+        ledger before the first step: all of them, or none where the budget does not last. They come out PROTECTED
+        only if all that their loss reads is at most PROTECTED. All other roles come out PRIVATE.
+        A site whose budget is spent returns protected roles as given.
         """
+        ...
+
+    async def gradient_sum(
+        self, loss: Loss, *, at: Model, role: str = "model", reads: Mapping[str, Model] | None = None
+    ) -> Model | None:
+        """The sum of the training records' gradients at a released model, as a vector of its shape.
+
+        With the study's mechanism it is one private step: clipped by record (or patient), noised, charged before it is
+        drawn, and of the custody that `train` would give a protected model. With Poisson sampling the sum stands for
+        all records, not for those drawn. Without a mechanism it is the plain sum. `reads` are the models that the loss
+        reads. None where the site's budget is spent, or the site has stopped training.
+        """
+        ...
+
+    def optimiser(self) -> Optimiser:
+        """The optimiser for what was released; its learning rate follows from public numbers, and may be the site's own."""
         ...
 
     def module(self, role: str) -> nn.Module:
@@ -181,15 +309,29 @@ class Peers(Protocol):
         """Send back along the edges to named senders; receive the answers of those one had sent to."""
         ...
 
-    async def tell_newcomers(self, model: Model) -> None:
-        """Where a study draws the sites of each round: let those of the next one know the common model.
+    async def sum(self, vector: Model | None, *, since: int, **scalars: Scalar) -> OpenedSum | None:
+        """The sum of the vectors, and of each number, over all sites that are present; the same at all of them.
 
-        Everybody may call it; one of those who are there sends.
+        `since` identifies the common state that a vector was computed from (0 before the first sum, then the last
+        one's `version`). Vectors from another state than most sites have are left out. A site in another state is given
+        None and takes part again once it has the common state (`latest_common`). A site without a vector is
+        given what the others add up to. None also where nobody had a vector, or the centre did not answer.
         """
         ...
 
-    async def news(self) -> Model | None:
-        """The common model, at a site that was not there in the round before; None if there is no news."""
+    async def send_common(self, *models: Model, **scalars: Scalar) -> None:
+        """Send the common model, and what belongs to it, to the sites that were not there in this round.
+
+        Every site calls it with the model that it has in common with the others; one of those that are present sends.
+        Without it a site that returns, or joins late, would train a model that the others have long left behind.
+        """
+        ...
+
+    async def latest_common(self, models: int = 1) -> tuple[Parcel, ...]:
+        """That many parcels with what was sent by `send_common`, at a site that was not there in the round before.
+
+        Empty at a site that was there, and where nothing was sent.
+        """
         ...
 
 
@@ -219,9 +361,11 @@ class Finishes(Protocol):
 
 @runtime_checkable
 class Releases(Protocol):
-    """A strategy whose sites give out more than one model in a round; a budget has to last for all of them."""
+    """A strategy whose sites train more than one protected model in a round; a budget has to last for all of them."""
 
-    def releases(self, sites: int) -> int: ...
+    def releases(self, sites: int) -> int:
+        """How many protected models a site trains in a round: noise and rounds are planned for as many."""
+        ...
 
 
 @runtime_checkable
@@ -268,7 +412,7 @@ class Topology(Protocol):
 class Combiner(Protocol):
     """Own model and inbox in, one model out."""
 
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model: ...
+    def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model: ...
 
 
 class Transport(Protocol):

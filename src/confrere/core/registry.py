@@ -1,15 +1,18 @@
-"""Names that a study may use, and the thing behind each: strategies, topologies, combiners, networks …"""
+"""Registries: the names that a study may use, and the class or function behind each."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from confrere.core.errors import StudyError
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 def nearest(word: str, known: Iterator[str] | list[str] | tuple[str, ...]) -> str:
@@ -19,48 +22,65 @@ def nearest(word: str, known: Iterator[str] | list[str] | tuple[str, ...]) -> st
 
 
 class Registry(Generic[T]):
-    """A table from name to thing, filled by a decorator and by installed packages."""
+    """A table from name to thing, filled by a decorator.
 
-    def __init__(self, kind: str, group: str | None = None) -> None:
-        self.kind, self.group = kind, group
+    Every module of `package` is imported before the first lookup, so a file there is found without being listed
+    anywhere. `group` is the entry-point group through which installed packages add theirs.
+    """
+
+    def __init__(self, kind: str, group: str | None = None, *, package: str | None = None) -> None:
+        self.kind, self.group, self.package = kind, group, package
         self._things: dict[str, T] = {}
-        self._loaded = group is None
+        self._loaded = False
 
-    def register(self, name: str) -> Callable[[T], T]:
-        def add(thing: T) -> T:
+    def register(self, name: str) -> Callable[[S], S]:
+        """Decorator that puts a thing into the table under the name that a study uses."""
+
+        def add(thing: S) -> S:
             known = self._things.get(name)
-            if known is not None and known is not thing:
-                same = getattr(known, "__qualname__", 0) == getattr(thing, "__qualname__", 1)
-                if not same or getattr(known, "__module__", 0) != getattr(thing, "__module__", 1):
-                    raise StudyError(f'two {self.kind} definitions are called "{name}"; rename one of them')
-            self._things[name] = thing
+            if known is not None and known is not thing and _identity(known) != _identity(thing):
+                raise StudyError(f'two {self.kind} definitions are called "{name}"; rename one of them')
+            self._things[name] = cast("T", thing)  # not checked here: the class keeps its own type
             return thing
 
         return add
 
+    def remove(self, name: str) -> None:
+        """Forget a name, for tests that register their own."""
+        self._things.pop(name, None)
+
     def __getitem__(self, name: str) -> T:
-        self._load()
+        self.load()
         if name not in self._things:
-            raise StudyError(
-                f'unknown {self.kind} "{name}"{nearest(name, list(self._things))};'
-                f" known: {', '.join(sorted(self._things))}"
-            )
+            raise StudyError(self.unknown(name))
         return self._things[name]
 
+    def unknown(self, name: str) -> str:
+        """The error message for a name that is not in the table."""
+        known = self.names()
+        return f'unknown {self.kind} "{name}"{nearest(name, known)}; known: {", ".join(known)}'
+
     def __contains__(self, name: object) -> bool:
-        self._load()
+        self.load()
         return name in self._things
 
     def names(self) -> list[str]:
-        self._load()
+        self.load()
         return sorted(self._things)
 
-    def _load(self) -> None:
-        """Let installed packages add theirs, through their entry points."""
-        if self._loaded or self.group is None:
+    def values(self) -> list[T]:
+        """All things, in the order of their names."""
+        return [self._things[name] for name in self.names()]
+
+    def load(self) -> None:
+        """Import the modules of the package, and let installed packages add theirs."""
+        if self._loaded:
             return
         self._loaded = True
-        for point in entry_points(group=self.group):
+        if self.package is not None:
+            for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
+                importlib.import_module(f"{self.package}.{module.name}")
+        for point in entry_points(group=self.group) if self.group is not None else ():
             try:
                 thing = point.load()
             except Exception as error:
@@ -71,6 +91,12 @@ class Registry(Generic[T]):
                 self._things[point.name] = thing
 
 
-strategies: Registry[type] = Registry("strategy", group="confrere.strategies")
+def _identity(thing: object) -> tuple[str, str]:
+    """Where a thing, or its type, is defined; a module that is imported twice defines the same things."""
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return named.__module__, named.__qualname__
+
+
+strategies: Registry[type] = Registry("strategy", group="confrere.strategies", package="confrere.strategies")
 strategy = strategies.register
 """Class decorator: `@strategy("name")` makes a frozen dataclass a way to collaborate that studies can name."""

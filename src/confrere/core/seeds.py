@@ -1,10 +1,13 @@
-"""Randomness that is derived, never shared: every draw names who draws, when and what for."""
+"""Seeds: every random draw is derived from who draws, when and what for; no stream is shared."""
 
 from __future__ import annotations
 
 import hashlib
 
 import torch
+
+NOT_PRIVATE = "not private: this is a rehearsal, and its noise is drawn from a seed"
+"""What stands beside the ε of a run with seeded noise."""
 
 
 def derive(seed: int, *purpose: str | int) -> int:

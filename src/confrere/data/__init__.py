@@ -1,0 +1,1 @@
+"""Schema, records and task kinds; reading, encoding and splitting of tables; the bundled data sets."""

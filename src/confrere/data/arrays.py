@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from confrere.core.errors import DataError, StudyError
 from confrere.core.seeds import derive
-from confrere.data.partition import FRACTIONS, Fractions, split
+from confrere.data import digests
+from confrere.data.read.values import kinds_of
 from confrere.data.records import Branch, BranchKind, Federation, Records, SiteData, Task
+from confrere.data.split.holdout import SPLIT, SplitRule, split
 
 Arrays = tuple[Any, Any] | tuple[Any, Any, Any]
 """Inputs (one array, or several by name), targets, and (where patients have several records) whose record each is."""
@@ -25,7 +27,7 @@ def of_arrays(
     *,
     name: str = "own arrays",
     seed: int = 0,
-    split: Fractions = FRACTIONS,
+    split: SplitRule = SPLIT,
     classes: Sequence[str] = (),
     range: tuple[float, float] | None = None,
 ) -> Federation:
@@ -46,7 +48,7 @@ def of_arrays(
     sites = {str(n): _site(str(n), s, seed, split, range) for n, s in arrays.items()}
     task = task_of_arrays(sites, classes)
     if range is not None:
-        if task.kind != "regression":
+        if task.form != "number":
             raise StudyError(f"data.range is for a target that is a number; this task is {task.kind}")
         task = replace(task, centre=(range[0] + range[1]) / 2, spread=(range[1] - range[0]) / 2)
     return Federation(name, replace(task, branches=layout), sites)
@@ -161,7 +163,7 @@ def _named(raw: NDArray[Any]) -> str:
 
 
 def _site(
-    name: str, source: Sequence[Any], seed: int, fractions: Fractions, range: tuple[float, float] | None
+    name: str, source: Sequence[Any], seed: int, rule: SplitRule, range: tuple[float, float] | None
 ) -> SiteData:
     inputs, targets = _inputs(name, source[0]), _targets(name, source[1], range)
     units = None
@@ -169,12 +171,13 @@ def _site(
         patients = pd.Series(np.asarray(source[2]))
         if patients.isna().any():
             raise DataError(f'site "{name}": {int(patients.isna().sum())} records have no patient id')
-        units = torch.as_tensor(pd.factorize(patients)[0])
+        own, ids = kinds_of(patients)
+        units = torch.from_numpy(digests.of_texts(str(i) for i in ids)[own].view(np.int64))
     if len(inputs) == 0:
         raise DataError(f'site "{name}" has no records; leave it out or give it some')
     if not bool(inputs.isfinite().all()):
         raise DataError(f'site "{name}": the inputs hold NaN or infinite values; encode missing values first')
-    parts = split(Records(inputs, targets, units), derive(seed, name), fractions)
+    parts = split(Records(inputs, targets, units), derive(seed, name), rule, name)
     return SiteData(name, parts.train, parts.validation, parts.test)
 
 

@@ -1,4 +1,4 @@
-"""Which columns look as if they told who somebody is."""
+"""Detect columns that may identify a person."""
 
 from __future__ import annotations
 

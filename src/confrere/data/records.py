@@ -1,19 +1,23 @@
-"""What training sees of a site's files: tensors, and a few plain words about them."""
+"""Core data types: Records, SiteData, Task, Card and Federation."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from confrere.core.errors import DataError
+from confrere.core.metrics import Form
+from confrere.data import digests
 from confrere.data.schema import Schema
+from confrere.data.tasks import TaskKind, task_kinds
 
-Kind = Literal["binary", "multiclass", "regression", "multilabel"]
 Handling = Literal["imputed", "left out"]
 """What became of a column that a site lacks: marked missing there, or used by no site."""
 
@@ -24,7 +28,8 @@ class Records:
 
     `inputs` is float32 [n, …]; `targets` int64 classes [n], float32 values [n] for regression, or
     float32 zeros and ones [n, labels] for multi-label tasks. `units` says which patient each record
-    belongs to; None means that each record is a patient of its own.
+    belongs to: int64 [n], a digest of the patient's id, so that it is the same in every export (a record
+    without an id has a digest of its content). None means that each record is a patient of its own.
     """
 
     inputs: Tensor
@@ -56,20 +61,20 @@ def concatenate(parts: Sequence[Records]) -> Records:
         raise DataError("there are no records to put together")
     units: Tensor | None = None
     if any(p.units is not None for p in parts):
-        shifted, start = [], 0
-        for p in parts:
-            own = torch.arange(len(p)) if p.units is None else torch.unique(p.units, return_inverse=True)[1]
-            shifted.append(own + start)
-            start += int(own.max()) + 1 if len(own) else 0
-        units = torch.cat(shifted)
+        apart = []
+        for k, p in enumerate(parts):
+            known = (
+                digests.of_rows(p.inputs, p.targets) if p.units is None else p.units.numpy().view(np.uint64)
+            )
+            apart.append(digests.mixed(known + np.uint64(k * 0x9E3779B97F4A7C15 % 2**64)))
+        units = torch.from_numpy(np.concatenate(apart).view(np.int64))
     return Records(torch.cat([p.inputs for p in parts]), torch.cat([p.targets for p in parts]), units)
 
 
 def declared_count(records: int) -> int:
-    """The count that a site makes public where it states none: two significant digits, halves up.
+    """What a rehearsal takes for the declared size of a site that states none: two significant digits, halves up.
 
-    Sampling rates, δ and averaging weights use this number, never the true one. It is still a function
-    of the records: a site that minds states its own in site.toml.
+    It is a function of the records, so no node computes it: there the owner states the size at enrolment.
 
     >>> declared_count(5493), declared_count(71), declared_count(1), declared_count(956)
     (5500, 71, 1, 960)
@@ -80,14 +85,28 @@ def declared_count(records: int) -> int:
     return int((records + step // 2) // step * step)
 
 
+def training_size(declared: int, share: float) -> int:
+    """The public number of training units: the training share of the declared ones, rounded to the nearest, halves up.
+
+    Sampling rates, steps, δ and averaging weights use this number in every runtime, never the true one.
+
+    >>> training_size(2300, 0.6), training_size(75, 0.7), training_size(1, 0.2)
+    (1380, 53, 1)
+    """
+    exact = declared * Fraction(share).limit_denominator(10**6)
+    return max(1, math.floor(exact + Fraction(1, 2)))
+
+
 @dataclass(frozen=True)
 class SiteData:
     """One site's records in three parts; no patient is in two of them.
 
-    `declared` is PUBLIC: the record count of the training part that the site owns up to.
-    `common_test` is a test set that all sites share, where there is one. `notes` say in plain words what was
-    dropped, imputed or missing; they are PRIVATE, since they count records. `lacks` names the columns of the
-    schema that the site has not, each with how it is handled; it follows from the records and is PRIVATE too.
+    `declared` and `size` are PUBLIC. `declared` are the privacy units (records or patients) of the whole file, as its
+    owner states them; `size` is the training part of these (`training_size`). In a rehearsal of a site that states
+    none, both are `computed` from its records. `common_test` is a test set that all sites share, where there is one.
+    `notes` say in plain words what was dropped, imputed or missing; they are PRIVATE, since they count records. `lacks`
+    names the columns of the schema that the site has not, each with how it is handled; it follows from the records and
+    is PRIVATE too.
     """
 
     name: str
@@ -98,10 +117,20 @@ class SiteData:
     common_test: Records | None = None
     notes: tuple[str, ...] = ()
     lacks: Mapping[str, Handling] = field(default_factory=dict)
+    size: int = 0
+    computed: bool = False
 
     def __post_init__(self) -> None:
-        if self.declared <= 0:
-            object.__setattr__(self, "declared", declared_count(len(self.train)))
+        if self.size <= 0:  # until a study opens it, which knows the split
+            object.__setattr__(self, "size", declared_count(len(self.train)))
+
+    def declaring(self, declared: int, share: float, unit: str = "record") -> SiteData:
+        """This site with a declared size, or, where that is 0, with a rounded count of its units (rehearsals only)."""
+        if declared > 0:
+            return replace(self, declared=declared, size=training_size(declared, share), computed=False)
+        parts = (self.train, self.validation, self.test)
+        count = declared_count(sum(p.patients if unit == "patient" else len(p) for p in parts))
+        return replace(self, declared=count, size=training_size(count, share), computed=True)
 
     def with_notes(self, *notes: str) -> SiteData:
         return replace(self, notes=(*self.notes, *notes))
@@ -141,7 +170,8 @@ class Task:
     numbers; of a record that is one sequence or bag, it says whether there is a mask.
     """
 
-    kind: Kind
+    kind: str
+    """A name of the table of task kinds; see `confrere.data.tasks`."""
     classes: tuple[str, ...]
     inputs: tuple[int, ...]
     features: tuple[str, ...] = ()
@@ -150,10 +180,38 @@ class Task:
     unit: str = ""
     branches: tuple[Branch, ...] = ()
 
+    def __post_init__(self) -> None:
+        _ = self.traits  # an unknown kind is refused here
+
+    @property
+    def traits(self) -> TaskKind:
+        """Everything that depends on the kind of task."""
+        return task_kinds[self.kind]
+
+    @property
+    def form(self) -> Form:
+        """The form of the targets, which decides the loss and the metrics."""
+        return self.traits.form
+
     @property
     def outputs(self) -> int:
         """How many numbers a model gives for one record."""
-        return 1 if self.kind == "regression" else len(self.classes)
+        return self.traits.outputs(self)
+
+
+def made_up_inputs(task: Task, count: int) -> Tensor:
+    """Inputs of records that nobody has, always the same: zeros and ones."""
+    return torch.randint(0, 2, (count, *task.inputs), generator=torch.Generator().manual_seed(0)).float()
+
+
+def made_up_targets(task: Task, count: int) -> Tensor:
+    """Targets of records that nobody has, always the same, and of every class."""
+    chance = torch.Generator().manual_seed(0)
+    if task.form == "classes":
+        return torch.arange(count) % len(task.classes)
+    if task.form == "labels":
+        return torch.randint(0, 2, (count, task.outputs), generator=chance).float()
+    return torch.randn(count, generator=chance)
 
 
 @dataclass(frozen=True)

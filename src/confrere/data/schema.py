@@ -7,11 +7,14 @@ from clinical reference values, never from the records. What a draft drew from r
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import ConfigDict
@@ -19,7 +22,8 @@ from pydantic.dataclasses import dataclass
 
 from confrere.core.errors import StudyError
 from confrere.data.identifiers import looks_identifying
-from confrere.data.strict import build, plain
+from confrere.data.schema_toml import build, plain
+from confrere.data.tasks import task_kinds
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 Interval = tuple[float, float]
@@ -30,6 +34,7 @@ ARRAYS = ("image", "series", "bag", "volume")
 """Kinds of columns that are more than one number: each is a branch of a record."""
 TABLE = "table"
 """The branch of all other columns."""
+SOME_DAY = datetime(2024, 12, 31)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -41,7 +46,9 @@ class Derivation:
     """
 
     how: Literal["days", "years", "difference", "ratio", "sum", "bmi"]
+    """The formula."""
     of: tuple[str, ...]
+    """The columns that it reads."""
 
     def __post_init__(self) -> None:
         if len(self.of) < 2 or (self.how != "sum" and len(self.of) != 2):
@@ -53,14 +60,19 @@ class Column:
     """One thing that is known about a patient, and how it becomes numbers."""
 
     name: str
+    """The name of the column; in a study it is the name of the table, [schema.columns.NAME]."""
     kind: Literal["number", "category", "flag", "date", "text", "image", "series", "bag", "volume"] = "number"
+    """What the values are."""
     meaning: str = ""
+    """What the column means, for people."""
     unit: str = ""
+    """The unit of the values."""
     range: Interval | None = None
     """What is plausible at all; a value outside is handled as `outside` says."""
     usual: Interval | None = None
     """The reference interval: scaled to −1 … 1. Without it the range is."""
     scale: Literal["linear", "log"] = "linear"
+    """Whether a number is scaled linearly or by its logarithm."""
     marks: bool = False
     """Also whether a number is above or below the usual interval, as laboratories print it."""
     categories: tuple[str, ...] = ()
@@ -70,29 +82,40 @@ class Column:
     missing: tuple[str, ...] = ()
     """What stands for «not known», beside an empty field."""
     gaps: Literal["indicator", "impute", "refuse"] = "indicator"
+    """What a missing value becomes: a typical value with an indicator beside it, a typical value alone, or an
+    error."""
     typical: float | str | None = None
     """What is put in a gap; without it the middle of the scale, or no category."""
     outside: Literal["refuse", "missing", "clip"] = "refuse"
+    """What happens to a value outside of the range."""
     unknown: Literal["refuse", "missing", "other"] = "refuse"
     """What happens to a category that is not in the list."""
+    date_format: str = ""
+    """For a date, or a difference of dates: how it is written, where that is not ISO 8601, as in "%d/%m/%Y"."""
     coarsen: Literal["", "year", "month", "decade"] = ""
     """For a date: what is left of it."""
     prefix: int = 0
     """For a category such as a postcode: how many characters are left of it."""
     derive: Derivation | None = None
+    """How the column is computed where a site does not have it."""
     also: tuple[str, ...] = ()
     """Other names that files have for this column."""
     identifying: bool | None = None
-    """False: a person has looked, and it identifies nobody."""
+    """False: a person has looked, and it identifies no one."""
     private: tuple[str, ...] = ()
-    """Fields that were drawn from records and that nobody has confirmed yet."""
+    """Fields that were drawn from records and that no person has confirmed yet."""
     encoding: Literal["hashed", "ids"] = "hashed"
     """For a text: counts of hashed n-grams, or token numbers in order."""
     buckets: int = 1024
+    """For a hashed text: how many counts."""
     ngrams: int = 1
+    """For a hashed text: the longest sequence of words that is counted."""
     length: int = 64
+    """For a text as token numbers: how many tokens are kept."""
     size: tuple[int, int] = (28, 28)
+    """For an image: height and width in pixels."""
     channels: Literal[1, 3] = 1
+    """For an image: 1 for grey, 3 for colour."""
     shape: tuple[int, ...] = ()
     """For a series: steps and values of a step. For a bag: members and features. For a volume: depth, height, width.
     Series and bags may be shorter: what is not there is marked."""
@@ -172,6 +195,8 @@ def _column_problems(c: Column) -> list[str]:
             out.append(f"spellings: {said!r} stands for {meant!r}, which is not a category")
     if c.kind == "date" and not c.coarsen and c.identifying is not False:
         out.append('a date identifies people: coarsen it (coarsen = "year"), or say identifying = false')
+    if c.date_format and not _is_date_format(c.date_format):
+        out.append(f'date_format = "{c.date_format}" names no day, month and year, such as "%d/%m/%Y"')
     if c.coarsen and c.kind != "date":
         out.append(f"coarsen = {c.coarsen!r} is for dates; for a postcode or a place use prefix = 2")
     if c.typical is not None:
@@ -186,6 +211,12 @@ def _column_problems(c: Column) -> list[str]:
     if unknown:
         out.append(f"private names {sorted(unknown)[0]!r}, which is not a field of a column")
     return out
+
+
+def _is_date_format(form: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return datetime.strptime(SOME_DAY.strftime(form), form) == SOME_DAY
+    return False
 
 
 def _array_problems(c: Column) -> list[str]:
@@ -210,20 +241,35 @@ class Label:
     """
 
     column: str = ""
-    kind: Literal["binary", "multiclass", "regression", "survival", "multilabel"] = "binary"
+    """The column to predict."""
+    kind: str = "binary"
+    """The kind of task: "binary", "multiclass", "regression", "survival" or "multilabel"."""
     meaning: str = ""
+    """What the label means, for people."""
     unit: str = ""
+    """The unit of a label that is a number."""
     classes: tuple[str, ...] = ()
+    """The classes, in order; for a binary label the second one is the positive class."""
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The values of the column that belong to each class; "*" stands for all others."""
     above: float | None = None
+    """Makes a number binary: above this value is the second class."""
     range: Interval | None = None
+    """For regression: the plausible range of the label, scaled to −1 … 1."""
     time: str = ""
+    """For survival: the column with the time of the event or of the last follow-up."""
     horizon: float | None = None
+    """For survival: the time within which the event counts."""
     columns: tuple[str, ...] = ()
+    """For several labels: the columns, each yes or no."""
     missing: tuple[str, ...] = ()
+    """Values that mean «not known»."""
     unlabelled: Literal["refuse", "drop"] = "refuse"
+    """What happens to a record without a label."""
     also: tuple[str, ...] = ()
+    """Other names that files have for the column."""
     private: tuple[str, ...] = ()
+    """Fields that were drawn from records and that no person has confirmed yet."""
 
     def __post_init__(self) -> None:
         for problem in _label_problems(self):
@@ -236,21 +282,9 @@ class Label:
 
 
 def _label_problems(label: Label) -> list[str]:
-    out = []
-    if label.kind == "multilabel":
-        if len(label.columns) < 2:
-            out.append('a multilabel label needs at least two `columns`; for one of them, kind = "binary"')
-        return out
-    if not label.column:
-        out.append("a label needs its `column`")
-    if label.kind == "regression" and label.range is None:
-        out.append("a regression label needs a plausible range: it may not come from the records")
-    if label.kind == "survival" and (not label.time or not label.horizon):
-        out.append("a survival label needs `time` (a column) and `horizon` (in the unit of that column)")
-    if label.kind == "multiclass" and len(label.classes) < 2:
-        out.append("a multiclass label needs its `classes`: they may not come from the records")
-    if label.kind in ("binary", "survival") and len(label.classes) not in (0, 2):
-        out.append(f"a {label.kind} label has two classes, not {len(label.classes)}")
+    if label.kind not in task_kinds:
+        return [task_kinds.unknown(label.kind)]
+    out = task_kinds[label.kind].problems(label)
     for name, _ in label.groups:
         if name not in label.classes:
             out.append(f"groups: {name!r} is not one of the classes")
@@ -262,13 +296,17 @@ class Schema:
     """The columns, the label, and what must not be used."""
 
     label: Label
+    """What is predicted."""
     columns: tuple[Column, ...] = ()
+    """What is known about a patient, as [schema.columns.NAME]."""
     patient: str = ""
     """The column that says which records belong to one patient."""
     site: str = ""
     """The column that says where a record comes from, in a file that holds several sites."""
     identifying: tuple[str, ...] = ()
+    """Columns that identify people and must not be used."""
     unused: tuple[str, ...] = ()
+    """Columns of the file that are not used."""
     missing_columns: Literal["impute", "common", "refuse"] = "impute"
     """A site lacks a whole column: treat it as missing, train on what all have, or refuse the site."""
     repeats: Literal["visits", "drop", "refuse"] = "visits"
@@ -369,8 +407,8 @@ def _schema_problems(s: Schema) -> list[str]:
         **({s.site: "is the site"} if s.site else {}),
         **({s.patient: "is the patient id"} if s.patient else {}),
     }
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             out.append(f"the column {name!r} is there twice")
         if name in taken:
             out.append(f"the column {name!r} {taken[name]}; it cannot be a feature too")

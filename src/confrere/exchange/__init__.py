@@ -1,0 +1,1 @@
+"""Topologies, averaging and gossip between sites; compression, screening, and attacks for rehearsals."""

@@ -1,4 +1,4 @@
-"""What a dishonest site sends: attacks to rehearse robust combiners on. Simulations only.
+"""Attacks: what a dishonest site sends, to rehearse robust combiners. Simulations only.
 
 An attack forges the model that is about to leave, after the gate: an attacker does not keep the rules. It works on the
 *update*, the way from the model that the round began with to the model that was trained, since that is what moves
@@ -9,10 +9,9 @@ knows so much. Flipped labels are a matter of records: the attacker trains in go
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar, Literal, Protocol, TypeVar
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -43,14 +42,8 @@ class Attack(Protocol):
         ...
 
 
-attacks: Registry[type[Attack]] = Registry("attack", "confrere.attacks")
-
-T = TypeVar("T", bound=type[Attack])
-
-
-def attack(name: str) -> Callable[[T], T]:
-    """Register an attack under the name that a study uses."""
-    return attacks.register(name)  # type: ignore[return-value]
+attacks: Registry[type[Attack]] = Registry("attack", "confrere.attacks", package="confrere.exchange")
+attack = attacks.register
 
 
 @attack("labelflip")
@@ -119,7 +112,7 @@ class Noise:
 @attack("nan")
 @dataclass(frozen=True)
 class NotANumber:
-    """Send no numbers at all: whoever averages without looking has none either."""
+    """Send NaN in every weight: a plain mean of such models is NaN too."""
 
     colludes: ClassVar[bool] = False
     on_records: ClassVar[bool] = False

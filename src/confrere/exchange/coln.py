@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from confrere.core.custody import strictest
+from confrere.core.custody import Scalar, strictest
 from confrere.core.errors import BadParcel, StudyError, TrainingError
 from confrere.core.model import Model
 from confrere.core.params import Params
@@ -53,11 +53,12 @@ class CombinedLearning:
                 f"coln: largest is the largest weight that is let pass, above 0, not {self.largest}"
             )
 
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        arrived = [(p.scalar("weight", 1.0), model) for p, model in models(inbox, "weight")]
-        terms = [(n, model) for n, model in [(weight, own), *arrived] if n > 0]
+    def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
+        voices = [(weight, own), *((p.scalar("weight", 1.0), model) for p, model in models(inbox))]
+        held = strictest(n.custody for n, _ in voices)  # which of them count is read from all weights
+        terms = [(n.value, model) for n, model in voices if n.value > 0]
         if not terms:
-            return own
+            return own.held(held)
         for _, model in terms:
             if model.architecture != own.architecture or model.params.shapes != own.params.shapes:
                 raise BadParcel(
@@ -66,7 +67,7 @@ class CombinedLearning:
                 )
         total = sum(n for n, _ in terms)
         combined = self.combine([n / total for n, _ in terms], [m.params for _, m in terms])
-        return Model(combined, own.architecture, strictest(m.custody for _, m in terms))
+        return Model(combined, own.architecture, strictest([held, *(m.custody for _, m in terms)]))
 
     def coefficients(self, shares: Sequence[float]) -> list[float]:
         """α of each site, from its share of all declared records."""

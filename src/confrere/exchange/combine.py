@@ -1,4 +1,4 @@
-"""What becomes of one's own model and the inbox: averaging, replacing, push-sum.
+"""Combiners: one model from a site's own and the ones it received, by averaging, replacing or push-sum.
 
 A combiner is a frozen dataclass, its fields are its options, and calling it with (own model, own weight,
 parcels) gives one model. The order in which parcels arrived makes no difference. Averaging wants the
@@ -7,24 +7,17 @@ parcels of this round (`inbox.current`); push-sum wants all of them, late ones t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from confrere.core.custody import Custody
+from confrere.core.custody import Scalar, strictest, total
 from confrere.core.model import Model, mix
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Combiner
 from confrere.core.registry import Registry
 
-combiners: Registry[type[Combiner]] = Registry("combiner", "confrere.combiners")
-
-T = TypeVar("T", bound=type[Combiner])
-
-
-def combiner(name: str) -> Callable[[T], T]:
-    """Register a combiner under the name that a study uses."""
-    return combiners.register(name)  # type: ignore[return-value]
+combiners: Registry[type[Combiner]] = Registry("combiner", "confrere.combiners", package="confrere.exchange")
+combiner = combiners.register
 
 
 @combiner("mean")
@@ -32,10 +25,9 @@ def combiner(name: str) -> Callable[[T], T]:
 class Mean:
     """The average weighted by what each site declares (the scalar `weight`, 1 where there is none)."""
 
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        arrived = models(inbox, "weight")
-        terms = [(weight, own)] + [(p.scalar("weight", 1.0), model) for p, model in arrived]
-        return _average(terms) or own
+    def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
+        terms = [(weight, own), *((p.scalar("weight", 1.0), model) for p, model in models(inbox))]
+        return _average(terms, own)
 
 
 @combiner("replace")
@@ -43,7 +35,7 @@ class Mean:
 class Replace:
     """The newest model that arrived takes the place of one's own; if none did, one's own stays."""
 
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
+    def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
         arrived = models(inbox)
         if not arrived:
             return own
@@ -53,7 +45,7 @@ class Replace:
 mean, replace = Mean(), Replace()
 
 
-def push_sum(own: Model, mass: float, kept: float, inbox: Iterable[Parcel]) -> tuple[Model, float]:
+def push_sum(own: Model, mass: Scalar, kept: float, inbox: Iterable[Parcel]) -> tuple[Model, Scalar]:
     """Mass-weighted mixing over directed graphs (Kempe et al., 2003; Assran et al., 2019).
 
     `own` and every parcel hold the de-biased θ = x/w, and a mass w: one's own mass before the exchange, of
@@ -62,28 +54,24 @@ def push_sum(own: Model, mass: float, kept: float, inbox: Iterable[Parcel]) -> t
     way stay what they were. Late parcels count like any other; parcels without mass do not count at all.
     Nothing kept and nothing arrived: the model stays, the mass is 0, and there is nothing to send.
     """
-    arrived = [(p.scalar("mass"), model) for p, model in models(inbox, "mass") if "mass" in p.scalars]
+    arrived = [(p.scalars["mass"], model) for p, model in models(inbox) if "mass" in p.scalars]
     terms = [(mass * kept, own), *arrived]
-    return _average(terms) or own, sum(w for w, _ in terms)
+    return _average(terms, own), total(w for w, _ in terms)
 
 
-def models(inbox: Iterable[Parcel], weighted_by: str = "") -> list[tuple[Parcel, Model]]:
-    """The parcels that hold a model, by sender and sequence, so that the order of arrival leaves no trace.
+def models(inbox: Iterable[Parcel]) -> list[tuple[Parcel, Model]]:
+    """The parcels that hold a model, by sender and sequence, so that the order of arrival leaves no trace."""
+    return [(p, p.model) for p in sorted(inbox, key=lambda p: p.id) if p.model is not None]
 
-    A model that is going to be weighted by a scalar is held at least as closely as that scalar.
+
+def _average(terms: Sequence[tuple[Scalar, Model]], own: Model) -> Model:
+    """The weighted mean of the models that have weight, or one's own if none has.
+
+    Which models count is read from all weights, so the result is held as closely as the strictest of them.
     """
-    arrived = sorted(inbox, key=lambda p: p.id)
-    return [(p, p.model.held(_custody_of(p, weighted_by))) for p in arrived if p.model is not None]
-
-
-def _custody_of(parcel: Parcel, scalar: str) -> Custody:
-    return parcel.scalars[scalar].custody if scalar in parcel.scalars else Custody.PUBLIC
-
-
-def _average(terms: Sequence[tuple[float, Model]]) -> Model | None:
-    """The weighted mean of the models that have weight; None if nothing has any."""
-    weighty = [(w, m) for w, m in terms if w > 0]
-    total = sum(w for w, _ in weighty)
-    if not weighty:
-        return None
-    return weighty[0][1] if len(weighty) == 1 else mix((w / total, m) for w, m in weighty)
+    weighty = [(w, m) for w, m in terms if w.value > 0]
+    held = strictest(w.custody for w, _ in terms)
+    if len(weighty) < 2:
+        return (weighty[0][1] if weighty else own).held(held)
+    whole = Scalar(sum(w.value for w, _ in weighty), held)
+    return mix((w / whole, m) for w, m in weighty)

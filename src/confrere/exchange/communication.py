@@ -25,7 +25,7 @@ Size = Callable[[str, str], int]
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkSpeed:
     """A site's connection to all others."""
 
     bandwidth: float = 100.0
@@ -85,13 +85,15 @@ def added(parcels: Iterable[tuple[str, str, int]]) -> Phase:
     return {name: Load(*numbers) for name, numbers in counts.items()}
 
 
-def seconds(load: Load, link: Link) -> float:
+def seconds(load: Load, link: LinkSpeed) -> float:
     """How long a site's link is busy with a phase."""
     busiest = max(load.sent, load.received)
     return link.latency / 1e3 + busiest * 8 / (link.bandwidth * 1e6) if busiest else 0.0
 
 
-def round_seconds(round: Sequence[Phase], link: Link, own: Mapping[str, Link] | None = None) -> float:
+def round_seconds(
+    round: Sequence[Phase], link: LinkSpeed, own: Mapping[str, LinkSpeed] | None = None
+) -> float:
     """How long a round takes; sites may have links of their own."""
     links = own or {}
     return sum(
@@ -102,7 +104,7 @@ def round_seconds(round: Sequence[Phase], link: Link, own: Mapping[str, Link] | 
 
 @dataclass(frozen=True)
 class Growth:
-    """One round among so many sites."""
+    """One round among this number of sites."""
 
     sites: int
     parcels: int
@@ -116,7 +118,12 @@ class Growth:
 
 
 def growth(
-    graph: Topology, counts: Sequence[int], parcel: int, link: Link, answer: int | None = None, round: int = 0
+    graph: Topology,
+    counts: Sequence[int],
+    parcel: int,
+    link: LinkSpeed,
+    answer: int | None = None,
+    round: int = 0,
 ) -> list[Growth]:
     """What a round costs among more and more sites, with parcels (and answers) of these sizes."""
     out = []

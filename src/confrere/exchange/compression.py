@@ -18,9 +18,8 @@ Weights that a parcel says nothing about are filled in by whoever opens it: see 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -68,14 +67,10 @@ class Compression(Protocol):
         ...
 
 
-compressions: Registry[type[Compression]] = Registry("compression", "confrere.compressions")
-
-T = TypeVar("T", bound=type[Compression])
-
-
-def compression(name: str) -> Callable[[T], T]:
-    """Register a compression under the name that a study uses."""
-    return compressions.register(name)  # type: ignore[return-value]
+compressions: Registry[type[Compression]] = Registry(
+    "compression", "confrere.compressions", package="confrere.exchange"
+)
+compression = compressions.register
 
 
 @compression("float16")

@@ -18,31 +18,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from confrere.core.custody import ZERO, Scalar, public, strictest, total
 from confrere.core.model import Model, mix
 
 STILL = 1e-6
 """A gradient without noise that is no longer than this is none: the model is the user's own optimum."""
 
 CLEAR = 2.0
-"""By so many standard deviations of its noise a gradient's squared length must exceed it to be told from noise."""
+"""A gradient is distinguished from noise if its squared length exceeds the noise by this many standard deviations."""
 
 Newcomer = Literal["median", "mean"]
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a site said in a round: its gradient, the expected squared length of the noise in it, and its passes."""
+class ReleasedGradient:
+    """What a site released in a round: its gradient, the expected squared length of the noise in it, and its passes."""
 
     gradient: Model
-    noise: float = 0.0
-    passes: float = 0.0
+    noise: Scalar = ZERO
+    passes: Scalar = ZERO
 
 
 @dataclass(frozen=True)
 class Weights:
     """How much each peer counts, and in how many rounds it was heard."""
 
-    share: Mapping[str, float]
+    share: Mapping[str, Scalar]
     rounds: Mapping[str, int]
 
     def joined_by(self, names: frozenset[str], newcomer: Newcomer) -> Weights:
@@ -54,34 +55,43 @@ class Weights:
         if not new:
             return self
         middle = statistics.median if newcomer == "median" else statistics.fmean
-        start = middle([1.0, *self.share.values()]) if self.share else 1.0
+        start = Scalar(
+            middle([1.0, *(s.value for s in self.share.values())]),
+            strictest(s.custody for s in self.share.values()),
+        )
         return Weights({**self.share, **dict.fromkeys(new, start)}, {**self.rounds, **dict.fromkeys(new, 0)})
 
 
 NOBODY = Weights({}, {})
 
 
-def distance(own: Heard, other: Heard) -> float | None:
+def distance(own: ReleasedGradient, other: ReleasedGradient) -> Scalar | None:
     """How far a gradient is from the user's, in lengths of the user's; None where noise hides the user's own."""
-    size = own.gradient.params.count
-    length = own.gradient.params.norm() ** 2 - own.noise
-    if length <= CLEAR * own.noise * math.sqrt(2 / size) or length <= 0:
+    size, noise = own.gradient.params.count, own.noise.value
+    length = own.gradient.params.norm() ** 2 - noise
+    if length <= CLEAR * noise * math.sqrt(2 / size) or length <= 0:
         return None
-    apart = own.gradient.params.distance(other.gradient.params) ** 2 - own.noise - other.noise
-    return math.sqrt(max(0.0, apart) / length)
+    apart = own.gradient.params.distance(other.gradient.params) ** 2 - noise - other.noise.value
+    held = strictest(t.custody for h in (own, other) for t in (h.gradient, h.noise))
+    return Scalar(math.sqrt(max(0.0, apart) / length), held)
 
 
-def is_still(own: Heard) -> bool:
+def is_still(own: ReleasedGradient) -> bool:
     """Whether the user's own gradient is nothing; of a noisy one nobody can say that."""
-    return own.noise == 0 and own.gradient.params.norm() <= STILL
+    return own.noise.value == 0 and own.gradient.params.norm() <= STILL
 
 
 def eroded(
-    weights: Weights, own: Heard, others: Mapping[str, Heard], p_d: float, p_s: float, newcomer: Newcomer
+    weights: Weights,
+    own: ReleasedGradient,
+    others: Mapping[str, ReleasedGradient],
+    p_d: float,
+    p_s: float,
+    newcomer: Newcomer,
 ) -> tuple[Weights, bool]:
     """The weights after a round, and whether anything could be told from noise in it.
 
-    Whoever was not heard keeps its weight, and its rounds do not count.
+    A peer that sent nothing keeps its weight, and the round does not count for it.
     """
     weights = weights.joined_by(frozenset(others), newcomer)
     share, rounds, told = dict(weights.share), dict(weights.rounds), True
@@ -90,19 +100,25 @@ def eroded(
         if apart is None:
             told = False
         else:
-            seen = math.floor(rounds[name] * heard.passes + 1e-9)
-            share[name] = max(0.0, share[name] - (1 + p_s * seen) * p_d * apart)
+            seen = math.floor(rounds[name] * heard.passes.value + 1e-9)
+            left = share[name] - Scalar((1 + p_s * seen) * p_d, heard.passes.custody) * apart
+            share[name] = Scalar(max(0.0, left.value), left.custody)
         rounds[name] += 1
     return Weights(share, rounds), told
 
 
 def step(
-    model: Model, rate: float, own: Heard | None, others: Mapping[str, Heard], weights: Weights
+    model: Model,
+    rate: Scalar,
+    own: ReleasedGradient | None,
+    others: Mapping[str, ReleasedGradient],
+    weights: Weights,
 ) -> Model:
     """The model moved along the weighted mean of what was heard: rate · Σ α·g / Σ α."""
-    terms = [(weights.share[n], h.gradient) for n, h in sorted(others.items()) if weights.share[n] > 0]
-    terms += [(1.0, own.gradient)] if own is not None else []
-    total = sum(w for w, _ in terms)
+    held = strictest(weights.share[n].custody for n in others)  # who counts is read from all weights
+    terms = [(weights.share[n], h.gradient) for n, h in sorted(others.items()) if weights.share[n].value > 0]
+    terms += [(public(1.0), own.gradient)] if own is not None else []
     if not terms:
-        return model
-    return mix([(1.0, model), *((-rate * w / total, gradient) for w, gradient in terms)])
+        return model.held(held)
+    whole = total(w for w, _ in terms)
+    return mix([(public(1.0), model.held(held)), *((-rate * w / whole, gradient) for w, gradient in terms)])

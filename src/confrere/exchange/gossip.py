@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from confrere.core.custody import public
+from confrere.core.custody import ZERO, Scalar, public, strictest
 from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Site
 from confrere.exchange.combine import push_sum
@@ -34,11 +34,11 @@ class Mass:
     with 40 records then moves the mean, noise and all, as much as one with 4,000.
     """
 
-    start: float
-    held: float
+    start: Scalar
+    held: Scalar
     epoch: int = 0
     steady: bool = False
-    step: float = 0.0
+    step: Scalar = ZERO
     """How far the last training went, where pulls are cut to that."""
 
 
@@ -49,8 +49,8 @@ STRONGEST = 10.0
 def start_mass(site: Site, by: Literal["size", "equal"]) -> Mass:
     """Mass by declared size: the noise of a small site then weighs as little as its records do."""
     if by == "equal":
-        return Mass(1.0, 1.0)
-    return Mass(float(site.size), float(site.size), steady=True)
+        return Mass(public(1.0), public(1.0))
+    return Mass(public(site.size), public(site.size), steady=True)
 
 
 async def gossip(peers: Peers, before: Model, after: Model, mass: Mass) -> tuple[Model, Mass, Model | None]:
@@ -64,21 +64,24 @@ async def gossip(peers: Peers, before: Model, after: Model, mass: Mass) -> tuple
         return await _cautious(peers, before, after, mass, peers.combiner)
     held = mass.held if peers.epoch == mass.epoch else mass.start
     model = after
-    if mass.steady and held > 0:
-        scale = min(mass.start / held, STRONGEST)
+    if mass.steady and held.value > 0:
+        scale = mass.start / held
+        scale = Scalar(min(scale.value, STRONGEST), scale.custody)
         model = mix([(1 - scale, before), (scale, after)])
-    inbox = await peers.exchange(model if held > 0 else None, mass=public(held))
+    inbox = await peers.exchange(model if held.value > 0 else None, mass=held)
     arrived = [p for p in inbox if p.model is not None]
     mixed, now = push_sum(model, held, peers.kept, arrived)
-    heard, weight = push_sum(model, 0.0, 0.0, arrived)
-    return mixed, replace(mass, held=now, epoch=peers.epoch), heard if weight > 0 else None
+    heard, weight = push_sum(model, ZERO, 0.0, arrived)
+    return mixed, replace(mass, held=now, epoch=peers.epoch), heard if weight.value > 0 else None
 
 
 async def _cautious(
     peers: Peers, before: Model, after: Model, mass: Mass, rule: SelfCentredClip
 ) -> tuple[Model, Mass, Model | None]:
     """One exchange in which nobody can pull far, and mass stays where it is."""
-    step = after.params.distance(before.params) or mass.step  # a site whose budget is spent trains no more
+    moved = after.params.distance(before.params)
+    # a site whose budget is spent trains no more
+    step = Scalar(moved, strictest([before.custody, after.custody])) if moved else mass.step
     inbox = await peers.exchange(after)
     mixed, heard = rule.gossip(after, inbox.current, peers.kept, step)
     return mixed, replace(mass, held=mass.start, epoch=peers.epoch, step=step), heard

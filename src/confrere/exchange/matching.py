@@ -1,4 +1,4 @@
-"""Which units of several sites' networks are the same unit: matching by the Beta-Bernoulli process.
+"""Matching the units of several sites' networks, by the Beta-Bernoulli process.
 
 Networks that learned apart may hold the same features in another order. Each unit, a vector of weights, is taken for
 a noisy copy of one of the common units, of which there are as many as the sites' units ask for: a unit that is like

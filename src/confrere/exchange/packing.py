@@ -1,4 +1,4 @@
-"""What happens to a model between the gate and the post, and between the post and the strategy.
+"""Compress outgoing models and restore incoming ones, with error feedback that conserves mass.
 
 A strategy hands in a model and is handed models; that parcels are smaller than these is decided here. Two things must
 stay true, whatever a compression leaves out.
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from confrere.core.custody import Custody, strictest
+from confrere.core.custody import Custody, Scalar, strictest
 from confrere.core.errors import BadParcel
 from confrere.core.model import Model
 from confrere.core.params import Params, Shapes
@@ -61,11 +61,11 @@ class Packing:
     memory: dict[str, Memory] = field(default_factory=dict)
     _starts: dict[str, tuple[Tensor, Shapes] | None] = field(default_factory=dict)
 
-    def wraps(self, architecture: str, news: bool) -> bool:
-        """Whether models of an architecture travel in another form. News go whole: who gets them has nothing to fill in."""
+    def wraps(self, architecture: str, whole: bool) -> bool:
+        """Whether models of an architecture travel in another form; `whole` ones go to sites with nothing to fill in."""
         if self.compression is None:
             return False
-        return not self.compression.sparse or (not news and self._known(architecture) is not None)
+        return not self.compression.sparse or (not whole and self._known(architecture) is not None)
 
     def pack(
         self,
@@ -73,27 +73,27 @@ class Packing:
         moment: Moment,
         *,
         epoch: int,
-        leaving: float | None,
+        leaving: Scalar | None,
         to: str = "",
-        news: bool = False,
+        whole: bool = False,
     ) -> Model:
         """The model as it travels. `leaving` is the mass that goes along in all, None for models without mass."""
         rule = self.compression
-        if rule is None or not self.wraps(model.architecture, news):
+        if rule is None or not self.wraps(model.architecture, whole):
             return model
         flat, key = numbers(model.params), self._key(moment.phase, model.architecture, to)
-        before = Memory() if news else self.memory.get(key, Memory())
+        before = Memory() if whole else self.memory.get(key, Memory())
         if before.epoch != epoch:
             before = replace(before, rest=None, epoch=epoch)
         known = self._known(model.architecture)
         start = known[0] if known is not None else torch.zeros_like(flat)
         rest, told = _or(before.rest, flat, 0.0), start if before.told is None else before.told
-        weight = leaving if leaving is not None else 0.0 if rule.sparse else 1.0
+        weight = leaving.value if leaving is not None else 0.0 if rule.sparse else 1.0
         target = flat + rest / weight if weight else flat
         pressed = rule.press(target, model.params, told, moment)
-        if not news:
+        if not whole:
             said = rule.spread(pressed, start, model.params.shapes, moment)
-            custody = strictest([before.custody, model.custody])
+            custody = strictest([before.custody, model.custody, *([leaving.custody] if leaving else [])])
             self.memory[key] = Memory(
                 rest + weight * (flat - said) if weight else before.rest,
                 rule.spread(pressed, told, model.params.shapes, moment) if rule.sparse else None,
@@ -102,10 +102,10 @@ class Packing:
             model = model.held(custody)
         return replace(model, params=pressed)
 
-    def unpack(self, parcel: Parcel, own: Model | None, news: bool = False) -> Parcel:
+    def unpack(self, parcel: Parcel, own: Model | None, whole: bool = False) -> Parcel:
         """The parcel as a strategy sees it: a whole model, one's own where the parcel is silent."""
         rule, model = self.compression, parcel.model
-        if rule is None or model is None or not self.wraps(model.architecture, news):
+        if rule is None or model is None or not self.wraps(model.architecture, whole):
             return parcel
         known = self._known(model.architecture)
         moment = Moment(parcel.run, parcel.round, parcel.phase, parcel.sender)
@@ -123,26 +123,39 @@ class Packing:
         custody = strictest([model.custody, held])
         if "mass" in parcel.scalars:
             said = rule.spread(model.params, start, shapes, moment)
-            self._owe(parcel, parcel.scalar("mass") * (said - flat), custody)
-        whole = replace(model, params=filled(flat, model.params, shapes), custody=custody)
-        return replace(parcel, model=whole)
+            mass = parcel.scalars["mass"]
+            self._owe(parcel, mass.value * (said - flat), strictest([custody, mass.custody]))
+        opened = replace(model, params=filled(flat, model.params, shapes), custody=custody)
+        return replace(parcel, model=opened)
 
-    def check(self, parcel: Parcel, news: bool = False) -> None:
+    def check(self, parcel: Parcel, whole: bool = False) -> None:
         """Refuse a parcel that does not have exactly the form that the study asks for: BadParcel."""
         rule, model = self.compression, parcel.model
         if rule is None or model is None:
             return
         known = self._known(model.architecture)
-        if known is None or not self.wraps(model.architecture, news):
+        if known is None or not self.wraps(model.architecture, whole):
             return
         if model.params.shapes != rule.shapes(known[1]):
             raise BadParcel("a parcel that is not compressed as the study says")
         rule.check(model.params, known[1])
 
-    def form(self, shapes: Shapes, news: bool = False) -> Shapes:
+    def largest(self, parcel: Parcel, whole: bool = False) -> float:
+        """The largest absolute weight of a checked parcel's model once it is unpacked; NaN if one is not a number."""
+        rule, model = self.compression, parcel.model
+        if model is None:
+            return 0.0
+        known = self._known(model.architecture)
+        if rule is None or known is None or not self.wraps(model.architecture, whole):
+            return model.params.largest()
+        moment = Moment(parcel.run, parcel.round, parcel.phase, parcel.sender)
+        flat = rule.spread(model.params, torch.zeros_like(known[0]), known[1], moment)
+        return float(flat.abs().max()) if flat.numel() else 0.0
+
+    def form(self, shapes: Shapes, whole: bool = False) -> Shapes:
         """The tensors in which a model of these shapes travels."""
         rule = self.compression
-        return shapes if rule is None or (rule.sparse and news) else rule.shapes(shapes)
+        return shapes if rule is None or (rule.sparse and whole) else rule.shapes(shapes)
 
     def owed(self, architecture: str, phase: int = 0) -> Tensor | None:
         """What this site's parcels still have to say, times mass."""

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from confrere.core.custody import strictest
+from confrere.core.custody import Scalar, strictest
 from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.params import Params
@@ -34,57 +34,74 @@ Rule = Callable[[Tensor, int], Tensor]
 LARGEST = 1e100  # beyond this, squares overflow; no honest weight is near it
 
 
+class RobustCombiner:
+    """What robust combiners share: the bound on their attackers, and models as rows of one matrix."""
+
+    rule: ClassVar[str]
+    spare: ClassVar[int] = 1
+    """How many models it needs beside two for each attacker."""
+    attackers: int
+    too_few: TooFew
+
+    @property
+    def bound(self) -> Bound:
+        return Bound(self.rule, self.attackers, 2 * self.attackers + self.spare, self.too_few)
+
+    def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
+        others, left_aside = _voices(own, inbox)
+        bound = self.bound.without(left_aside)
+        if not others or not bound.holds(len(others) + 1):
+            return own
+        return _of_rows([own, *others], self.combined, bound.attackers)
+
+    def combined(self, rows: Tensor, attackers: int) -> Tensor:
+        """One row from the models as rows, one's own first, with this number of attackers among them."""
+        raise NotImplementedError
+
+
 @combiner("median")
 @dataclass(frozen=True)
-class CoordinateMedian:
+class CoordinateMedian(RobustCombiner):
     """The median of each weight (Yin et al., Byzantine-robust distributed learning, 2018)."""
 
     attackers: int = 0
     too_few: TooFew = "refuse"
+    rule: ClassVar[str] = "median"
 
-    @property
-    def bound(self) -> Bound:
-        return Bound("median", self.attackers, 2 * self.attackers + 1, self.too_few)
-
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        return _combined(own, inbox, self.bound, lambda rows, _: _median(rows))
+    def combined(self, rows: Tensor, attackers: int) -> Tensor:
+        return _median(rows)
 
 
 @combiner("trimmed-mean")
 @dataclass(frozen=True)
-class TrimmedMean:
+class TrimmedMean(RobustCombiner):
     """The mean of each weight without its `attackers` smallest and largest values (Yin et al., 2018)."""
 
     attackers: int = 1
     too_few: TooFew = "refuse"
+    rule: ClassVar[str] = "trimmed-mean"
 
-    @property
-    def bound(self) -> Bound:
-        return Bound("trimmed-mean", self.attackers, 2 * self.attackers + 1, self.too_few)
-
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        return _combined(own, inbox, self.bound, _trimmed)
+    def combined(self, rows: Tensor, attackers: int) -> Tensor:
+        return _trimmed(rows, attackers)
 
 
 @combiner("krum")
 @dataclass(frozen=True)
-class Krum:
+class Krum(RobustCombiner):
     """The model whose nearest others are nearest (Blanchard et al., ML with adversaries, 2017)."""
 
     attackers: int = 1
     too_few: TooFew = "refuse"
+    rule: ClassVar[str] = "krum"
+    spare: ClassVar[int] = 3
 
-    @property
-    def bound(self) -> Bound:
-        return Bound("krum", self.attackers, 2 * self.attackers + 3, self.too_few)
-
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        return _combined(own, inbox, self.bound, lambda rows, f: rows[_krum_order(rows, f)[0]])
+    def combined(self, rows: Tensor, attackers: int) -> Tensor:
+        return rows[_krum_order(rows, attackers)[0]]
 
 
 @combiner("multi-krum")
 @dataclass(frozen=True)
-class MultiKrum:
+class MultiKrum(RobustCombiner):
     """The mean of the `chosen` models with the best Krum scores (Blanchard et al., 2017).
 
     Without a number, all but `attackers` + 2 of them are chosen; never more than all but `attackers`.
@@ -93,19 +110,14 @@ class MultiKrum:
     attackers: int = 1
     chosen: int | None = None
     too_few: TooFew = "refuse"
+    rule: ClassVar[str] = "multi-krum"
+    spare: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         if self.chosen is not None and self.chosen < 1:
             raise StudyError(f"multi-krum: chosen must be at least 1, not {self.chosen}")
 
-    @property
-    def bound(self) -> Bound:
-        return Bound("multi-krum", self.attackers, 2 * self.attackers + 3, self.too_few)
-
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        return _combined(own, inbox, self.bound, self._best)
-
-    def _best(self, rows: Tensor, attackers: int) -> Tensor:
+    def combined(self, rows: Tensor, attackers: int) -> Tensor:
         honest = len(rows) - attackers
         count = honest - 2 if self.chosen is None else min(self.chosen, honest)
         return rows[_krum_order(rows, attackers)[:count]].mean(0)
@@ -113,7 +125,7 @@ class MultiKrum:
 
 @combiner("geometric-median")
 @dataclass(frozen=True)
-class GeometricMedian:
+class GeometricMedian(RobustCombiner):
     """The point with the smallest sum of distances to all models (Pillutla et al., Robust aggregation, 2022).
 
     Found by Weiszfeld's iteration in the form of Vardi and Zhang (2000), which does not stop at a model that
@@ -124,15 +136,9 @@ class GeometricMedian:
     iterations: int = 200
     tolerance: float = 1e-8
     too_few: TooFew = "refuse"
+    rule: ClassVar[str] = "geometric-median"
 
-    @property
-    def bound(self) -> Bound:
-        return Bound("geometric-median", self.attackers, 2 * self.attackers + 1, self.too_few)
-
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        return _combined(own, inbox, self.bound, self._weiszfeld)
-
-    def _weiszfeld(self, rows: Tensor, _: int) -> Tensor:
+    def combined(self, rows: Tensor, attackers: int) -> Tensor:
         at = _median(rows)
         for _ in range(self.iterations):
             away = rows - at
@@ -155,7 +161,7 @@ class GeometricMedian:
 
 @combiner("centred-clip")
 @dataclass(frozen=True)
-class CentredClip:
+class CentredClip(RobustCombiner):
     """Steps from one's own model towards the mean, each pull cut to `radius` (Karimireddy et al., Learning
     from history for Byzantine robust optimization, 2021).
 
@@ -166,18 +172,12 @@ class CentredClip:
     iterations: int = 3
     attackers: int = 0
     too_few: TooFew = "refuse"
+    rule: ClassVar[str] = "centred-clip"
 
     def __post_init__(self) -> None:
         _check_radius("centred-clip", self.radius)
 
-    @property
-    def bound(self) -> Bound:
-        return Bound("centred-clip", self.attackers, 2 * self.attackers + 1, self.too_few)
-
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        return _combined(own, inbox, self.bound, self._centre)
-
-    def _centre(self, rows: Tensor, _: int) -> Tensor:
+    def combined(self, rows: Tensor, attackers: int) -> Tensor:
         at = rows[0]
         for _ in range(self.iterations):
             at = at + _clipped(rows - at, self.radius).mean(0)
@@ -186,7 +186,7 @@ class CentredClip:
 
 @combiner("self-centred-clip")
 @dataclass(frozen=True)
-class SelfCentredClip:
+class SelfCentredClip(RobustCombiner):
     """One's own model, and the mean of what the others pull, each cut to `radius` around one's own (He,
     Karimireddy, Jaggi, Byzantine-robust decentralized learning via ClippedGossip, 2022).
 
@@ -208,10 +208,7 @@ class SelfCentredClip:
         each = 2 if self.radius == "auto" else 1
         return Bound("self-centred-clip", self.attackers, each * self.attackers + 1, self.too_few, each)
 
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        return _combined(own, inbox, self.bound, self._gossip)
-
-    def _gossip(self, rows: Tensor, _: int) -> Tensor:
+    def combined(self, rows: Tensor, attackers: int) -> Tensor:
         pulls = rows[1:] - rows[0]
         return rows[0] + _clipped(pulls, self.radius).sum(0) / len(rows)
 
@@ -220,10 +217,10 @@ class SelfCentredClip:
         return Bound("self-centred-clip", self.attackers, self.attackers + 1, self.too_few, 1)
 
     def gossip(
-        self, own: Model, inbox: Sequence[Parcel], kept: float, step: float
+        self, own: Model, inbox: Sequence[Parcel], kept: float, step: Scalar
     ) -> tuple[Model, Model | None]:
         """One's own model moved by the share that is not kept, and what the peers alone said, cut off likewise."""
-        radius = step if self.radius == "auto" else self.radius
+        radius = step.value if self.radius == "auto" else self.radius
         voices, _ = _voices(own, inbox)
         if not voices:
             return own, None
@@ -233,14 +230,14 @@ class SelfCentredClip:
                 [own, *voices],
                 lambda rows, _: rows[0] + share * _clipped(rows[1:] - rows[0], radius).mean(0),
                 0,
-            )
+            ).held(step.custody)
 
         return moved(1 - kept), moved(1.0)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How many models, one's own included, a rule needs in order to bear so many attackers."""
+    """How many models, one's own included, a rule needs to bear a number of attackers."""
 
     rule: str
     attackers: int
@@ -262,25 +259,17 @@ class Bound:
         return count >= self.needs
 
     def without(self, found: int) -> Bound:
-        """What is left to bear when so many attackers have given themselves away."""
+        """The bound that is left when `found` attackers were recognised."""
         attackers = max(0, self.attackers - found)
         return replace(self, attackers=attackers, needs=self.needs - self.each * (self.attackers - attackers))
 
     def most(self, count: int) -> int:
-        """How many attackers the rule bears among so many models, one's own included; below 0 if it cannot work at all.
+        """How many attackers the rule bears among `count` models, one's own included; below 0 if it cannot work at all.
 
         >>> Bound("krum", 1, 5, "refuse").most(8), Bound("median", 0, 1, "refuse").most(4)
         (2, 1)
         """
         return (count - (self.needs - self.each * self.attackers)) // self.each
-
-
-def _combined(own: Model, inbox: Sequence[Parcel], bound: Bound, rule: Rule) -> Model:
-    others, left_aside = _voices(own, inbox)
-    bound = bound.without(left_aside)
-    if not others or not bound.holds(len(others) + 1):
-        return own
-    return _of_rows([own, *others], rule, bound.attackers)
 
 
 def _of_rows(voices: Sequence[Model], rule: Rule, attackers: int) -> Model:

@@ -1,4 +1,4 @@
-"""Who sends to whom: graphs that are a pure function of the round and the members.
+"""Topologies: who sends to whom, as a pure function of the round and the members.
 
 A topology says, for each sender, which share of its mass goes to whom; the shares of one sender (a column
 of the mixing matrix) sum to one, so nothing is made and nothing is lost. Since every site can compute the
@@ -12,17 +12,16 @@ whole graph, nobody coordinates. Members are taken in sorted order; one member a
 | star | each to the centre, which answers |
 | random-regular | each to `degree` others, drawn anew each round |
 | matrix | as the study's own matrices say |
-| none | nobody to anybody |
+| none | no edges |
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,14 +31,10 @@ from confrere.core.protocols import Topology
 from confrere.core.registry import Registry
 from confrere.core.seeds import derive
 
-topologies: Registry[type[Topology]] = Registry("topology", "confrere.topologies")
-
-T = TypeVar("T", bound=type[Topology])
-
-
-def topology(name: str) -> Callable[[T], T]:
-    """Register a topology under the name that a study uses."""
-    return topologies.register(name)  # type: ignore[return-value]
+topologies: Registry[type[Topology]] = Registry(
+    "topology", "confrere.topologies", package="confrere.exchange"
+)
+topology = topologies.register
 
 
 class _Centreless:
@@ -52,7 +47,7 @@ class _Centreless:
 @topology("none")
 @dataclass(frozen=True)
 class Nobody(_Centreless):
-    """Everybody keeps everything: each site learns alone."""
+    """No site sends anything: each learns alone."""
 
     def column(self, round: int, members: Sequence[str], sender: str) -> Mapping[str, float]:
         _place(members, sender)
@@ -325,46 +320,29 @@ def _check_share(keep: float) -> None:
 
 
 def _place(members: Sequence[str], name: str) -> int:
-    at = _places(members).get(name)
+    at = _numbered(tuple(members)).get(name)
     if at is None:
         raise StudyError(f'topology: "{name}" is not a member ({", ".join(sorted(members))})')
     return at
 
 
-Found = TypeVar("Found")
-
-
-def _once_for_all(work: Callable[[Sequence[str]], Found]) -> Callable[[Sequence[str]], Found]:
-    """The same function, which remembers what it found for the last few tuples that it was given.
-
-    All sites of a round ask about the same members. To recognise the tuple itself takes no time, however many there are.
-    """
-    lately: deque[tuple[Sequence[str], Found]] = deque(maxlen=4)
-
-    def remembering(members: Sequence[str]) -> Found:
-        for known, found in lately:
-            if known is members:
-                return found
-        found = work(members)
-        if type(members) is tuple:  # it does not change
-            lately.append((members, found))
-        return found
-
-    return remembering
-
-
-@_once_for_all
-def _places(members: Sequence[str]) -> Mapping[str, int]:
+@lru_cache(maxsize=8)
+def _numbered(members: tuple[str, ...]) -> Mapping[str, int]:
+    """The place of each member; all sites of a round ask about the same members."""
     return {name: at for at, name in enumerate(members)}
 
 
-@_once_for_all
-def _in_order(members: Sequence[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=8)
+def _sorted(members: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(members))
 
 
+def _in_order(members: Sequence[str]) -> tuple[str, ...]:
+    return _sorted(tuple(members))
+
+
 def _ahead(members: Sequence[str], sender: str, hops: Sequence[int], keep: float) -> Mapping[str, float]:
-    """`keep` stays, the rest goes in equal shares to the members so many places ahead."""
+    """`keep` stays, the rest goes in equal shares to the members that are `hops` places ahead."""
     circle = _in_order(members)
     at = _place(circle, sender)
     return _shares(sender, [circle[(at + hop) % len(circle)] for hop in hops], keep)

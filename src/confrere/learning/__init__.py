@@ -1,0 +1,1 @@
+"""Objectives, training, networks, class balance, mutual learning, optimisers and evaluation."""

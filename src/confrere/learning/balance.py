@@ -1,22 +1,25 @@
-"""All classes count alike: what is learned from skewed records is corrected for their class shares.
+"""Class balancing by logit adjustment, and the private release of class shares and mean.
 
 A site where four of five records are of one class learns to say that class. Adding the log of the class shares to the
 outputs while learning (Menon et al. 2021, «logit adjustment») leaves outputs that hold where all classes are equally
 frequent; adding them again where the site's own mix is predicted gives back what it had. A site's own class shares are
 PRIVATE: they may shape its private model. What leaves may only know shares that were released, or are public.
+
+The mean of the records and their class shares are sums over records, and a private step releases such a sum. So a
+proxy that has a centre learns it in its first rounds, with the study's own mechanism and charged like any other round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from confrere.core.custody import Custody, Scalar
 from confrere.core.model import Model
-from confrere.core.protocols import Loss
+from confrere.core.protocols import Loss, Site
 from confrere.learning.objectives import Near
 
 LEAST = 0.02
@@ -92,3 +95,17 @@ class Profiled:
 
     def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
         return -own[:, 0] - own[:, 1:].gather(1, targets.long()[:, None])[:, 0]
+
+
+PROFILE = "profile"
+
+
+def has_centre(model: Model) -> bool:
+    return "shares.weight" in model.params
+
+
+async def profile(site: Site, proxy: Model) -> Model:
+    """The proxy with what this site's records say about the centre added to it, under privacy."""
+    resting = replace(proxy, architecture=site.build(PROFILE).architecture)
+    trained = await site.train({PROFILE: Profiled()}, {PROFILE: resting}, protect=[PROFILE])
+    return replace(trained[PROFILE], architecture=proxy.architecture)

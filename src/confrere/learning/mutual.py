@@ -1,4 +1,4 @@
-"""Private and proxy in one lesson: who teaches whom, and how much.
+"""Mutual learning of the private model and the proxy: who learns from whom, and how much.
 
 The weight of the proxy in the private model's loss may follow what the proxy is worth (`auto`). That
 reads the site's held-out records and is sound, since only the private model depends on it.
@@ -7,17 +7,18 @@ reads the site's held-out records and is sound, since only the private model dep
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from confrere.core.custody import Scalar, private, public
 from confrere.core.model import Model
-from confrere.core.protocols import Loss, Metrics, Site
+from confrere.core.protocols import Loss, Metrics, Predictor, Site
 from confrere.learning.objectives import Direction, Stacked, Supervised, Teacher, mutual
 
 Auto = Literal["auto"]
 
 MOST = 0.9
-"""However good the proxy is, the site's own labels keep a tenth of the say."""
+"""However good the proxy is, the site's own labels keep a tenth of the weight."""
 
 
 def worth(metrics: Metrics) -> float:
@@ -29,7 +30,7 @@ def auto_weight(proxy: Metrics, own: Metrics) -> Scalar:
     """The distillation weight from the worth of both models on held-out records: 0 for a useless proxy.
 
     The squares let the better model dominate: a proxy worth half as much as the private model gets a
-    fifth of the say, one worth twice as much four fifths.
+    fifth of the weight, one worth twice as much four fifths.
     """
     ours, theirs = worth(own), worth(proxy)
     if theirs <= 0.0:
@@ -38,7 +39,7 @@ def auto_weight(proxy: Metrics, own: Metrics) -> Scalar:
 
 
 async def stack_weight(site: Site, proxy: Model) -> Scalar:
-    """How much of what the proxy says holds at this site: PRIVATE, and read by the private model alone."""
+    """How far the proxy's outputs hold at this site: PRIVATE, and read by the private model alone."""
     return (await site.evaluate({"proxy": proxy}))["proxy"]["scale"]
 
 
@@ -46,12 +47,12 @@ FRACTIONS = (0.25, 0.5, 1.0)
 """How much of the proxy is tried, in multiples of the scale that fits the site's records."""
 
 
-async def fit_on_top(site: Site, proxy: Model, ours: float) -> tuple[Model, Scalar]:
+async def fit_on_top(site: Site, proxy: Model, ours: Scalar) -> tuple[Model, Scalar]:
     """The site's own model, trained to the end on top of the proxy, as far as the proxy is worth it, and that far.
 
     Cross-validation judges the model without the proxy and with fractions of it. `ours` is the share of this site in
-    the records that the proxy has learned from: so much of what it says here is an echo of the records that it is
-    judged on (docs/decisions/0005-do-no-harm.md).
+    the records that the proxy has learned from, and by which it is judged here too well
+    (docs/decisions/0005-do-no-harm.md).
     """
     scale = (await stack_weight(site, proxy)).value
     start = site.build("private")
@@ -64,35 +65,44 @@ async def fit_on_top(site: Site, proxy: Model, ours: float) -> tuple[Model, Scal
     return fitted.model, private(float(weight))
 
 
-async def teach(
-    site: Site,
-    own: Model,
-    proxy: Model,
-    received: Model | None,
-    *,
-    alpha: float | Auto,
-    beta: float,
-    teacher: Teacher,
-    kl: Direction,
-    stack: Scalar | None = None,
-) -> Mapping[str, Model]:
-    """One round of mutual learning at a site. `received` is the last model that came from the peers.
+def stacked(own: Model, weight: Scalar, proxy: Model) -> Mapping[str, Predictor]:
+    """How a pair predicts: the private model adds its outputs to `weight` times the proxy's; the proxy stands alone."""
+    return {"private": ((public(1.0), own), (weight, proxy)), "proxy": ((public(1.0), proxy),)}
 
-    With `stack` the private model learns on top of so much of the proxy instead of from its predictions.
+
+@dataclass(frozen=True)
+class Mutual:
+    """Who learns from whom in a round of mutual learning, and how much.
+
+    The private model learns from the proxy with the weight `alpha`, the proxy from its `teacher` with the weight `beta`.
     """
-    models = {"private": own, "proxy": proxy}
-    source: str | None = None
-    if teacher == "private" and beta:
-        source = "private"
-    elif teacher == "peers" and beta and received is not None:
-        source, models["teacher"] = "teacher", received
-    if stack is not None:
-        objective = mutual(public(0.0), public(beta), source, kl)
-        objective = {**objective, "private": Stacked("proxy", stack)}
+
+    alpha: float | Auto
+    beta: float
+    teacher: Teacher
+    kl: Direction
+
+    async def teach(
+        self, site: Site, own: Model, proxy: Model, received: Model | None, *, stack: Scalar | None = None
+    ) -> Mapping[str, Model]:
+        """One round at a site. `received` is the last model that came from the peers.
+
+        With `stack` the private model is trained on top of that much of the proxy instead of on its predictions.
+        """
+        models = {"private": own, "proxy": proxy}
+        source: str | None = None
+        if self.teacher == "private" and self.beta:
+            source = "private"
+        elif self.teacher == "peers" and self.beta and received is not None:
+            source, models["teacher"] = "teacher", received
+        weight = public(0.0) if stack is not None else await self._weight(site, own, proxy)
+        objective = mutual(weight, public(self.beta), source, self.kl)
+        if stack is not None:
+            objective = {**objective, "private": Stacked("proxy", stack)}
         return await site.train(objective, models, protect=["proxy"])
-    if alpha == "auto":
+
+    async def _weight(self, site: Site, own: Model, proxy: Model) -> Scalar:
+        if self.alpha != "auto":
+            return public(self.alpha)
         found = await site.evaluate({"private": own, "proxy": proxy})
-        weight = auto_weight(found["proxy"], found["private"])
-    else:
-        weight = public(alpha)
-    return await site.train(mutual(weight, public(beta), source, kl), models, protect=["proxy"])
+        return auto_weight(found["proxy"], found["private"])

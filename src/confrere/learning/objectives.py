@@ -1,4 +1,4 @@
-"""What models are trained to make small: per-record losses that say which other models they read.
+"""Objectives: per-record losses, each with the names of the other models that it reads.
 
 The kind of task is read off the shapes: integer targets with one output are binary (the output is the
 logit of class 1), with several outputs multi-class; floating-point targets are regression when they have
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from confrere.core.custody import Scalar
+from confrere.core.custody import ZERO, Scalar
 from confrere.core.errors import StudyError
 from confrere.core.protocols import Objective
 
@@ -139,8 +139,8 @@ class Stacked:
 
     under: str
     weight: Scalar
-    ours: float = 0.0
-    """Of the records that the other model has learned from, the share that is this site's: public."""
+    ours: Scalar = ZERO
+    """Of the records that the other model has learned from, the share that is this site's."""
 
     @property
     def reads(self) -> frozenset[str]:

@@ -9,24 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from confrere.core.errors import StudyError
+from confrere.core.protocols import Optimiser
 
 OptimiserState = dict[str, Tensor]
-
-
-class Optimiser(Protocol):
-    """Turns released gradients into steps."""
-
-    def start(self, size: int) -> OptimiserState:
-        """The state before the first step, for a vector of this size."""
-
-    def update(self, weights: Tensor, gradient: Tensor, state: OptimiserState) -> None:
-        """Moves the weights, and the state, in place."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +40,19 @@ class SGD:
         if self.momentum:
             gradient = state["velocity"].mul_(self.momentum).add_(gradient)
         weights.sub_(gradient, alpha=self.learning_rate)
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Puts the gradient in the place of the weights: for a single step whose gradient is wanted, not the move."""
+
+    learning_rate: float = 1.0
+
+    def start(self, size: int) -> OptimiserState:
+        return {}
+
+    def update(self, weights: Tensor, gradient: Tensor, state: OptimiserState) -> None:
+        weights.copy_(gradient)
 
 
 @dataclass(frozen=True)

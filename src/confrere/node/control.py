@@ -1,4 +1,4 @@
-"""The owner's word to a running node: a Unix socket in its folder, which nobody else can open.
+"""A node's control socket: a Unix socket in its folder that only its owner can open.
 
 One request and one answer, each a line of JSON: {"do": "status"} and whatever it comes to.
 """
@@ -34,12 +34,9 @@ class Control:
     async def __aenter__(self) -> Control:
         with suppress(FileNotFoundError):
             (self._home / SOCKET).unlink()
-        before = os.umask(0o177)
-        try:
-            with _short(self._home) as path:
-                self._server = await asyncio.start_unix_server(self._serve, path, limit=LONGEST)
-        finally:
-            os.umask(before)
+        with _short(self._home) as path:  # the folder is the owner's alone already
+            self._server = await asyncio.start_unix_server(self._serve, path, limit=LONGEST)
+            os.chmod(path, 0o600)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -16,6 +16,7 @@ POINTS = (
     "training-written",  # its file is there, if it is large, and nothing names it
     "training-in-transaction",
     "training-kept",  # the released model is on the disk, nothing of it was sent
+    "release-marked",  # the ledger says that it leaves, and nothing is in the outbox
     "debit-written",
     "debit-in-transaction",
     "debited",  # parcels are in the outbox, none has left

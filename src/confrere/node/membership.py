@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from confrere.core.custody import public
 from confrere.core.parcel import Parcel
-from confrere.node.couriers import LEAVING_SEQUENCE
-from confrere.node.setting import Setting
+from confrere.node.config import Setting
+from confrere.node.delivery import LEAVING_SEQUENCE
 from confrere.node.store import LEAVING
-from confrere.runtime.churn import Churn
+from confrere.study.churn import Churn
 from confrere.transport import wire
 
 
@@ -51,6 +51,7 @@ def exchanges(setting: Setting, round: int) -> bool:
 
 
 def front(heard: Mapping[str, int], peers: list[str]) -> int:
-    """The round in which most peers are: the lower median, so that a minority cannot push a site ahead."""
+    """The round in which most peers are: the lower median, so that neither a minority nor a single peer can push a site
+    ahead."""
     rounds = sorted(heard.get(p, -1) for p in peers)
-    return rounds[(len(rounds) - 1) // 2] if rounds else -1
+    return rounds[(len(rounds) - 1) // 2] if len(rounds) > 1 else -1

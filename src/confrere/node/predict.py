@@ -1,9 +1,8 @@
-"""Using a site's model without its node: records in, one line of prediction for each record out."""
+"""Predict a file of records with a saved site model; no running node is needed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,17 @@ from torch import Tensor
 
 from confrere.core.errors import ConfrereError, DataError
 from confrere.core.params import Params
-from confrere.data.encode import encode_table, written_names
-from confrere.data.features import encode as encode_features
-from confrere.data.features import features
+from confrere.data.encode.columns import Translation
+from confrere.data.encode.encoder import encode_table, number_names
+from confrere.data.encode.image_features import encode as encode_features
+from confrere.data.encode.image_features import features
+from confrere.data.read.sources import How, read
 from confrere.data.records import Task
 from confrere.data.schema import Label, Schema
-from confrere.data.tables import read
-from confrere.learning import matched  # noqa: F401 (a network that a study does not name, yet a model may have)
-from confrere.learning.evaluate import predict as outputs_of
-from confrere.learning.nets import architecture
-from confrere.learning.network import Network
-from confrere.learning.objectives import log_probabilities
-from confrere.node.result import FORMAT, schema_of_model
+from confrere.learning.evaluation import predict as outputs_of
+from confrere.learning.networks.architectures import architecture
+from confrere.learning.networks.network import Network
+from confrere.site.site_folder import FORMAT, schema_of_model
 
 UNKNOWN = "what is to be predicted"
 
@@ -85,7 +83,7 @@ class SavedModel:
             k: v for k, v in self.translation.items() if k in ("delimiter", "encoding", "decimal", "sheet")
         }
         rename = dict(self.translation.get("rename") or {})
-        frame = read(source, texts=written_names(self.schema, rename), **how)
+        frame = read(source, How(numbers=number_names(self.schema, rename), **how))
         rename = {old: new for old, new in rename.items() if old in frame.columns}
         units = dict(self.translation.get("units") or {})
         folder = str(Path(source).resolve().parent)
@@ -93,7 +91,7 @@ class SavedModel:
         schema = replace(self.schema, label=Label(column=UNKNOWN), patient="", site="")
         seen = frame.assign(**{UNKNOWN: "no"})
         seen.attrs = dict(frame.attrs)
-        encoded = encode_table(seen, schema, rename=rename, units=units, folder=folder)
+        encoded = encode_table(seen, schema, "", Translation(rename, units, folder))
         inputs = encoded.records.inputs
         return frame, encode_features(inputs, features[self.features]) if self.features else inputs
 
@@ -105,16 +103,6 @@ def predictions(model: SavedModel, source: Path) -> pd.DataFrame:
     out = pd.DataFrame({"record": np.arange(1, len(frame) + 1)})
     if model.schema.patient and model.schema.patient in frame.columns:
         out[model.schema.patient] = frame[model.schema.patient].to_numpy()
-    if task.kind == "regression":
-        out["prediction"] = (outputs[:, 0].double() * task.spread + task.centre).numpy()
-        return out
-    if task.kind == "multilabel":
-        for n, name in enumerate(task.classes):
-            out[f"probability of {name}"] = torch.sigmoid(outputs[:, n].double()).numpy()
-        return out
-    shares = log_probabilities(outputs.double()).exp()
-    names: Sequence[str] = task.classes
-    out["prediction"] = [names[i] for i in shares.argmax(1).tolist()]
-    for n, name in enumerate(names):
-        out[f"probability of {name}"] = shares[:, n].numpy()
+    for name, column in task.traits.predictions(task, outputs).items():
+        out[name] = column
     return out

@@ -13,32 +13,35 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import torch
 
-from confrere.core.custody import Custody
-from confrere.core.errors import ConfrereError, StudyError
-from confrere.core.events import Event, Journal
+from confrere.core.errors import CheckpointError, ConfrereError, StudyError
+from confrere.core.events import Event, Journal, verified
+from confrere.core.owner_only import make_private_folder
+from confrere.core.seeds import NOT_PRIVATE
 from confrere.node import roster as rosters
-from confrere.node.daemon import Node
-from confrere.node.heap import share_heap
+from confrere.node.config import Setting
+from confrere.node.malloc import share_heap
+from confrere.node.node import Node
 from confrere.node.service import serve
-from confrere.node.setting import Setting
 from confrere.node.store import Store
-from confrere.runtime import checkpoint
-from confrere.runtime.records import doubt_about, open_sites
-from confrere.runtime.run import Folder, Run, started
-from confrere.runtime.simulate import Simulation
+from confrere.site import snapshot
+from confrere.site.assemble import has_own_networks
+from confrere.site.collaboration import Collaboration
+from confrere.site.open_sites import doubt_about, open_sites
+from confrere.site.run_folder import Folder, Run, Watch, resume_folder, started
+from confrere.site.site_folder import home_of
+from confrere.site.site_run import run_id
 from confrere.study import Caps, Study, load
-from confrere.transport.identity import enroll, load_identity
+from confrere.transport.grpc.identity import enroll, load_identity
 
-LABEL = "a rehearsal: the noise is drawn from the study's seed, so that nothing here is private"
 OWN = ("run-started", "resumed", "round-started", "connected", "disconnected", "unreachable", "refused")
 """Events of a single node that the journal of the whole rehearsal does not repeat."""
 
@@ -49,44 +52,74 @@ def rehearse(
     out: str | Path,
     listeners: tuple[Callable[[Event], None], ...] = (),
     command: str = "",
+    troupe: Callable[[Path, Iterable[str], Journal], RehearsalNodes] | None = None,
 ) -> Run:
-    """Run a study with a node for each site; the same study gives what the simulation gives."""
-    if "[" in str(study.as_dict()["models"]["private"]):
+    """Run a study with a node for each site; the same study gives what the simulation gives.
+
+    `troupe` starts and watches the nodes; by default each is a process of its own.
+    """
+    return _rehearse(Folder(Path(out), study, command), False, listeners, troupe or RehearsalNodes)
+
+
+def resume_rehearsal(
+    path: str | Path,
+    *,
+    listeners: tuple[Callable[[Event], None], ...] = (),
+    troupe: Callable[[Path, Iterable[str], Journal], RehearsalNodes] | None = None,
+) -> Run:
+    """Go on with an interrupted rehearsal: every node starts again from its own folder."""
+    folder, _ = resume_folder(Path(path))
+    if not (folder.path / "sites" / "roster.toml").exists():
+        raise CheckpointError(
+            f"{folder.path}: this run has no nodes to start again; if it is a simulation, go on with"
+            f" `confrere simulate --resume {folder.path}`"
+        )
+    return _rehearse(folder, True, listeners, troupe or RehearsalNodes)
+
+
+def _rehearse(
+    folder: Folder,
+    again: bool,
+    listeners: tuple[Callable[[Event], None], ...],
+    troupe: Callable[[Path, Iterable[str], Journal], RehearsalNodes],
+) -> Run:
+    study = folder.study
+    if has_own_networks(study):
         raise StudyError("a node builds networks by name; run your own modules in memory")
     if study.attack is not None:
         raise StudyError(
             "attack: nodes are honest, in a rehearsal too; `confrere simulate` rehearses attacks"
         )
-    simulation = Simulation(study, open_sites(study))
-    if simulation.pools:
+    all_sites = Collaboration(study, open_sites(study))
+    if all_sites.pools:
         raise StudyError(f'strategy "{study.strategy_name}" needs all records in one place; run it in memory')
-    simulation.prepare()
-    folder = Folder(Path(out), study, command)
-    journal = folder.open()
+    all_sites.prepare()
+    journal = folder.open(again)
     for listener in listeners:
         journal.listen(listener)
+    nodes = troupe(folder.path, all_sites.names, journal)
     try:
-        watch = started(simulation, journal, False, 0)
-        journal.add(Event("notice", data={"text": LABEL}))
-        troupe = Troupe(folder.path, simulation.names, journal)
-        troupe.enroll(study)
-        asyncio.run(troupe.play())
-        simulation.states.update(troupe.states(study))
-        return watch.finish(simulation, folder)
+        if again:
+            watch = Watch(journal, time.perf_counter())
+            nodes.catch_up()
+        else:
+            watch = started(all_sites, journal, False, 0)
+            journal.add(Event("notice", data={"text": NOT_PRIVATE, "rehearsal": True}))
+            nodes.enroll(study, {n: d.declared for n, d in all_sites.federation.sites.items()})
+        asyncio.run(nodes.play())
+        for name, state in nodes.states(study).items():
+            all_sites.runs[name].state = state
+        return watch.finish(all_sites, folder)
     except ConfrereError:
-        folder.discard_if_nothing_was_done(journal)
+        if max(nodes.rounds, default=0) < 1:  # no round is over: there is nothing to go on with
+            folder.discard_if_nothing_was_done(journal)
         raise
     finally:
         journal.close()
 
 
-def home_of(folder: Path, name: str) -> Path:
-    """Where a site's node keeps its files; whatever a site is called, it stays in the folder."""
-    return folder / "sites" / quote(name, safe=" ")
-
-
 @dataclass
-class Player:
+class NodeProcess:
     """One site's process."""
 
     name: str
@@ -102,7 +135,7 @@ class Player:
 
 
 @dataclass
-class Troupe:
+class RehearsalNodes:
     """The nodes of a rehearsal, started, watched and, by whoever tests them, killed."""
 
     folder: Path
@@ -111,18 +144,22 @@ class Troupe:
     environment: Mapping[str, str] = field(default_factory=dict)
     revive: bool = False
     """Whether a node that was killed is started again."""
-    players: dict[str, Player] = field(default_factory=dict)
+    players: dict[str, NodeProcess] = field(default_factory=dict)
+    rounds: set[int] = field(default_factory=set)
+    """The rounds that some site has begun."""
     _seen: set[str] = field(default_factory=set)
-    _round: int = -1
 
-    def enroll(self, study: Study) -> None:
-        """Keys, addresses and a roster signed by all, for this rehearsal alone."""
+    def __post_init__(self) -> None:
+        self.players = {n: NodeProcess(n) for n in self.names}
+
+    def enroll(self, study: Study, declared: Mapping[str, int]) -> None:
+        """Keys, addresses and a roster signed by all, with these declared sizes, for this rehearsal alone."""
         ports = free_ports(len(list(self.names)))
         members = {}
         for name, port in zip(self.names, ports, strict=True):
             home = home_of(self.folder, name)
-            home.mkdir(parents=True, mode=0o700)
-            members[name] = enroll(name, f"127.0.0.1:{port}", home / "keys")
+            make_private_folder(home)
+            members[name] = enroll(name, f"127.0.0.1:{port}", home / "keys", declared=declared[name])
         common = rosters.Roster(dict(sorted((n, i.member) for n, i in members.items())))
         path = self.folder / "sites" / "roster.toml"
         rosters.save(common, path)
@@ -131,7 +168,6 @@ class Troupe:
 
     async def play(self) -> None:
         """Until everybody is through, or nobody can go on."""
-        self.players = {n: Player(n) for n in self.names}
         watched = [asyncio.create_task(self._see_through(p)) for p in self.players.values()]
         try:
             while not self._over():
@@ -139,9 +175,7 @@ class Troupe:
         finally:
             for player in self.players.values():
                 player.wanted = False
-                if player.process is not None:
-                    with suppress(ProcessLookupError):
-                        player.process.send_signal(signal.SIGTERM)
+                self.stop(player)
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.gather(*watched, return_exceptions=True), 60.0)
             for task in watched:
@@ -152,6 +186,12 @@ class Troupe:
             raise StudyError(
                 f'no site came to the end; site "{lost[0].name}": {lost[0].lost or "it was stopped"}'
             )
+
+    def stop(self, player: NodeProcess) -> None:
+        """Ask a node to end; what it has done is kept."""
+        if player.process is not None:
+            with suppress(ProcessLookupError):
+                player.process.send_signal(signal.SIGTERM)
 
     def kill(self, name: str) -> None:
         """As the power does."""
@@ -166,7 +206,7 @@ class Troupe:
             return False
         return all(p.settled for p in there) or len(there) < len(self.players)
 
-    async def _see_through(self, player: Player) -> None:
+    async def _see_through(self, player: NodeProcess) -> None:
         first = True
         while player.wanted:
             code, complaint = await self._one_life(player, first)
@@ -179,7 +219,7 @@ class Troupe:
                 self.journal.add(Event("lost", player.name, player.round, data=data))
                 return
 
-    async def _one_life(self, player: Player, first: bool) -> tuple[int, str]:
+    async def _one_life(self, player: NodeProcess, first: bool) -> tuple[int, str]:
         surroundings = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         if first:
             surroundings |= self.environment
@@ -203,37 +243,51 @@ class Troupe:
                 process.kill()
             raise
 
-    def _hear(self, player: Player, row: dict[str, Any]) -> None:
+    def _hear(self, player: NodeProcess, row: dict[str, Any]) -> None:
         """Put what a node tells into the common journal, once however often it is told."""
-        event = Event(
-            row["kind"], row["site"], row["round"], Custody[row["custody"]], row["data"], row["time"]
-        )
+        event = Event.of_json(row)
         player.round = max(player.round, event.round or 0)
         player.finished |= bool(event.data.get("finished"))
         player.settled |= bool(event.data.get("settled"))
-        if event.kind == "round-started" and event.round is not None and event.round > self._round:
-            self._round = event.round
+        if event.kind == "round-started" and event.round is not None and event.round not in self.rounds:
+            self.rounds.add(event.round)
             self.journal.add(replace(event, site=None))
         if event.kind in OWN:
             return
-        about = [event.site, event.kind, event.round, *(event.data.get(k) for k in ("role", "to", "phase"))]
-        key = json.dumps(about if event.kind != "notice" else [*about, event.data.get("text")])
+        key = _key(event)
         if key not in self._seen:
             self._seen.add(key)
             self.journal.add(event)
 
+    def catch_up(self) -> None:
+        """Before nodes start again: what the journal holds already, and what nodes have written since."""
+        for event in self.journal.events:
+            self._seen.add(_key(event))
+            if event.kind == "round-started" and event.round is not None:
+                self.rounds.add(event.round)
+        for player in self.players.values():
+            path = home_of(self.folder, player.name) / "journal.jsonl"
+            for event, _ in verified(path) if path.exists() else ():
+                self._hear(player, event.as_json())
+
     def states(self, study: Study) -> dict[str, Any]:
         """The last state of every site that came to the end."""
         found = {}
-        run = f"{study.name}-{study.hash()}-{study.seed}"
+        run = run_id(study)
         for player in self.players.values():
             if player.finished:
                 store = Store(home_of(self.folder, player.name) / "node.sqlite", run=run, site=player.name)
                 body = next(iter(store.latest()), None)
                 store.close()
                 if body is not None:
-                    found[player.name] = checkpoint.loads(body[1])["state"]
+                    found[player.name] = snapshot.loads(body[1])["state"]
         return found
+
+
+def _key(event: Event) -> str:
+    """The same for a fact however often a node states it."""
+    about = [event.site, event.kind, event.round, *(event.data.get(k) for k in ("role", "to", "phase"))]
+    return json.dumps(about if event.kind != "notice" else [*about, event.data.get("text")])
 
 
 def free_ports(count: int) -> list[int]:
@@ -280,7 +334,7 @@ def main() -> None:
         asyncio.run(begin())
     except ConfrereError as error:
         sys.stderr.write(str(error))
-        sys.exit(2)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     roster.toml                epoch, the roster before (its hash), the members, who has left for good
     signatures/*.toml          beside it: one file per member, which people send to each other
 
-A roster is a value with a hash; names and keys are in it, addresses are not, so a site may move. Before it is signed it
-is a draft that grows with `roster add`. Once somebody has signed it, a change makes another roster: the next epoch,
-chained to the one before. It counts when all of its members have signed it. Leaving needs the signature of the
-one that leaves alone, and is final: its key can never be a member again.
+A roster is a value with a hash; names, keys and declared sizes are in it, addresses are not, so a site may move. Before
+it is signed it is a draft that grows with `roster add`. Once somebody has signed it, a change makes another roster: the
+next epoch, chained to the one before. It counts when all of its members have signed it. Leaving needs the signature of
+the one that leaves alone, and is final: its key can never be a member again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from confrere.core.errors import StudyError
-from confrere.transport.identity import Identity
-from confrere.transport.member import Member, fingerprint, parse_member
+from confrere.transport.grpc.identity import Identity
+from confrere.transport.grpc.member import Member, fingerprint, parse_member
 
 SIGNATURES = "signatures"
 LARGEST_FILE = 2**20
@@ -48,9 +48,11 @@ class Roster:
     @property
     def hash(self) -> str:
         """The same at all sites, in whatever order they added each other and wherever they are reached."""
-        members = sorted([name, member.identity.hex()] for name, member in self.members.items())
+        members = sorted(
+            [name, member.identity.hex(), member.declared] for name, member in self.members.items()
+        )
         text = [self.epoch, self.previous, members, sorted(self.departed.items())]
-        return hashlib.sha256(b"confrere roster 1\n" + _canonical(text)).hexdigest()
+        return hashlib.sha256(b"confrere roster 2\n" + _canonical(text)).hexdigest()
 
     def with_member(self, member: Member, *, signed: bool) -> Roster:
         """This draft with one more member; if it was signed already, the next epoch."""
@@ -61,11 +63,11 @@ class Roster:
             )
         for known in self.members.values():
             if known.identity == member.identity and known.name == member.name:
-                if known.address == member.address:
+                if (known.address, known.declared) == (member.address, member.declared):
                     raise StudyError(f'"{member.name}" is in the roster already')
-                return replace(
-                    self, members={**self.members, member.name: member}
-                )  # it moved: the same roster
+                # a site that moved leaves the roster as it is; one that declares another size changes it
+                base = self._next() if signed and known.declared != member.declared else self
+                return replace(base, members={**self.members, member.name: member})
             if known.identity == member.identity:
                 raise StudyError(f'the key of "{member.name}" is in the roster already, as "{known.name}"')
             if _alike(known.name) == _alike(member.name):
@@ -128,6 +130,12 @@ class Signature:
 def sign(roster: Roster, study: str, identity: Identity) -> Signature:
     """A member agrees to take part in this study with these members."""
     _own_key(roster, identity)
+    stated, own = roster.members[identity.name].declared, identity.member.declared
+    if stated != own:
+        raise StudyError(
+            f'the roster states that "{identity.name}" declares {stated:,}, and its own peer.toml states {own:,};'
+            " add the newer peer.toml with `confrere roster add` before you sign"
+        )
     return _sign("member", roster, study, identity.name, identity.key)
 
 
@@ -255,7 +263,7 @@ def _read(path: Path, hint: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StudyError(f"{path}: no such file{'; ' if hint else ''}{hint}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise StudyError(f"{path}: not valid TOML: {error}") from None
 
 

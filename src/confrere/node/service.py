@@ -1,4 +1,4 @@
-"""A node as a process: its files read, its owner listened to, its signals heeded."""
+"""Run a node as a process: read its files, serve its control socket, handle signals."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from typing import Any
 
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
-from confrere.node import metrics, roster
-from confrere.node.control import Control
-from confrere.node.daemon import Node
-from confrere.node.heap import share_heap
-from confrere.node.setting import (
+from confrere.node import metrics_endpoint, roster
+from confrere.node.config import (
     Setting,
     check_partners,
     listening_address,
@@ -24,9 +21,13 @@ from confrere.node.setting import (
     open_own,
     own_part,
 )
+from confrere.node.control import Control
+from confrere.node.malloc import share_heap
+from confrere.node.node import Node
 from confrere.node.status import status_of
 from confrere.study import load
-from confrere.transport.identity import load_identity
+from confrere.study.reading import LEDGER
+from confrere.transport.grpc.identity import load_identity
 
 
 def read_setting(study_path: Path, site_path: Path) -> Setting:
@@ -38,14 +39,23 @@ def read_setting(study_path: Path, site_path: Path) -> Setting:
     signed = roster.load_signed(Path(config.roster), digest)
     study = load_study(study_path, identity.name, signed.members)
     check_partners(identity.name, signed.members, config.caps)
-    data, task, schema, doubt = open_own(study, identity.name, config)
+    data, task, schema, doubt = open_own(
+        study, identity.name, config, signed.members[identity.name].declared, identity.secret("split")
+    )
     return Setting(
         study=own_part(study, identity.name, config), identity=identity, members=signed.members,
         roster=signed.hash, epoch=signed.epoch, data=data, task=task, schema=schema, doubt=doubt,
         home=Path(config.home), ledger=Path(config.ledger), agreed=study.hash(), digest=digest,
         listen=listening_address(config.listen, identity.member.address), metrics=config.metrics,
-        caps=config.caps, farewell=Path(config.roster),
+        caps=config.caps, farewell=Path(config.roster), population=config.population,
+        earlier=earlier_ledger(site_path, Path(config.ledger)),
     )  # fmt: skip
+
+
+def earlier_ledger(site_path: Path, ledger: Path) -> Path | None:
+    """The ledger beside site.toml, if that is no longer the one in use."""
+    beside = site_path.resolve().parent / LEDGER
+    return beside if beside.is_file() and beside.resolve() != ledger.resolve() else None
 
 
 async def serve(node: Node, until_done: bool = False) -> None:
@@ -75,8 +85,7 @@ async def serve(node: Node, until_done: bool = False) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(Control(node.setting.home, answer))
         if node.setting.metrics is not None:
-            server = await metrics.serve(node.setting.metrics, lambda: metrics.exposition(node))
-            stack.callback(server.close)
+            stack.callback(metrics_endpoint.serve(node.setting.metrics, node))
         with suppress(asyncio.CancelledError):
             await life
 

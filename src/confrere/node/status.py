@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from confrere.core.errors import CheckpointError, StudyError
 from confrere.core.events import Event, verified
-from confrere.runtime.results import privacy_of
+from confrere.core.results import PrivacySpent
+from confrere.core.seeds import NOT_PRIVATE
 
 if TYPE_CHECKING:
-    from confrere.node.daemon import Node
+    from confrere.node.node import Node
 
 LATEST = 20
 """Of how many rounds it is said who was missing."""
@@ -33,6 +35,7 @@ def status_of(node: Node) -> dict[str, Any]:
             "parcels_waiting": owed.get(peer, 0),
             "missing_in_rounds": missed.get(peer, []),
             "reason": "" if peer in links.connected else reasons.get(peer, ""),
+            "conduct": node.conduct[peer].counts(),
         }
         for peer in node.others
     }
@@ -46,6 +49,7 @@ def status_of(node: Node) -> dict[str, Any]:
         "rounds": node.study.rounds,
         "peers": peers,
         "left": {site: number + 1 for site, number in store.leaving().items()},
+        "equivocations": store.equivocations(),
         "privacy": _privacy(node),
         "bytes": {
             "in_parcels": store.bytes_out(),
@@ -58,26 +62,24 @@ def status_of(node: Node) -> dict[str, Any]:
 
 
 def _privacy(node: Node) -> dict[str, Any] | None:
-    spent = last_charge(node.journal.events) or privacy_of(node.site.spending() or None)
+    spent = last_charge(node.journal.events) or PrivacySpent.from_json(node.site.spending())
     if spent is None:
         return None
-    site, rounds = node.site, None
-    if site.budget is not None and site.mechanism is not None:
-        rounds = node.ledger.remaining(site.budget, site.mechanism.charge(1)) // max(1, site.steps)
-    note = "seeded noise: not private" if node.setting.rehearsal else ""
-    return {**spent, "rounds_left": rounds, "training_ended": site.spent, "note": note}
+    site, rounds = node.site, node.site.rounds_left(node.ledger)
+    note = NOT_PRIVATE if node.setting.rehearsal else ""
+    return {**spent.as_json(), "rounds_left": rounds, "training_ended": site.spent, "note": note}
 
 
-def last_charge(events: Sequence[Event]) -> dict[str, Any] | None:
+def last_charge(events: Sequence[Event]) -> PrivacySpent | None:
     """What the journal says last of the privacy that was spent; also where it was spent before this study."""
     told = (e.data for e in reversed(events) if e.kind in ("charged", "budget-spent") and "epsilon" in e.data)
-    return privacy_of(next(told, None))
+    return PrivacySpent.from_json(next(told, None))
 
 
 def _at_rest(events: Sequence[Event]) -> dict[str, Any] | None:
     spent = last_charge(events)
     over = any(e.kind == "budget-spent" for e in events)
-    return None if spent is None else {**spent, "training_ended": over}
+    return None if spent is None else {**spent.as_json(), "training_ended": over}
 
 
 def missing(events: Sequence[Event]) -> dict[str, list[int]]:
@@ -137,6 +139,7 @@ def resting_status(home: Path) -> dict[str, Any]:
             for p in others
         },
         "left": {site: number + 1 for site, number in leaving.items()},
+        "equivocations": dict(Counter(str(e.data["sender"]) for e in events if e.kind == "equivocated")),
         "privacy": _at_rest(events),
         "bytes": {"in_parcels": int(facts.get("bytes_out", 0)) + size},
         "quality_private": _last_quality(events),

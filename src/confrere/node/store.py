@@ -1,13 +1,13 @@
 """What a node may never forget, in one SQLite file: outbox, inbox, the log of the round, and the last states.
 
-What is large (a model) lies in a file of its own beside it (`shelf.py`), and its row holds the name of that file.
+What is large (a model) lies in a file of its own beside it (`blob_files.py`), and its row holds the name of that file.
 
 A round can be done again from the state before it: whatever cannot be repeated (a training, which is paid for
 and draws fresh noise; parcels that were taken) is in the log under (round, call) and is read back instead.
 
 | transaction | what it holds |
 |---|---|
-| keep | the result of a training: from here on it may leave |
+| keep | the result of a training: once the ledger has marked it too, it may leave |
 | debit | the exact bytes of all parcels of one exchange; whatever is sent again is sent from here |
 | credit | a parcel that arrived and its number; after it the sender is told, never before |
 | take | which parcels an exchange was given |
@@ -31,9 +31,9 @@ from typing import Any
 
 from confrere.core.errors import BadParcel, CheckpointError
 from confrere.core.parcel import Parcel
+from confrere.node.blob_files import BlobStore
 from confrere.node.database import Database, DiskFull
 from confrere.node.failpoints import reach
-from confrere.node.shelf import Shelf
 from confrere.transport import body as bodies
 from confrere.transport.body import Body
 from confrere.transport.wire import Sealed, header_of
@@ -57,17 +57,39 @@ CREATE TABLE IF NOT EXISTS inbox (
   PRIMARY KEY (sender, sequence)
 );
 CREATE UNIQUE INDEX IF NOT EXISTS inbox_once ON inbox (sender, epoch, round, phase);
+CREATE INDEX IF NOT EXISTS inbox_kept ON inbox (sender) WHERE body IS NOT NULL;
 CREATE INDEX IF NOT EXISTS inbox_waiting ON inbox (round) WHERE taken_round IS NULL;
 CREATE TABLE IF NOT EXISTS log (
   round INTEGER NOT NULL, call INTEGER NOT NULL, kind TEXT NOT NULL, digest TEXT NOT NULL, body BLOB NOT NULL,
   PRIMARY KEY (round, call)
 );
 CREATE TABLE IF NOT EXISTS states (done INTEGER PRIMARY KEY, digest TEXT NOT NULL, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS signed (
+  sender TEXT NOT NULL, sequence INTEGER NOT NULL, header TEXT NOT NULL, PRIMARY KEY (sender, sequence)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS equivocations (
+  sender TEXT NOT NULL, sequence INTEGER NOT NULL, first TEXT NOT NULL, second TEXT NOT NULL,
+  PRIMARY KEY (sender, sequence)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS leaving (site TEXT PRIMARY KEY, round INTEGER NOT NULL, body BLOB NOT NULL);
 """
 
+PROOFS = 8
+"""At most this many proofs of equivocation are kept of one sender; one is enough, and more would fill the disk."""
+
 TABLES = ("outbox", "inbox", "log", "states")
 """Those with bodies: bytes, or as text the name of a file on the shelf."""
+
+
+class Equivocation(BadParcel):
+    """Its sender has signed another parcel under the same number, or for the same phase of a round.
+
+    `proof` has the two signed headers; it is None if as many were kept of this sender before.
+    """
+
+    def __init__(self, text: str, proof: tuple[str, str] | None) -> None:
+        super().__init__(text)
+        self.proof = proof
 
 
 class Store:
@@ -79,12 +101,13 @@ class Store:
         self._wanted = 0
         self._rows, self._writing = self._database.rows, self._database.writing
         with self._database.speaking_plainly():
-            self.shelf = Shelf(path.parent / "parcels")
+            self.shelf = BlobStore(path.parent / "parcels")
         known = self.facts()
         for key, value in {"format": FORMAT, "run": run, "site": site}.items():
             if known.get(key, value) != value:
                 raise CheckpointError(
-                    f"{path} belongs to {key} «{known[key]}», not to «{value}»: give each study its own folder"
+                    f"{path} belongs to {key} «{known[key]}», not to «{value}»: give each study its own folder (home ="
+                    ' "node-2" in site.toml); the ledger is continued, and runs of version 0.1 begin anew'
                 )
         if "format" not in known:
             self.note(format=FORMAT, run=run, site=site)
@@ -126,6 +149,8 @@ class Store:
                     unused += [] if done.rowcount else [body]
                     if p.phase < LEAVING:
                         _raise_to(database, f"sent:{p.receiver}", p.sequence)
+                    if done.rowcount and (mass := mass_of(p)):
+                        _add_to(database, f"mass_out:{p.epoch}", mass)
                 reach("debit-in-transaction")
         reach("debited")
         self._drop(unused)
@@ -188,34 +213,66 @@ class Store:
 
     # -- what arrives -----------------------------------------------------------------------------
 
-    def credit(self, parcel: Parcel, body: Body) -> bool:
+    def credit(self, parcel: Parcel, body: Body, keep: bool = True) -> bool:
         """Take a parcel in for good; False if it was here before. Acknowledge after this, never before.
 
+        Without `keep` only its number and its mass stay: no further round will look at it.
+
         A sender has one parcel for each phase of a round: another one is refused, or a peer could fill the disk.
+        The signed header of each parcel stays after its body is gone: a sender that signs other content under a used
+        number, or for a used phase, is caught with both signatures (`Equivocation`).
         """
         header = header_of(body)
+        conflict: tuple[str, bool] | None = None
         with self._shelved(body) as (kept,):
             reach("credit-written")
             with self._writing() as database:
                 done = database.execute(
                     "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?, ?, ?, ?, NULL, NULL, ?)",
                     (parcel.sender, parcel.sequence, parcel.epoch, parcel.round, parcel.phase, mass_of(parcel),
-                     kept),
+                     kept if keep else None),
                 )  # fmt: skip
                 reach("credit-in-transaction")
-                known = database.execute(
-                    "SELECT 1 FROM inbox WHERE sender = ? AND sequence = ?", (parcel.sender, parcel.sequence)
-                ).fetchone()
-                if known is None:
-                    raise BadParcel(f"a second parcel for phase {parcel.phase} of round {parcel.round + 1}")
-                if parcel.phase < LEAVING and _raise_to(database, f"heard:{parcel.sender}", parcel.sequence):
+                if done.rowcount:
+                    database.execute(
+                        "INSERT OR REPLACE INTO signed VALUES (?, ?, ?)",
+                        (parcel.sender, parcel.sequence, header),
+                    )
+                else:
+                    conflict = _conflict(database, parcel, header)
+                if (
+                    conflict is None
+                    and parcel.phase < LEAVING
+                    and _raise_to(database, f"heard:{parcel.sender}", parcel.sequence)
+                ):
                     database.execute(
                         "INSERT OR REPLACE INTO facts VALUES (?, ?)", (f"last:{parcel.sender}", header)
                     )
+            if conflict is not None:
+                first, new = conflict
+                raise Equivocation(
+                    f"its sender has signed another parcel {parcel.sequence} (round {parcel.round + 1}, phase"
+                    f" {parcel.phase}); both signatures are kept",
+                    (first, header) if new else None,
+                )
         reach("credited")
-        if not done.rowcount:
+        if not (done.rowcount and keep):
             self._drop([kept])
         return done.rowcount == 1
+
+    def kept_of(self, sender: str) -> int:
+        """How many parcels of this sender are kept whole."""
+        query = "SELECT count(*) FROM inbox WHERE sender = ? AND body IS NOT NULL AND phase < ?"
+        return int(self._rows(query, (sender, LEAVING))[0][0])
+
+    def mass_flow(self, epoch: int) -> tuple[dict[str, float], float]:
+        """The mass that each peer has sent in an epoch of membership, and what has left in all."""
+        came = self._rows("SELECT sender, sum(mass) FROM inbox WHERE epoch = ? GROUP BY sender", (epoch,))
+        return dict(came), float(self.facts().get(f"mass_out:{epoch}", 0.0))
+
+    def equivocations(self) -> dict[str, int]:
+        """For each sender, how many numbers it has signed two different parcels under, up to `PROOFS`."""
+        return dict(self._rows("SELECT sender, count(*) FROM equivocations GROUP BY sender"))
 
     def waiting(self) -> Iterator[Body]:
         """Parcels that no exchange was given yet."""
@@ -280,6 +337,13 @@ class Store:
             )
         return body
 
+    def forget(self, round: int, call: int) -> None:
+        """Drop the result of a training that must not leave any more."""
+        with self._writing() as database:
+            gone = _named(database, "log WHERE round = ? AND call = ?", (round, call))
+            database.execute("DELETE FROM log WHERE round = ? AND call = ?", (round, call))
+        self._drop(gone)
+
     def trainings(self) -> list[tuple[int, int]]:
         """Round and call of every training that is in the log."""
         return self._rows("SELECT round, call FROM log WHERE kind = 'training' ORDER BY round, call")
@@ -330,10 +394,15 @@ class Store:
 
     # -- membership -------------------------------------------------------------------------------
 
-    def leaves(self, site: str, round: int, body: bytes = b"") -> None:
-        """A site has said, signed, that it leaves for good before this round; the first word counts."""
+    def leaves(self, site: str, round: int, body: bytes = b"") -> bool:
+        """A site has said, signed, that it leaves for good before this round; the first word counts: False if it is known."""
         with self._writing() as database:
-            database.execute("INSERT OR IGNORE INTO leaving VALUES (?, ?, ?)", (site, round, body))
+            done = database.execute("INSERT OR IGNORE INTO leaving VALUES (?, ?, ?)", (site, round, body))
+        return done.rowcount == 1
+
+    def farewells(self) -> list[tuple[str, bytes]]:
+        """The signed parcels in which other sites said that they leave."""
+        return self._rows("SELECT site, body FROM leaving WHERE length(body) > 0 ORDER BY site")
 
     def leaving(self) -> dict[str, int]:
         return dict(self._rows("SELECT site, round FROM leaving"))
@@ -404,7 +473,37 @@ class Store:
 
 def mass_of(parcel: Parcel) -> float:
     """What a parcel weighs: without a model its mass counts for nothing."""
-    return parcel.scalar("mass", 0.0) if parcel.model is not None else 0.0
+    return parcel.scalar("mass", 0.0).value if parcel.model is not None else 0.0
+
+
+def _conflict(database: Connection, parcel: Parcel, header: str) -> tuple[str, bool] | None:
+    """The header that the sender signed before in this parcel's place, and whether the proof is new; None for a copy.
+
+    Farewells and other control parcels are no evidence about parcels.
+    """
+    row = database.execute(
+        "SELECT inbox.sequence, signed.header FROM inbox LEFT JOIN signed USING (sender, sequence) WHERE sender = ?"
+        " AND (sequence = ? OR (epoch = ? AND round = ? AND phase = ?)) ORDER BY sequence = ? DESC LIMIT 1",
+        (parcel.sender, parcel.sequence, parcel.epoch, parcel.round, parcel.phase, parcel.sequence),
+    ).fetchone()
+    sequence, first = row
+    if parcel.phase < LEAVING and first is not None and _statement(first) != _statement(header):
+        query = "SELECT count(*) FROM equivocations WHERE sender = ?"
+        if database.execute(query, (parcel.sender,)).fetchone()[0] >= PROOFS:
+            return first, False
+        kept = database.execute(
+            "INSERT OR IGNORE INTO equivocations VALUES (?, ?, ?, ?)",
+            (parcel.sender, parcel.sequence, first, header),
+        )
+        return first, kept.rowcount == 1
+    if sequence != parcel.sequence:
+        raise BadParcel(f"a second parcel for phase {parcel.phase} of round {parcel.round + 1}")
+    return None
+
+
+def _statement(header: str) -> dict[str, Any]:
+    """What a header states, whatever its signature looks like."""
+    return {key: value for key, value in json.loads(header).items() if key != "signature"}
 
 
 def _raise_to(database: Connection, key: str, number: int) -> bool:
@@ -414,6 +513,13 @@ def _raise_to(database: Connection, key: str, number: int) -> bool:
         return False
     database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, str(number)))
     return True
+
+
+def _add_to(database: Connection, key: str, amount: float) -> None:
+    """Add to a fact that is a number."""
+    row = database.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
+    before = float(row[0]) if row is not None else 0.0
+    database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, repr(before + amount)))
 
 
 def _named(database: Connection, which: str, values: Sequence[Any]) -> list[str]:

@@ -18,31 +18,37 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, cast
+from typing import cast
 
-import dp_accounting
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution as loss_distributions
-from dp_accounting.rdp import RdpAccountant, compute_epsilon
-from scipy.stats import binom
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
 
 from confrere.core.errors import PrivacyError, StudyError
+from confrere.privacy import loss_distribution, renyi
 from confrere.privacy.charges import (
     Accountant,
     Charge,
+    Events,
     Guarantee,
+    Line,
+    MechanismEvent,
     Spent,
     Unit,
+    canonical,
     exact_rate,
     gaussian,
     laplace,
+    parsed,
     read_event,
     rounded_up,
     unlabelled,
 )
-from confrere.privacy.losses import Losses, epsilon_at
+from confrere.privacy.loss_distribution import RELATIVE_ERROR, coarsest
+from confrere.privacy.renyi import PUBLISHED_ORDERS, Orders
 
 __all__ = [
+    "PUBLISHED_ORDERS",
     "Accountant",
     "Charge",
     "Guarantee",
@@ -52,47 +58,89 @@ __all__ = [
     "capacity",
     "check_delta",
     "check_epsilon",
+    "deltas",
     "epsilon",
     "exact_rate",
     "gaussian",
+    "gaussian_epsilon",
+    "gaussian_mu",
+    "gaussian_noise",
     "laplace",
+    "per_unit",
     "rounded_up",
 ]
-
-PUBLISHED_ORDERS = tuple(1 + x / 10 for x in range(1, 100)) + tuple(float(x) for x in range(12, 64))
-"""The Rényi orders that Opacus and most published tables use."""
-
-RELATIVE_ERROR = 1e-4
-"""How far above the exact value a PLD's ε may lie, as a share of ε. It is never below it."""
-
-ABSOLUTE_ERROR = 1e-5
-"""A tiny ε is not resolved any finer than this."""
-
-FINEST = 2.0**-22
-"""The finest grid of privacy losses that is ever used."""
 
 MOST_EPSILON = 1e4
 """Beyond this no guarantee is left to speak of, and the search for its noise would not end."""
 
+LARGEST_DELTA = 0.01
+"""Above this a small ε means little, however few records there are: with δ = 0.5 many releases have «ε = 0»."""
+
 SMALLEST_DELTA = 1e-12
 """Below this the double precision of a PLD no longer resolves δ."""
 
-HARDLY_ANY = 0.02
-"""Below this noise a step costs an ε in the hundreds, on grids that fill the memory. It is then stated as if
-everybody took part, which is never less than it is."""
+HARDLY_ANY, IMMENSE = 0.02, 1e6
+"""Below the first noise a step costs an ε in the hundreds, and above the second next to nothing, on grids that fill the
+memory. It is then stated as if everybody took part, which is never less than it is."""
+
+NONE = 1e-100
+"""Noise below this is taken for none."""
+
+MOST_LOSS, MOST_CELLS = 1e3, 1 << 24
+"""Where losses spread further, or over more cells of the coarsest grid, charges are stated without sampling too."""
 
 MOST_STEPS = 1 << 24
-"""Where `capacity` stops looking."""
+"""Where `capacity` stops looking, and the longest training that is planned."""
+
+TINY = 1e-15
+"""Added to a δ from a closed form, for rounding."""
 
 
-def epsilon(charges: Sequence[Charge], delta: float, accountant: Accountant = "pld") -> float:
+def epsilon(
+    charges: Sequence[Charge], delta: float, accountant: Accountant = "pld", orders: Orders | None = None
+) -> float:
     """The ε of all charges composed, at this δ.
+
+    The Rényi accountant takes the best of all orders, or of the given `orders`: published tables have theirs.
 
     >>> round(epsilon([gaussian(1.4, Fraction(1, 74), 30 * 74)], 1e-5), 3)
     2.159
     """
     check_delta(delta)
-    return _epsilon(_merged(charges), float(delta), _known(accountant))
+    if len({charge.unit for charge in charges}) > 1:
+        raise PrivacyError(
+            "charges per record and per patient have no common ε; read them per one unit first"
+        )
+    return _epsilon(_merged(charges), float(delta), _known(accountant), orders=orders)
+
+
+def per_unit(charges: Iterable[Charge], unit: Unit, most_records: int | None = None) -> list[Charge] | None:
+    """All charges as they concern one record, or one patient; None where any of them has no bound."""
+    found = [charge.per(unit, most_records) for charge in charges]
+    bounded = [charge for charge in found if charge is not None]
+    return bounded if len(bounded) == len(found) else None
+
+
+def gaussian_mu(charges: Sequence[Charge]) -> float | None:
+    """The μ of Gaussians without sampling, which compose exactly; None where anything else is among the charges."""
+    merged = _merged(charges)
+    events = [read_event(text) for text, _ in merged]
+    plain = all(e.kind == "gaussian" and e.rate == 1 and e.noise > NONE for e in events)
+    return _mu(merged) if plain else None
+
+
+def deltas(charges: Sequence[Charge], epsilons: Line, accountant: Accountant = "pld") -> Line:
+    """For each ε the δ at which all charges composed keep to it; never understated."""
+    merged = _merged(charges)
+    if not merged:
+        return np.zeros_like(epsilons)
+    if any(read_event(text).noise <= NONE for text, _ in merged):
+        return np.ones_like(epsilons)
+    if _known(accountant) == "rdp":
+        return renyi.delta_of(_bounded(merged), epsilons)
+    if _too_fine(merged):
+        return _deltas_without_sampling(merged, epsilons)
+    return loss_distribution.delta_of(merged, epsilons)
 
 
 def calibrate(
@@ -130,11 +178,6 @@ def calibrate(
         return _epsilon(charges, float(delta), accountant, relative_error)
 
     guess = _guessed_noise(target_epsilon, delta, float(rate), steps)
-    if accountant == "rdp" and cost(1e3 * guess) > target_epsilon:  # its orders end at 63
-        raise PrivacyError(
-            f"the Rényi accountant cannot show ε = {target_epsilon:g} at δ = {delta:g}, however large the "
-            "noise; raise ε or use the PLD accountant"
-        )
     steeper = _guessed_noise(1.02 * target_epsilon, delta, float(rate), steps)
     slope = math.log(1.02) / math.log(steeper / guess)
     noise, slope = _falling_root(lambda z: cost(z, 20 * RELATIVE_ERROR), target_epsilon, guess, slope)
@@ -164,7 +207,7 @@ def check_epsilon(value: float) -> None:
 
 
 def check_delta(value: float, records: int | None = None) -> None:
-    """δ is a public constant below 1/n: at 1/n, publishing one record at random would be «private»."""
+    """δ is a public constant, at most 1/n and at most 0.01: above 1/n, publishing a record at random would be «private»."""
     if not 0 < value < 1:
         raise PrivacyError(f"δ must lie between 0 and 1, not {value}; 1e-6 is usual")
     if value < SMALLEST_DELTA:
@@ -174,9 +217,13 @@ def check_delta(value: float, records: int | None = None) -> None:
             f"δ = {value:g} is more than 1/n = {1 / records:.3g} for n = {records}: "
             "that would allow to publish a whole record; take a smaller δ"
         )
+    if value > LARGEST_DELTA:
+        raise PrivacyError(
+            f"δ = {value:g} is more than {LARGEST_DELTA:g}: a guarantee that may fail this often is none; 1e-6 is usual"
+        )
 
 
-def _merged(charges: Iterable[Charge]) -> tuple[tuple[str, int], ...]:
+def _merged(charges: Iterable[Charge]) -> Events:
     """One count per event, whatever it was labelled with: what the caches and the accountants take."""
     counts: dict[str, int] = {}
     for charge in charges:
@@ -194,102 +241,122 @@ def _known(accountant: str) -> Accountant:
 
 @lru_cache(maxsize=8192)
 def _epsilon(
-    merged: tuple[tuple[str, int], ...],
+    merged: Events,
     delta: float,
     accountant: Accountant,
     relative_error: float = RELATIVE_ERROR,
+    orders: Orders | None = None,
 ) -> float:
     events = [(event, read_event(event), count) for event, count in merged]
-    if any(event.noise == 0 for _, event, _ in events):
+    if any(event.noise <= NONE for _, event, _ in events):
         return math.inf
     if not events:
         return 0.0
     if accountant == "rdp":
-        rdp = sum(count * np.asarray(_renyi(text)) for text, _, count in events)
-        return float(compute_epsilon(PUBLISHED_ORDERS, rdp, delta)[0])
-    tiny = any(event.noise < HARDLY_ANY for _, event, _ in events)
-    if all(event.kind == "gaussian" and (event.rate == 1 or tiny) for _, event, _ in events):
-        precision = sum(count * (event.group / event.noise) ** 2 for _, event, count in events)
-        return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(precision), delta))
-    return _pld_epsilon(merged, delta, relative_error)
+        return renyi.epsilon_of(_bounded(merged), delta, orders)
+    if all(event.kind == "gaussian" and event.rate == 1 for _, event, _ in events) or _too_fine(merged):
+        return _epsilon_without_sampling(merged, delta)
+    return loss_distribution.epsilon_of(merged, delta, relative_error)
 
 
-def _pld_epsilon(events: tuple[tuple[str, int], ...], delta: float, relative_error: float) -> float:
-    """ε by PLD, on a grid of losses just fine enough.
-
-    Discretising to a grid of width w adds an error to ε that is always upwards and falls with w². So two
-    coarse passes, the second four times as fine, tell how large it is (a fifteenth of what lies between
-    them; an eighth is taken, to be safe), and how fine the last pass must be.
-    """
-
-    def value_at(width: float) -> float:
-        return epsilon_at(_composed(events, width), delta)
-
-    width = _power_of_two(math.sqrt(0.05 / sum(n for _, n in events)))
-    value = value_at(width)
-    while 0 < value < math.inf and width > FINEST:
-        before, width = value, max(width / 4, FINEST)
-        value = value_at(width)
-        error, allowed = (before - value) / 8, relative_error * max(value, ABSOLUTE_ERROR / RELATIVE_ERROR)
-        if error <= allowed:
-            break
-        if error < 100 * allowed:  # the estimate can be trusted: go there directly
-            return value_at(_power_of_two(width * math.sqrt(allowed / error)))
-    return value
+def _extreme(event: MechanismEvent) -> bool:
+    return not HARDLY_ANY <= event.noise <= IMMENSE
 
 
-def _power_of_two(width: float) -> float:
-    return float(max(2.0 ** min(math.floor(math.log2(width)), -6), FINEST))
+def _bounded(merged: Events) -> Events:
+    """The same events, those with extreme noise as if everybody took part."""
+    events = [(text, count, read_event(text)) for text, count in merged]
+    return tuple((_unsampled(t) if e.rate < 1 and _extreme(e) else t, count) for t, count, e in events)
 
 
-def _composed(events: tuple[tuple[str, int], ...], width: float) -> Any:
-    out = None
-    for text, count in events:
-        losses = _losses(text, width).self_compose(count)
-        out = losses if out is None else out.compose(losses)
-    return out
+def _too_fine(merged: Events) -> bool:
+    """Whether the grid of a PLD would not fit into memory."""
+    events = [(read_event(text), count) for text, count in merged]
+    if any(_extreme(event) for event, _ in events):
+        return True
+    spread = 0.0
+    for event, count in events:
+        step = event.sensitivity / event.noise
+        drawn = count * min(event.rate * event.group, 1.0)
+        drift = step if event.kind == "laplace" else step**2 / 2
+        spread += drawn * drift + 10 * math.sqrt(drawn) * step
+    cells = spread / coarsest(sum(count for _, count in events))
+    return spread > MOST_LOSS or cells > MOST_CELLS
 
 
-@lru_cache(maxsize=64)
-def _losses(text: str, width: float) -> Losses:
-    return Losses(_of_one_step(text, width))
-
-
-def _of_one_step(text: str, width: float) -> Any:
-    event = read_event(text)
-    if event.kind == "laplace":
-        return loss_distributions.from_laplace_mechanism(event.noise, value_discretization_interval=width)
-    if event.group == 1:
-        return loss_distributions.from_gaussian_mechanism(
-            event.noise, sampling_prob=event.rate, value_discretization_interval=width
-        )
-    drawn = np.arange(event.group + 1)
-    return loss_distributions.from_mixture_gaussian_mechanism(
-        event.noise, drawn, binom.pmf(drawn, event.group, event.rate), value_discretization_interval=width
+def _split(merged: Events) -> tuple[float, float]:
+    """An upper bound of all events by a Gaussian with this μ and, added to it, a pure ε: that of all Laplace noise."""
+    events = [(read_event(text), count) for text, count in merged]
+    gaussians = [(text, count) for text, count in merged if read_event(text).kind == "gaussian"]
+    return _mu(gaussians), math.fsum(
+        count / event.noise for event, count in events if event.kind == "laplace"
     )
 
 
-@lru_cache(maxsize=1024)
-def _renyi(text: str) -> tuple[float, ...]:
-    event = read_event(text)
-    if event.group != 1 and event.rate != 1:
-        raise PrivacyError(
-            "the Rényi accountant cannot count groups of sampled records; use the PLD accountant"
-        )
-    if event.kind == "laplace":
-        query: Any = dp_accounting.LaplaceDpEvent(event.noise)
-    else:
-        query = dp_accounting.GaussianDpEvent(event.noise / event.group)
-    if event.rate < 1:
-        query = dp_accounting.PoissonSampledDpEvent(event.rate, query)
-    accountant = RdpAccountant(PUBLISHED_ORDERS)
-    accountant.compose(query)
-    return tuple(float(x) for x in accountant.rdp)
+def _epsilon_without_sampling(merged: Events, delta: float) -> float:
+    mu, pure = _split(merged)
+    if mu < delta:  # the total variation is below μ/2
+        return pure
+    if (
+        mu > MOST_LOSS
+    ):  # zero-concentrated privacy (Bun, Steinke 2016): the closed form leaves double precision
+        return pure + mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta))
+    return pure + gaussian_epsilon(1 / mu, delta)
+
+
+def gaussian_epsilon(noise: float, delta: float) -> float:
+    """ε of one release with Gaussian noise of this many sensitivities (Balle and Wang 2018)."""
+    if _log_delta(noise, 0.0) < math.log(delta):
+        return 0.0
+    low, high = 0.0, 1.0
+    while _log_delta(noise, high) > math.log(delta):
+        low, high = high, high * 10
+    return float(brentq(lambda e: _log_delta(noise, e) - math.log(delta), low, high, xtol=1e-12))
+
+
+def gaussian_noise(epsilon: float, delta: float) -> float:
+    """The least Gaussian noise, in sensitivities, of one release that costs ε (Balle and Wang 2018)."""
+    low, high = 0.1, 1.0
+    while _log_delta(low, epsilon) < math.log(delta):
+        low, high = low / 10, low
+    while _log_delta(high, epsilon) > math.log(delta):
+        low, high = high, high * 10
+    return float(brentq(lambda z: _log_delta(z, epsilon) - math.log(delta), low, high, xtol=1e-12))
+
+
+def _log_delta(noise: float, epsilon: float) -> float:
+    """The logarithm of δ at ε (Balle and Wang 2018, theorem 8), without cancellation where δ is tiny."""
+    shift = epsilon * noise + 1 / (2 * noise)
+    one, other = float(log_ndtr(1 / noise - shift)), epsilon + float(log_ndtr(-shift))
+    return one + math.log1p(-math.exp(other - one)) if other < one else -math.inf
+
+
+def _deltas_without_sampling(merged: Events, epsilons: Line) -> Line:
+    mu, pure = _split(merged)
+    left = np.maximum(epsilons - pure, 0.0)
+    held = np.zeros_like(left)
+    if mu > 0:  # Balle and Wang 2018, theorem 8
+        beyond = np.exp(np.minimum(left + log_ndtr(-mu / 2 - left / mu), 0.0))
+        held = np.exp(log_ndtr(mu / 2 - left / mu)) - beyond
+    # below the pure ε: the total variation of a Gaussian, and that of anything with this pure ε
+    held = held + np.where(epsilons < pure, -math.expm1(-pure), 0.0)
+    return np.clip(held + TINY, 0.0, 1.0)
+
+
+def _unsampled(text: str) -> str:
+    """The same event with everybody in the sample."""
+    return canonical({**parsed(text), "sample_rate": "1"})
+
+
+def _mu(merged: Iterable[tuple[str, int]]) -> float:
+    """How far apart Gaussians without sampling put the two cases, in standard deviations: they compose exactly."""
+    events = [(read_event(text), count) for text, count in merged]
+    return math.sqrt(math.fsum(count * (event.sensitivity / event.noise) ** 2 for event, count in events))
 
 
 def _guessed_noise(target: float, delta: float, rate: float, steps: int) -> float:
     """Where the central limit (Dong, Roth, Su 2019) puts the noise; good to some ten percent."""
-    mu = 1 / float(dp_accounting.get_sigma_gaussian(target, delta))
+    mu = 1 / gaussian_noise(target, delta)
     if rate == 1:
         return math.sqrt(steps) / mu
     return 1 / math.sqrt(math.log1p((mu / rate) ** 2 / steps))

@@ -1,4 +1,4 @@
-"""Charges: what a mechanism did, in exact words and whole numbers. ε is derived from them, never stored."""
+"""Charges: mechanism events with exact parameters and whole counts. ε is derived from them, never stored."""
 
 from __future__ import annotations
 
@@ -10,15 +10,28 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal, cast
 
-from confrere.core.errors import PrivacyError
+import numpy as np
+from numpy.typing import NDArray
+
+from confrere.core.errors import PrivacyError, StudyError
 
 Accountant = Literal["pld", "rdp"]
 Unit = Literal["record", "patient"]
+UNITS: tuple[Unit, ...] = ("record", "patient")
+Line = NDArray[np.float64]
+Events = tuple[tuple[str, int], ...]
+"""Mechanism events, each in its canonical text and with its count: what the accountants take."""
+
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
+"""What a study or a command may ask for."""
+
+CEILING = 10.0
+"""A site's ceiling on ε where it states none: above it noise is no longer taken for protection."""
 
 
 @dataclass(frozen=True)
 class Charge:
-    """So many runs of one mechanism event.
+    """A number of runs of one mechanism event.
 
     `event` is canonical JSON with exact decimals and fractions, so that equal events have equal text and
     their counts can be added as integers:
@@ -48,19 +61,47 @@ class Charge:
         """Whether the stated cost is a theorem for this release, or only what a paper claims."""
         return _labels(self.event)[1]
 
+    def per(self, unit: Unit, most_records: int | None = None) -> Charge | None:
+        """The same steps as they concern one record, or one patient with all of its records; None without a bound.
+
+        A step that draws and clips patients keeps to twice the clipping norm when one of a patient's records is removed:
+        the rest of its records may then add the opposite. A step that draws records costs a patient as much as a
+        group of all its records, for which there must be a public bound that is enforced.
+
+        >>> gaussian(1.4, unit="patient").per("record").event
+        '{"kind":"gaussian","noise_multiplier":"1.4","replaced":"yes","sample_rate":"1"}'
+        >>> gaussian(1.4).per("patient") is None
+        True
+        """
+        event = _per(self.event, unit, most_records)
+        return None if event is None else Charge(event, self.count)
+
+    def grouped(self, size: int) -> Charge | None:
+        """The cost for a group of `size` units that are drawn independently; None without a bound."""
+        event = _grouped(self.event, size)
+        return None if event is None else Charge(event, self.count)
+
 
 @dataclass(frozen=True)
 class Guarantee:
-    """An (ε, δ) with everything that is needed to read it."""
+    """An (ε, δ) with everything that is needed to read it. An infinite ε is none: there is no bound."""
 
     epsilon: float
     delta: float
     unit: Unit = "record"
     accountant: Accountant = "pld"
     proven: bool = True
+    ceiling: float | None = None
+    """The ε above which a site no longer takes it for protection; None where nobody has one."""
+
+    @property
+    def above_ceiling(self) -> bool:
+        return self.ceiling is not None and self.epsilon > self.ceiling
 
     def __str__(self) -> str:
         claim = "" if self.proven else ", as published, not proven"
+        if self.ceiling is not None and self.above_ceiling:
+            claim += f", above the ceiling of {self.ceiling:g}"
         return (
             f"ε = {rounded_up(self.epsilon)} (δ = {self.delta:g}, per {self.unit}, "
             f"{self.accountant.upper()}{claim})"
@@ -104,16 +145,39 @@ def gaussian(
     fields = {"kind": "gaussian", "noise_multiplier": repr(float(noise_multiplier)), "sample_rate": str(rate)}
     if group != 1:
         fields["group"] = str(group)
-    return Charge(_canonical(_labelled(fields, unit, proven)), count)
+    return Charge(canonical(_labelled(fields, unit, proven)), count)
+
+
+def check_noise(value: float, name: str) -> None:
+    """Refuse noise that no study can mean. Ledgers may hold less, or more."""
+    if not value > 0:
+        raise StudyError(
+            f"{name} must be above 0, not {value:g}: no noise, no privacy. To train without noise, leave [privacy] out"
+        )
+    if not LEAST_NOISE <= value <= MOST_NOISE:
+        raise StudyError(
+            f"{name} must lie between {LEAST_NOISE:g} and {MOST_NOISE:g}, not {value:g}; usual values lie between 0.5 and 100"
+        )
+
+
+def on_one_sample(*noise_multipliers: float) -> float:
+    """The noise multiplier of several Gaussian releases from one sample, which are one release: 1/√(Σ 1/z²).
+
+    A record that is drawn is drawn for all of them, so they are not several runs of a sampled mechanism.
+
+    >>> on_one_sample(2.0, 2.0, 2.0, 2.0)
+    1.0
+    """
+    if min(noise_multipliers) <= 0:
+        return 0.0
+    return 1 / math.hypot(*(1 / z for z in noise_multipliers))
 
 
 def laplace(scale: float, count: int = 1, *, unit: Unit = "record", proven: bool = True) -> Charge:
     """The charge of Laplace noise of this scale, in multiples of the sensitivity (ε = 1/scale)."""
     if not (math.isfinite(scale) and scale > 0):
         raise PrivacyError(f"the scale of Laplace noise must be positive, not {scale}")
-    return Charge(
-        _canonical(_labelled({"kind": "laplace", "scale": repr(float(scale))}, unit, proven)), count
-    )
+    return Charge(canonical(_labelled({"kind": "laplace", "scale": repr(float(scale))}, unit, proven)), count)
 
 
 def exact_rate(rate: Fraction | float) -> Fraction:
@@ -127,31 +191,87 @@ def exact_rate(rate: Fraction | float) -> Fraction:
 
 
 @dataclass(frozen=True)
-class Event:
-    """A mechanism event as the accountants need it: numbers instead of text."""
+class MechanismEvent:
+    """A mechanism event as the accountants need it: numbers instead of text.
+
+    Its worst case lies on a line, in multiples of what one unit adds at most: what is released with a unit's data, and
+    without them.
+    """
 
     kind: str
     noise: float
     rate: float
-    group: int
+    group: int = 1
+    replaced: bool = False
+    """Whether a unit is in the sample in either case, and only what it adds differs: by twice as much at most."""
+
+    @property
+    def sensitivity(self) -> float:
+        """How far the two cases are apart at most."""
+        return 2.0 if self.replaced else float(self.group)
+
+    def with_it(self) -> tuple[Line, Line]:
+        """Where Gaussians lie, and how likely each is: with what is to be protected."""
+        most = 1 if self.replaced else self.group
+        chances = [math.comb(most, k) * self.rate**k * (1 - self.rate) ** (most - k) for k in range(most + 1)]
+        return np.arange(most + 1, dtype=np.float64), np.array(chances)
+
+    def without_it(self) -> tuple[Line, Line]:
+        """The same without it; replaced, it adds the opposite."""
+        if self.replaced:
+            return np.array([-1.0, 0.0]), np.array([self.rate, 1 - self.rate])
+        return np.zeros(1), np.ones(1)
 
 
 @lru_cache(maxsize=4096)
-def read_event(event: str) -> Event:
+def read_event(event: str) -> MechanismEvent:
     """The numbers of an event; an unknown or broken one raises."""
-    fields = _parsed(event)
+    fields = parsed(event)
+    kind = fields.get("kind", "")
+    if kind not in FIELDS:
+        raise PrivacyError(f"no accountant knows mechanism events of the kind {kind!r}")
     try:
-        if fields["kind"] == "gaussian":
-            noise, rate = float(fields["noise_multiplier"]), Fraction(fields["sample_rate"])
-            return Event("gaussian", noise, float(rate), int(fields.get("group", "1")))
-        if fields["kind"] == "laplace":
-            return Event("laplace", float(fields["scale"]), 1.0, 1)
-    except (KeyError, ValueError, ZeroDivisionError) as error:
+        _check_fields(fields, *FIELDS[kind])
+        if kind == "laplace":
+            return MechanismEvent("laplace", _number(fields, "scale", above=True), 1.0)
+        noise, rate = _number(fields, "noise_multiplier"), Fraction(fields["sample_rate"])
+        if not 0 < rate <= 1:
+            raise ValueError(f"sample_rate = {rate}")
+        group = int(fields.get("group", "1"))
+        if "group" in fields and (group < 2 or str(group) != fields["group"]):
+            raise ValueError(f"group = {fields['group']}")
+        return MechanismEvent("gaussian", noise, float(rate), group, "replaced" in fields)
+    except (KeyError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise PrivacyError(f"the mechanism event {event} cannot be read: {error}") from None
-    raise PrivacyError(f"no accountant knows mechanism events of the kind {fields['kind']!r}")
 
 
-def _parsed(event: str) -> dict[str, str]:
+FIELDS = {
+    "gaussian": ({"kind", "noise_multiplier", "sample_rate"}, {"group", "replaced", "unit", "claim"}),
+    "laplace": ({"kind", "scale"}, {"unit", "claim"}),
+}
+"""The fields that each kind of event has, and those that it may have."""
+
+FIXED = {"replaced": "yes", "unit": "patient", "claim": "published"}
+"""Fields with a single value; what they say is otherwise said by their absence."""
+
+
+def _check_fields(fields: dict[str, str], needed: set[str], possible: set[str]) -> None:
+    if not needed <= set(fields) <= needed | possible or {"group", "replaced"} <= set(fields):
+        raise ValueError(f"it has the fields {', '.join(sorted(fields))}")
+    for name, value in FIXED.items():
+        if fields.get(name, value) != value:
+            raise ValueError(f"{name} = {fields[name]}")
+
+
+def _number(fields: dict[str, str], name: str, *, above: bool = False) -> float:
+    value = float(fields[name])
+    if not math.isfinite(value) or value < 0 or (above and value == 0):
+        raise ValueError(f"{name} = {fields[name]}")
+    return value
+
+
+def parsed(event: str) -> dict[str, str]:
+    """The fields of an event."""
     try:
         fields: Any = json.loads(event)
     except ValueError:
@@ -163,25 +283,55 @@ def _parsed(event: str) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def _check_canonical(event: str) -> None:
-    if _canonical(_parsed(event)) != event:
+    if canonical(parsed(event)) != event:
         raise PrivacyError(f"the mechanism event {event!r} is not in canonical form")
+    read_event(event)
+
+
+@lru_cache(maxsize=4096)
+def _per(event: str, unit: Unit, most_records: int | None) -> str | None:
+    fields = parsed(event)
+    if fields.get("unit", "record") == unit:
+        return event
+    if unit == "patient":
+        found = None if most_records is None else _grouped(event, most_records)
+        return None if found is None else canonical({**parsed(found), "unit": "patient"})
+    del fields["unit"]
+    if fields["kind"] == "laplace":
+        return canonical({**fields, "scale": repr(float(fields["scale"]) / 2)})
+    if fields.pop("group", "1") != "1":  # records were drawn, and the cost stated for all of a patient's
+        return canonical(fields)
+    return canonical({**fields, "replaced": "yes"})
+
+
+@lru_cache(maxsize=4096)
+def _grouped(event: str, size: int) -> str | None:
+    fields = parsed(event)
+    if size == 1:
+        return event
+    if fields["kind"] == "laplace":
+        return canonical({**fields, "scale": repr(float(fields["scale"]) / size)})
+    if "replaced" in fields:
+        return None
+    return canonical({**fields, "group": str(size * int(fields.get("group", "1")))})
 
 
 @lru_cache(maxsize=4096)
 def _labels(event: str) -> tuple[str, bool]:
     """Whom an event protects, and whether its cost is proven."""
-    fields = _parsed(event)
+    fields = parsed(event)
     return fields.get("unit", "record"), fields.get("claim") is None
 
 
-def _canonical(fields: dict[str, str]) -> str:
+def canonical(fields: dict[str, str]) -> str:
+    """An event in the one way in which it is written."""
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=4096)
 def unlabelled(event: str) -> str:
     """The event without what is said about it: labels do not change its cost."""
-    return _canonical({k: v for k, v in _parsed(event).items() if k not in ("unit", "claim")})
+    return canonical({k: v for k, v in parsed(event).items() if k not in ("unit", "claim")})
 
 
 def _labelled(fields: dict[str, str], unit: Unit, proven: bool) -> dict[str, str]:

@@ -1,22 +1,28 @@
 """Clipping: what bounds the influence of one unit (a record, or a patient with several) on a step.
 
-A clipping is a frozen dataclass of public options. Its state comes from past releases only. The sum
-over the units leaves here without noise, so it is PRIVATE: add noise of `noise_std`, then `finish`.
+A clipping is a frozen dataclass of public options, registered under the name that a study uses. Its state comes
+from past releases only. The sum over the units leaves here without noise, so it is PRIVATE: add noise of
+`noise_std`, then `finish`.
+
+`sum` is written once for one site and for many: the gradients of one site have lengths [units], and its state is
+{name: tensor}; those of a stack of sites have lengths [sites, units], and each tensor of the state one row per site.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from confrere.core.errors import PrivacyError
-from confrere.privacy.gradients import Groups, Layout, Metric, Recorded, Recorder
-from confrere.privacy.gradients.microbatch import microbatches
+from confrere.core.registry import Registry
+from confrere.privacy.charges import on_one_sample
+from confrere.privacy.gradients import ClippedSum, Layout, Recorded, Recorder, WeightedNorm
+from confrere.privacy.gradients.recorded import microbatches
 
 ClipState = Mapping[str, Tensor]
 Noise = Callable[[int, float], Tensor]
@@ -28,36 +34,52 @@ ROUNDING = 1e-4
 A unit is clipped to norm·(1 − ROUNDING). Lengths are added up in blocks: over 2·10^7 numbers they
 were measured to be off by less than 5·10^-6 (PyTorch's own norm by 10^-2), and a test holds it for 2·10^6."""
 
-
-@dataclass(frozen=True)
-class ClippedSum:
-    """The sum of clipped gradients over the units of a batch. It is PRIVATE: no noise was added yet."""
-
-    flat: Tensor
-    units: int
-    """How many units were seen, dropped ones included."""
-    dropped: int = 0
-    """Units whose gradient was not finite; they add nothing."""
-    below: int = 0
-    """Units (not dropped) whose gradient was within the norm."""
-
-    def __add__(self, other: ClippedSum) -> ClippedSum:
-        return ClippedSum(
-            self.flat + other.flat,
-            self.units + other.units,
-            self.dropped + other.dropped,
-            self.below + other.below,
-        )
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 
 
+class BatchGradients(Protocol[S_co]):
+    """The gradients of all units of a batch: `Recorded` at one site, `StackedGradients` at many sites side by side."""
+
+    @property
+    def layers(self) -> Sequence[str]:
+        """The layers that have parameters."""
+
+    @property
+    def real(self) -> Tensor | None:
+        """1 for the units that exist and 0 for padding; None where all exist."""
+
+    def squares(self, norm: WeightedNorm | None = None, layer: str | None = None) -> Tensor:
+        """Squared length of each unit's gradient, of one layer or of all; never too small."""
+
+    def without(self, bad: Tensor) -> Self:
+        """The same with the gradients of some units (a mask) set to zero."""
+
+    def weighted_sum(self, factors: Tensor | Sequence[Tensor]) -> Tensor:
+        """Σ factor·gradient over the units as a flat vector; the factors are those of all layers, or one tensor for each."""
+
+    def clipped(self, flat: Tensor, bad: Tensor | None, below: Tensor) -> S_co:
+        """The result: a clipped sum, the units that were dropped from it, and those within the norm."""
+
+
+@runtime_checkable
 class Clipping(Protocol):
     """How a gradient is bounded; see the module docstring."""
+
+    @property
+    def bound(self) -> float:
+        """The length to which a unit's gradient is clipped at the start; the step schedule follows it."""
+
+    @property
+    def fixed_noise(self) -> bool:
+        """Whether every step adds noise of `noise_multiplier`·`bound`, costs no more than that, keeps no state, and
+        `finish` only divides by the expected batch."""
 
     def start(self, layout: Layout) -> ClipState:
         """The state before anything was released."""
 
-    def sum(self, recorded: Recorded, state: ClipState, units: Tensor | None = None) -> ClippedSum:
-        """The sum over units of their clipped gradients; `units` says to whom each record belongs."""
+    def sum(self, gradients: BatchGradients[S], state: ClipState) -> S:
+        """The sum over units of their clipped gradients, at one site or at each of several."""
 
     def sensitivity(self, state: ClipState) -> float:
         """The most that adding or removing one unit moves the sum."""
@@ -66,7 +88,10 @@ class Clipping(Protocol):
         """The noise multiplier that accounting must use."""
 
     def noise_std(self, noise_multiplier: float, expected_batch: float, state: ClipState) -> float:
-        """Standard deviation of the noise to add to the sum."""
+        """Standard deviation of the noise to add to the sum; an empty state is that of the start."""
+
+    def widening(self, size: int, state: ClipState) -> float:
+        """By how much `finish` widens the noise: the sum of the squared factors over a gradient of `size` numbers."""
 
     def finish(
         self,
@@ -84,22 +109,26 @@ class Clipping(Protocol):
         """
 
 
+clippings: Registry[type[Clipping]] = Registry("clipping", "confrere.clippings", package="confrere.privacy")
+clipping = clippings.register
+
+
 @dataclass(frozen=True)
-class Flat:
-    """Scales each gradient to at most `norm` (Abadi et al. 2016): g / max(1, |g|/norm)."""
+class ToNorm:
+    """What all clippings to a norm share: a constant norm, noise in proportion to it, and no state."""
 
     norm: float = 1.0
+    fixed_noise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _positive(norm=self.norm)
 
+    @property
+    def bound(self) -> float:
+        return self.norm
+
     def start(self, layout: Layout) -> ClipState:
         return {}
-
-    def sum(self, recorded: Recorded, state: ClipState, units: Tensor | None = None) -> ClippedSum:
-        groups = _groups(units)
-        squares = recorded.squares(None, groups)
-        return _sum_scaled(recorded, squares, self.norm, groups)
 
     def sensitivity(self, state: ClipState) -> float:
         return self.norm
@@ -108,7 +137,10 @@ class Flat:
         return noise_multiplier
 
     def noise_std(self, noise_multiplier: float, expected_batch: float, state: ClipState) -> float:
-        return noise_multiplier * self.norm
+        return noise_multiplier * self.sensitivity(state)
+
+    def widening(self, size: int, state: ClipState) -> float:
+        return size
 
     def finish(
         self,
@@ -123,58 +155,32 @@ class Flat:
         return noisy_sum.div_(expected_batch), state
 
 
+@clipping("flat")
 @dataclass(frozen=True)
-class PerLayer:
+class Flat(ToNorm):
+    """Scales each gradient to at most `norm` (Abadi et al. 2016): g / max(1, |g|/norm)."""
+
+    def sum(self, gradients: BatchGradients[S], state: ClipState) -> S:
+        return _clipped(gradients, gradients.squares(), self.norm)
+
+
+@clipping("per-layer")
+@dataclass(frozen=True)
+class PerLayer(ToNorm):
     """Clips each of the K layers to norm/√K by itself (McMahan et al. 2018), so that all of them
     together stay within `norm`: a layer with long gradients does not silence the others."""
 
-    norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        _positive(norm=self.norm)
-
-    def start(self, layout: Layout) -> ClipState:
-        return {}
-
-    def sum(self, recorded: Recorded, state: ClipState, units: Tensor | None = None) -> ClippedSum:
-        groups = _groups(units)
-        layers = recorded.layout.layers
-        share = self.norm / math.sqrt(len(layers))
-        squares = {layer: recorded.squares(None, groups, names) for layer, names in layers.items()}
-        bad = ~torch.isfinite(torch.stack(list(squares.values())).sum(0))
-        recorded = _without(recorded, bad, groups)
-        flat = torch.empty(recorded.layout.size, dtype=recorded.dtype)
-        below = ~bad
-        for layer, names in layers.items():
-            factors = _factors(squares[layer], share).masked_fill_(bad, 0)
-            below &= squares[layer] <= share**2
-            recorded.weighted_sum_into(flat, _per_record(factors, groups), names)
-        return ClippedSum(flat, len(bad), int(bad.sum()), int(below.sum()))
-
-    def sensitivity(self, state: ClipState) -> float:
-        return self.norm
-
-    def effective_noise_multiplier(self, noise_multiplier: float, expected_batch: float) -> float:
-        return noise_multiplier
-
-    def noise_std(self, noise_multiplier: float, expected_batch: float, state: ClipState) -> float:
-        return noise_multiplier * self.norm
-
-    def finish(
-        self,
-        noisy_sum: Tensor,
-        state: ClipState,
-        *,
-        noise_multiplier: float,
-        expected_batch: float,
-        clipped: ClippedSum,
-        noise: Noise,
-    ) -> tuple[Tensor, ClipState]:
-        return noisy_sum.div_(expected_batch), state
+    def sum(self, gradients: BatchGradients[S], state: ClipState) -> S:
+        share = self.norm / math.sqrt(len(gradients.layers))
+        squares = [gradients.squares(layer=layer) for layer in gradients.layers]
+        kept, bad = _finite(gradients, torch.stack(squares).sum(0))
+        flat = kept.weighted_sum([_factors(kept, found, share, bad) for found in squares])
+        return kept.clipped(flat, bad, torch.stack([found <= share**2 for found in squares]).all(0))
 
 
+@clipping("adaclip")
 @dataclass(frozen=True)
-class AdaCliP:
+class AdaCliP(ToNorm):
     """Clips around a running mean, each coordinate on its own scale (Pichapati et al. 2019, AdaCliP).
 
     With mean m and scale s of each coordinate, from past releases only, and b = √s·√Σs: each record's
@@ -187,16 +193,16 @@ class AdaCliP:
     `scale="per-record"` lets s follow the spread of a record's gradient instead of their mean's.
     """
 
-    norm: float = 1.0
     beta1: float = 0.99
     beta2: float = 0.9
     low: float | None = None
     high: float | None = None
     noise: Literal["sum", "per-record"] = "sum"
     scale: Literal["mean", "per-record"] = "mean"
+    fixed_noise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _positive(norm=self.norm)
+        super().__post_init__()
         for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
             if not 0 <= beta < 1:
                 raise PrivacyError(f"{name} must be in [0, 1), not {beta}")
@@ -221,26 +227,19 @@ class AdaCliP:
             "scale": torch.full((layout.size,), math.sqrt(low * high)),
         }
 
-    def sum(self, recorded: Recorded, state: ClipState, units: Tensor | None = None) -> ClippedSum:
-        groups = _groups(units)
-        mean = state["mean"].to(recorded.dtype)
-        weight = _squared_width(state["scale"].to(recorded.dtype)).reciprocal_()
-        weights = recorded.layout.split(weight)
-        centres = recorded.layout.split(mean)
-        metrics = {name: Metric(weights[name], centres[name]) for name in recorded.layout.names}
-        squares = recorded.squares(metrics, groups)
-        clipped = _sum_scaled(recorded, squares, self.norm, groups, centre=mean)
-        clipped.flat.mul_(weight.sqrt_())
-        return clipped
-
-    def sensitivity(self, state: ClipState) -> float:
-        return self.norm
+    def sum(self, gradients: BatchGradients[S], state: ClipState) -> S:
+        weight = _squared_width(state["scale"]).reciprocal_()
+        squares = gradients.squares(WeightedNorm(weight, state["mean"]))
+        return _clipped(gradients, squares, self.norm, centre=state["mean"], scale=weight.sqrt_())
 
     def effective_noise_multiplier(self, noise_multiplier: float, expected_batch: float) -> float:
         return noise_multiplier * (math.sqrt(expected_batch) if self.noise == "per-record" else 1.0)
 
     def noise_std(self, noise_multiplier: float, expected_batch: float, state: ClipState) -> float:
         return self.effective_noise_multiplier(noise_multiplier, expected_batch) * self.norm
+
+    def widening(self, size: int, state: ClipState) -> float:
+        return float(state["scale"].double().sum()) ** 2 if state else size  # Σ b² is (Σ s)²
 
     def finish(
         self,
@@ -266,8 +265,9 @@ class AdaCliP:
         return released, {"mean": next_mean, "scale": next_scale}
 
 
+@clipping("quantile")
 @dataclass(frozen=True)
-class Quantile:
+class Quantile(ToNorm):
     """Flat clipping whose norm follows a quantile of the gradients' lengths (Andrew et al. 2021).
 
     Each step also counts, with noise, the units whose gradient was within the norm, and moves the norm
@@ -275,15 +275,16 @@ class Quantile:
     is `count_noise_multiplier`·½, and its privacy cost is part of `effective_noise_multiplier`.
     """
 
-    norm: float = 1.0
     quantile: float = 0.5
     rate: float = 0.2
     count_noise_multiplier: float = 10.0
     low: float = 1e-3
     high: float = 1e3
+    fixed_noise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _positive(norm=self.norm, rate=self.rate, count_noise_multiplier=self.count_noise_multiplier)
+        super().__post_init__()
+        _positive(rate=self.rate, count_noise_multiplier=self.count_noise_multiplier)
         if not 0 < self.quantile < 1:
             raise PrivacyError(f"quantile must be between 0 and 1, not {self.quantile}")
         if not 0 < self.low <= self.norm <= self.high:
@@ -292,20 +293,15 @@ class Quantile:
     def start(self, layout: Layout) -> ClipState:
         return {"norm": torch.tensor(self.norm, dtype=torch.float64)}
 
-    def sum(self, recorded: Recorded, state: ClipState, units: Tensor | None = None) -> ClippedSum:
-        return Flat(self.sensitivity(state)).sum(recorded, {}, units)
+    def sum(self, gradients: BatchGradients[S], state: ClipState) -> S:
+        return _clipped(gradients, gradients.squares(), state["norm"].unsqueeze(-1))
 
     def sensitivity(self, state: ClipState) -> float:
-        return float(state["norm"])
+        return float(state["norm"]) if state else self.norm
 
     def effective_noise_multiplier(self, noise_multiplier: float, expected_batch: float) -> float:
-        """Two Gaussian queries on one batch are one: (z⁻² + z_count⁻²)^(−1/2)."""
-        if noise_multiplier <= 0:
-            return 0.0
-        return 1 / math.hypot(1 / noise_multiplier, 1 / self.count_noise_multiplier)
-
-    def noise_std(self, noise_multiplier: float, expected_batch: float, state: ClipState) -> float:
-        return noise_multiplier * self.sensitivity(state)
+        """The gradient and the count are two releases from one sample."""
+        return on_one_sample(noise_multiplier, self.count_noise_multiplier)
 
     def finish(
         self,
@@ -351,7 +347,7 @@ def clipped_sum(
     if count == 0:
         return clipping.sum(recorder.nothing(), state)
     if limit is None or count <= limit:
-        return clipping.sum(record(slice(0, count)), state, units)
+        return clipping.sum(record(slice(0, count)).by_unit(units), state)
     total: ClippedSum | None = None
     for part in microbatches(count, limit, units):
         if isinstance(part, Tensor) and len(part) > limit:  # one unit, too large for a micro-batch
@@ -360,7 +356,7 @@ def clipped_sum(
             recorded, who = Recorded.explicit(recorder.layout, whole.unsqueeze(0)), None
         else:
             recorded, who = record(part), None if units is None else units[part]
-        found = clipping.sum(recorded, state, who)
+        found = clipping.sum(recorded.by_unit(who), state)
         total = found if total is None else total + found
     assert total is not None
     return total
@@ -372,43 +368,45 @@ def _positive(**options: float) -> None:
             raise PrivacyError(f"{name} must be a positive number, not {value}")
 
 
-def _groups(units: Tensor | None) -> Groups | None:
-    return None if units is None else Groups.of(units)
-
-
 def _squared_width(scale: Tensor) -> Tensor:
     """b² = s·Σs of AdaCliP: how wide each coordinate is before it is clipped."""
-    return scale * scale.sum()
+    return scale * scale.sum(-1, keepdim=True)
 
 
-def _factors(squares: Tensor, norm: float) -> Tensor:
-    """min(1, norm·(1 − ROUNDING)/length) for each unit."""
-    return squares.sqrt().reciprocal_().mul_(norm * (1 - ROUNDING)).clamp_(max=1)
-
-
-def _per_record(factors: Tensor, groups: Groups | None) -> Tensor:
-    return factors if groups is None else factors[groups.index]
-
-
-def _without(recorded: Recorded, bad: Tensor, groups: Groups | None) -> Recorded:
-    if not bool(bad.any()):
-        return recorded
-    return recorded.without(_per_record(bad, groups))
-
-
-def _sum_scaled(
-    recorded: Recorded, squares: Tensor, norm: float, groups: Groups | None, centre: Tensor | None = None
-) -> ClippedSum:
-    """Σ factor·(gradient − centre) over the units, each factor such that no unit exceeds the norm."""
-    factors = _factors(squares, norm)
-    dropped = 0
-    if not math.isfinite(float(squares.sum())):
-        bad = ~torch.isfinite(squares)
-        dropped = int(bad.sum())
-        recorded = _without(recorded, bad, groups)
-        factors.masked_fill_(bad, 0)
-    flat = recorded.weighted_sum(_per_record(factors, groups))
+def _clipped(
+    gradients: BatchGradients[S],
+    squares: Tensor,
+    norm: float | Tensor,
+    centre: Tensor | None = None,
+    scale: Tensor | None = None,
+) -> S:
+    """scale·Σ factor·(gradient − centre) over the units, each factor such that no unit exceeds the norm."""
+    kept, bad = _finite(gradients, squares)
+    factors = _factors(kept, squares, norm, bad)
+    flat = kept.weighted_sum(factors)
     if centre is not None:
-        flat.sub_(centre, alpha=float(factors.sum()))
-    below = int((squares <= norm**2).sum())
-    return ClippedSum(flat, len(squares), dropped, below)
+        flat.addcmul_(centre.to(flat.dtype), factors.sum(-1, keepdim=True), value=-1)
+    if scale is not None:
+        flat.mul_(scale)
+    return kept.clipped(flat, bad, squares <= norm**2)
+
+
+def _factors(
+    gradients: BatchGradients[S], squares: Tensor, norm: float | Tensor, bad: Tensor | None
+) -> Tensor:
+    """min(1, norm·(1 − ROUNDING)/length) for each unit, 0 where there is none or where it cannot be measured."""
+    limit = norm * (1 - ROUNDING)
+    if isinstance(limit, Tensor):
+        limit = limit.to(squares.dtype)
+    factors = squares.sqrt().reciprocal_().mul_(limit).clamp_(max=1)
+    if bad is not None:
+        factors.masked_fill_(bad, 0)
+    return factors if gradients.real is None else factors.mul_(gradients.real)
+
+
+def _finite(gradients: BatchGradients[S], squares: Tensor) -> tuple[BatchGradients[S], Tensor | None]:
+    """The gradients without those that are not finite, and which those are; None if all are finite."""
+    if math.isfinite(float(squares.sum())):
+        return gradients, None
+    bad = ~torch.isfinite(squares)
+    return gradients.without(bad), bad

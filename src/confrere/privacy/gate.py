@@ -1,10 +1,9 @@
-"""The one door out of the building: whatever leaves a site has passed these rules.
+"""The gate: the rules that everything passes before it leaves a site.
 
 | rule | what it stops |
 |---|---|
-| tagged | a bare number, or weights without custody: nobody said what shaped them |
-| not_private | anything PRIVATE, whatever a study says |
-| consented | anything UNPROVEN, unless the site has accepted that |
+| tagged | a bare number, or weights without custody: what shaped them is unknown |
+| released | anything but PUBLIC, PROTECTED and, if the site has accepted that, UNPROVEN (also above the ceiling on ε) |
 | finite | NaN and infinity, which would spread to every peer |
 | within_limits | more than the site lets out at once |
 """
@@ -16,15 +15,14 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from confrere.core.custody import Custody, Scalar
+from confrere.core.custody import Custody, Scalar, may_leave
 from confrere.core.errors import ConfrereError, CustodyError, StudyError, TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
-from confrere.core.quick import quick
 
 
 @dataclass(frozen=True)
-class Limits:
+class GateLimits:
     """How much may leave in one go."""
 
     bytes: int = 256 * 2**20
@@ -39,7 +37,7 @@ class Gate:
     """
 
     accept_unproven: bool = False
-    limits: Limits = field(default_factory=Limits)
+    limits: GateLimits = field(default_factory=GateLimits)
     site: str | None = None
     on_event: Callable[[Event], None] | None = None
 
@@ -60,22 +58,12 @@ class Gate:
         return leaving.model, leaving.scalars
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Leaving:
     """What stands at the gate."""
 
     model: Model | None
     scalars: Mapping[str, Scalar]
-
-    @property
-    def custody(self) -> Custody:
-        """The strictest custody among the things that stand here."""
-        held = Custody.PUBLIC if self.model is None else self.model.custody
-        for scalar in self.scalars.values():
-            if scalar.custody > held:
-                held = scalar.custody
-        return held
 
     def tags(self) -> Iterator[tuple[str, Custody]]:
         """Each thing, in words, with its custody."""
@@ -99,26 +87,20 @@ def tagged(gate: Gate, leaving: Leaving) -> None:
             )
 
 
-def not_private(gate: Gate, leaving: Leaving) -> None:
-    if leaving.custody < Custody.PRIVATE:
-        return
+def released(gate: Gate, leaving: Leaving) -> None:
+    consent = gate.accept_unproven
     for thing, custody in leaving.tags():
-        if custody >= Custody.PRIVATE:
+        if may_leave(custody, consent=consent):
+            continue
+        if custody is Custody.UNPROVEN:
             raise CustodyError(
-                f"a private {thing} may not leave the site; only what was trained with "
-                "differential privacy, or never saw a record, may"
-            )
-
-
-def consented(gate: Gate, leaving: Leaving) -> None:
-    if gate.accept_unproven:
-        return
-    for thing, custody in leaving.tags():
-        if custody == Custody.UNPROVEN:
-            raise CustodyError(
-                f"a {thing} without a proven privacy guarantee may not leave the site; "
+                f"a {thing} without a proven privacy guarantee, or above the site's ceiling on ε, may not leave the site; "
                 "change the study, or accept it with accept_unproven_privacy = true in site.toml"
             )
+        raise CustodyError(
+            f"a {custody.name.lower()} {thing} may not leave the site; only what was trained with "
+            "differential privacy, or never saw a record, may"
+        )
 
 
 def finite(gate: Gate, leaving: Leaving) -> None:
@@ -147,4 +129,4 @@ def within_limits(gate: Gate, leaving: Leaving) -> None:
             )
 
 
-RULES: tuple[Callable[[Gate, Leaving], None], ...] = (tagged, not_private, consented, finite, within_limits)
+RULES: tuple[Callable[[Gate, Leaving], None], ...] = (tagged, released, finite, within_limits)

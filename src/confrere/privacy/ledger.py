@@ -1,19 +1,33 @@
-"""The ledger of a data set: what was spent on it, written before it is spent, and never more than the budget.
+"""The ledger of a population of patients: what was spent on it, written before it is spent, and never more than the budget.
 
-One ledger per data set; all studies on it compose. An entry holds integer counts of mechanism events.
-Entries are chained by SHA-256 from the fingerprint of the data set, so an edited ledger, or one of other
-data, is noticed when it is opened. Somebody who replaces the whole file by an older copy is not noticed
-from inside: peers keep the counter and the head that they saw last, and `refuse_rollback` compares.
+One ledger per institution and population; all studies and all exports of its records compose. An entry holds integer
+counts of mechanism events. Entries are chained by SHA-256 from a random 256-bit number, so that an edited ledger is
+noticed when it is opened, and the head of the chain tells nothing about the records. A whole file that is replaced by an
+older copy cannot be noticed from inside: the node and its peers keep the counter that they saw last, and
+`refuse_rollback` compares.
 
-A spend is written before it returns, in a file down to the disk. A crash between the spend and its use therefore
-over-counts, never under-counts. Several processes may share a file: the check and the entry are one
-transaction, so two of them cannot both take the last step. Where entries are kept is in `privacy.book`.
+A data set whose patients are known (`register`) is charged to every ledger of the file that has any of them. For each
+patient the first ledger that held them then holds everything that was ever spent on them, so that the largest ε of
+these ledgers bounds what was spent on any patient.
+
+A spend is written before it returns, in a file down to the disk, so that a crash between the spend and its use never
+under-counts. On a node the ledger also says what became of each charge, so that a crash does not cost budget either:
+
+    charge → draw → the released bytes are kept → `leaves` (their digest is an entry) → they are sent
+
+A charge of which nothing was released is used again after the death of the process that made it (`spend(reuse=True)`),
+at most three times. Once the ledger says that something leaves, only bytes of that digest may. Each of these marks is an
+entry of the chain: a ledger from before a mark is older than what peers have seen.
+
+Several processes may share a file: the check and the entry are one transaction, so two of them cannot both take the last
+step. Where entries are kept is in `privacy.ledger_storage`.
 """
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,15 +35,26 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from confrere.core.errors import BudgetExhausted, PrivacyError
-from confrere.privacy.accounting import capacity, check_delta, check_epsilon, epsilon
-from confrere.privacy.book import UNREADABLE, Book, Entry, FileBook, MemoryBook, digest, genesis
-from confrere.privacy.charges import Accountant, Charge, Guarantee, Unit, rounded_up
+from confrere.core.errors import BudgetExhausted, LedgerRolledBack, PrivacyError
+from confrere.core.parcel import LedgerMark
+from confrere.privacy.accounting import capacity, check_delta, check_epsilon, epsilon, per_unit
+from confrere.privacy.charges import UNITS, Accountant, Charge, Guarantee, Unit, rounded_up
+from confrere.privacy.ledger_storage import (
+    KEPT,
+    LEAVING,
+    REUSED,
+    UNREADABLE,
+    Attempt,
+    Entry,
+    EntryStorage,
+    FileStorage,
+    MemoryStorage,
+)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may be spent on a data set in all: ε at this δ.
+    """How much may be spent on a data set in all: ε at this δ, for one record or for one patient.
 
     >>> str(Budget(3, 1e-6))
     'ε = 3 (δ = 1e-06)'
@@ -37,6 +62,7 @@ class Budget:
 
     epsilon: float
     delta: float
+    unit: Unit = "record"
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
@@ -49,11 +75,18 @@ class Budget:
 def strictest(*budgets: Budget | None) -> Budget | None:
     """The budget that keeps to all of these: a site's own caps always win over a study's wishes."""
     given = [b for b in budgets if b is not None]
-    return Budget(min(b.epsilon for b in given), min(b.delta for b in given)) if given else None
+    if not given:
+        return None
+    if len({b.unit for b in given}) > 1:
+        raise PrivacyError("a budget per record and a budget per patient cannot be compared; state one unit")
+    return Budget(min(b.epsilon for b in given), min(b.delta for b in given), given[0].unit)
 
 
 class Ledger:
-    """What was spent on one data set.
+    """What was spent on one population of patients.
+
+    `dataset` names a ledger in memory, for a rehearsal; a file begins its chain with a random number. `population` is one
+    of several that an institution tells apart in its file.
 
     >>> from confrere.privacy.charges import gaussian
     >>> ledger = Ledger(dataset="thyroid")
@@ -61,22 +94,67 @@ class Ledger:
     1
     """
 
+    also: tuple[Ledger, ...] = ()
+    """Ledgers of other populations that may hold the same patients, since theirs are unknown: every charge is written to
+    these too. Public: it does not depend on who is in the records."""
+    noted: Callable[[str, int], None] | None = None
+    """Called with the ledger's id and counter after every entry, before what it pays for is computed."""
+
     def __init__(
-        self, path: Path | str | None = None, *, dataset: str = "simulation", accountant: Accountant = "pld"
+        self,
+        path: Path | str | None = None,
+        *,
+        dataset: str = "simulation",
+        population: str = "",
+        accountant: Accountant = "pld",
     ) -> None:
-        self.dataset, self.accountant = dataset, accountant
+        self.accountant = accountant
         self._lock = threading.RLock()
         self._counts: dict[str, int] = {}
-        self._counter, self._head = 0, genesis(dataset)
+        self._counter = 0
+        self._own: set[int] = set()
+        """Charges that were made, or used again, by this object: their process lives."""
         try:
-            self._book: Book = MemoryBook(dataset) if path is None else FileBook(path, dataset)
+            self._book: EntryStorage = (
+                MemoryStorage(dataset) if path is None else FileStorage(path, population)
+            )
+            self._head = self._book.genesis
             self._catch_up()
         except UNREADABLE as error:
             raise PrivacyError(
                 f"the ledger {path} cannot be read ({error}); restore it, or ask your peers"
             ) from None
 
+    def register(self, patients: Collection[bytes] | None, check: str) -> frozenset[bytes]:
+        """State whose records are about to be charged, as keyed hashes; None if that is not known.
+
+        Returns the patients who belong to another population: their records must be left out, since what is spent on
+        them is in its ledger. To charge that ledger too would show in what leaves that one of its patients is here.
+        Ledgers of unknown patients are charged from here on too, whoever is in these records.
+        """
+        assert isinstance(self._book, FileStorage)
+        for other in self.also:
+            other.close()
+        populations, elsewhere = self._book.register(patients, check)
+        self.also = tuple(
+            Ledger(self._book.path, population=p, accountant=self.accountant) for p in populations
+        )
+        for other in self.also:
+            assert isinstance(other._book, FileStorage)
+            other._book.known = True
+        return elsewhere
+
+    def adopt(self, path: Path) -> None:
+        """Take in the charges of another ledger of the same institution; every later charge is written to it too."""
+        assert isinstance(self._book, FileStorage)
+        self._book.adopt(path)
+
     # -- reading ----------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """A random 256-bit number, the same for the ledger's life; empty for a ledger in memory."""
+        return self._book.id
 
     @property
     def counter(self) -> int:
@@ -87,29 +165,65 @@ class Ledger:
     @property
     def head(self) -> str:
         """The hash of the last entry; it fixes all entries before."""
-        self._catch_up()
+        return self.mark().head
+
+    def mark(self) -> LedgerMark:
+        """Where the ledger stands, for peers; not signed yet."""
         with self._lock:
-            return self._head if self._book.shared else self._book.after(self._counter)[1][1]
+            self._catch_up()
+            head = self._head if self._book.shared else self._book.after(self._counter)[1][1]
+            return LedgerMark(self.id, self._counter, head)
+
+    def counters(self) -> dict[str, int]:
+        """How many entries each ledger of the file has, by its id."""
+        return self._book.counters() if isinstance(self._book, FileStorage) else {self.id: self._counter}
 
     def charges(self) -> tuple[Charge, ...]:
         """Everything that was spent, one count per event."""
         self._catch_up()
         return tuple(Charge(event, count) for event, count in sorted(self._counts.items()))
 
-    def epsilon(self, delta: float, accountant: Accountant | None = None) -> float:
-        """The ε of everything that was spent, at this δ."""
-        return epsilon(self.charges(), delta, accountant or self.accountant)
+    def epsilon(self, delta: float, unit: Unit = "record") -> float:
+        """The ε of everything that was spent, at this δ, for this unit; infinite where there is no bound."""
+        return self.guarantee(delta, unit).epsilon
 
-    def guarantee(self, delta: float) -> Guarantee:
-        """What everything that was spent amounts to, for the weakest unit and the weakest claim among it."""
-        self._catch_up()
-        return _guarantee(tuple(sorted(self._counts.items())), delta, self.accountant)
+    def guarantee(self, delta: float, unit: Unit | None = None) -> Guarantee:
+        """What everything that was spent amounts to for one record or one patient, with the weakest claim among it.
+
+        Without a unit: per patient if nothing else was spent, per record otherwise.
+        """
+        found = [ledger._own_guarantee(delta, unit) for ledger in (self, *self.also)]
+        return max(found, key=lambda guarantee: guarantee.epsilon)
+
+    def before(self, run: str) -> tuple[tuple[Charge, ...], ...]:
+        """Everything that was spent outside of this run, for each ledger that is charged."""
+        return tuple(ledger._own_before(run) for ledger in (self, *self.also))
+
+    def units(self) -> tuple[Unit, ...]:
+        """The units that were ever drawn and protected here."""
+        found = {charge.unit for ledger in (self, *self.also) for charge in ledger.charges()}
+        return tuple(unit for unit in UNITS if unit in found)
 
     def remaining(self, budget: Budget, charge: Charge) -> int:
         """How many more times `charge` (one step, or one round of steps) fits into the budget."""
+        return min(ledger._remaining(budget, charge) for ledger in (self, *self.also))
+
+    def _own_guarantee(self, delta: float, unit: Unit | None) -> Guarantee:
         self._catch_up()
-        others = tuple(c for c in self.charges() if c.event != charge.event)
-        most = capacity(charge.event, others, budget.epsilon, budget.delta, self.accountant)
+        return _guarantee(tuple(sorted(self._counts.items())), delta, unit, self.accountant)
+
+    def _own_before(self, run: str) -> tuple[Charge, ...]:
+        with self._lock:
+            entries = self._book.after(0)[0] if self.counter else []
+        return tuple(c for e in entries if not e.key.startswith(f"{run}/") for c in e.charges)
+
+    def _remaining(self, budget: Budget, charge: Charge) -> int:
+        charges = self.charges()
+        others = per_unit([c for c in charges if c.event != charge.event], budget.unit)
+        step = charge.per(budget.unit)
+        if others is None or step is None:
+            return 0
+        most = capacity(step.event, tuple(others), budget.epsilon, budget.delta, self.accountant)
         return max(most - self._counts.get(charge.event, 0), 0) // max(charge.count, 1)
 
     def entries(self) -> list[dict[str, Any]]:
@@ -120,22 +234,122 @@ class Ledger:
     # -- spending ---------------------------------------------------------------------------------
 
     def spend(
-        self, charges: Sequence[Charge], *, key: str, budget: Budget | None, replay: bool = False
+        self,
+        charges: Sequence[Charge],
+        *,
+        key: str,
+        budget: Budget | None,
+        replay: bool = False,
+        reuse: bool = False,
+        records: str = "",
+        inputs: str = "",
     ) -> Entry:
         """Write a charge durably, before the caller computes what it pays for.
 
         Refuses with BudgetExhausted, and writes nothing, if the total would exceed the budget. Spending
         again under the same key is charged again, since a second release tells more. Only a seeded
         simulation, which would compute the identical release, may pass `replay=True`: it is given the first
-        entry and charged nothing. An entry in memory gets its hash when the ledger is asked for it, not here.
+        entry for the same records (`records` is their fingerprint) and the same computation (`inputs` is a digest of
+        what it starts from) and charged nothing. Entries of earlier versions have no digest of inputs; their key and
+        records are compared. An entry in memory gets its hash when the ledger is asked for it, not here.
+
+        With `reuse`, which only a process may pass that alone has this ledger for a run, a charge for the same that a
+        process which has died left without a release is used again.
         """
         charges = tuple(c for c in charges if c.count)
         if not key or not charges:
             raise PrivacyError("a spend needs a key and at least one step to charge")
         with self._lock:
+            if reuse and (entry := self._use_again(charges, key, records)) is not None:
+                return entry
+            if self.also and budget is not None:  # a refusal by one of them leaves nothing in the others
+                for ledger in (self, *self.also):
+                    ledger._refuse_overspending(charges, budget, key)
+            for ledger in self.also:
+                ledger._spend(charges, key, budget, replay, records, inputs)
+            entry = self._spend(charges, key, budget, replay, records, inputs)
+            self._note()
+        return entry
+
+    # -- what became of a charge --------------------------------------------------------------------
+
+    def leaves(self, key: str, records: str, digest: str) -> None:
+        """Write that what was paid for under this key leaves from here on, as bytes of this digest and no others."""
+        with self._lock:
+            for ledger in (*self.also, self):
+                attempt = ledger._attempt(key, records)
+                if attempt is None or attempt.kept or attempt.released not in (None, digest):
+                    raise PrivacyError(
+                        f"{self._book.where} has not paid for what is about to leave under «{key}»; nothing was sent"
+                    )
+                if attempt.released is None:
+                    ledger._append(attempt.mark(f"{LEAVING}{digest}"))
+            self._note()
+
+    def released(self, key: str, records: str) -> str | None:
+        """The digest of what has left, or may have, for the last charge under this key; None if nothing has."""
+        attempt = self._attempt(key, records)
+        return None if attempt is None else attempt.released
+
+    def keep_charge(self, key: str, records: str) -> None:
+        """Write that the last charge under this key stays, although nothing was released: a result was drawn and seen."""
+        with self._lock:
+            for ledger in (*self.also, self):
+                attempt = ledger._attempt(key, records)
+                if attempt is not None and attempt.released is None and not attempt.kept:
+                    ledger._append(attempt.mark(KEPT))
+            self._note()
+
+    def _use_again(self, charges: tuple[Charge, ...], key: str, records: str) -> Entry | None:
+        """A charge of which nothing was released, marked as used again in every ledger that it was written to."""
+        found = [(ledger, ledger._attempt(key, records)) for ledger in (*self.also, self)]
+        if not all(
+            attempt is not None and attempt.reusable(charges) and attempt.charge.counter not in ledger._own
+            for ledger, attempt in found
+        ):
+            return None
+        for ledger, attempt in found:
+            assert attempt is not None
+            ledger._append(attempt.mark(REUSED))
+            ledger._own.add(attempt.charge.counter)
+            entry = attempt.charge
+        self._note()
+        return entry
+
+    def _attempt(self, key: str, records: str) -> Attempt | None:
+        """The last charge under a key for these records, and what became of it."""
+        assert isinstance(self._book, FileStorage)
+        self._catch_up()
+        return self._book.attempt(key, records)
+
+    def _append(self, key: str) -> None:
+        """Write an entry that charges nothing."""
+        with self._book.writing():
+            self._catch_up()
+            entry = self._next((), key, "")
+            self._book.append(entry)
+        self._take(entry)
+
+    def _note(self) -> None:
+        if self.noted is not None:
+            for ledger in (*self.also, self):
+                self.noted(ledger.id, ledger.counter)
+
+    def _spend(
+        self,
+        charges: tuple[Charge, ...],
+        key: str,
+        budget: Budget | None,
+        replay: bool,
+        records: str,
+        inputs: str,
+    ) -> Entry:
+        marks = [f"{records}/{inputs}", records] if inputs else [records]
+        with self._lock:
             with self._book.writing():
                 self._catch_up()
-                if replay and (entry := self._book.under(key)) is not None:
+                found = (self._book.under(key, mark) for mark in marks) if replay else ()
+                if (entry := next((e for e in found if e is not None), None)) is not None:
                     if entry.charges != charges:
                         raise PrivacyError(
                             f"{self._book.where} has other charges under «{key}»: this is not a replay of it"
@@ -143,28 +357,42 @@ class Ledger:
                     return entry
                 if budget is not None:
                     self._refuse_overspending(charges, budget, key)
-                entry = self._next(charges, key)
+                entry = self._next(charges, key, marks[0])
                 self._book.append(entry)
+            self._own.add(entry.counter)
             self._take(entry)
         return entry
 
-    def refuse_rollback(self, counter: int, head: str | None = None) -> None:
-        """Refuse to go on if peers saw a later state of this ledger, or another history of it."""
-        own = self.counter
-        if own < counter:
-            raise PrivacyError(
-                f"{self._book.where} stands at entry {own}, but peers saw entry {counter}: it was rolled back. "
-                "Restore the latest copy; training on an older one would spend privacy twice"
-            )
-        if head is None:
+    def refuse_rollback(self, counter: int) -> None:
+        """Refuse to go on if peers saw a later state of this ledger."""
+        if self.counter < counter:
+            raise LedgerRolledBack(self._older(self.counter, counter))
+
+    def refuse_older_than(self, mark: LedgerMark) -> None:
+        """Refuse to go on if this site has signed a later state of a ledger of the file, or another history of it."""
+        if not mark.counter:
             return
         with self._lock:
-            found = self._book.hash_of(counter) or genesis(self.dataset)
-        if found != head:
-            raise PrivacyError(
-                f"{self._book.where} has another entry {counter} than peers saw: its history was rewritten. "
+            own = self.counters().get(mark.ledger)
+            found = self._book.hash_of(mark.counter, mark.ledger)
+        if own is None:
+            raise LedgerRolledBack(
+                f"{self._book.where} is another one than this site has used: peers saw entry {mark.counter} of that"
+                " one, with this site's signature. Put it back; see «Backup and restore» in docs/operations.md"
+            )
+        if own < mark.counter:
+            raise LedgerRolledBack(self._older(own, mark.counter))
+        if found != mark.head:
+            raise LedgerRolledBack(
+                f"{self._book.where} has another entry {mark.counter} than peers saw: its history was rewritten. "
                 "Restore the copy that was in use then"
             )
+
+    def _older(self, own: int, seen: int) -> str:
+        return (
+            f"{self._book.where} stands at entry {own}, but peers saw entry {seen}: it was rolled back. "
+            "Restore the latest copy; training on an older one would spend privacy twice"
+        )
 
     @classmethod
     def restore(
@@ -179,7 +407,7 @@ class Ledger:
         for fields in entries:
             try:
                 charges = tuple(Charge(event, count) for event, count in fields["charges"])
-                told = [fields[k] for k in ("at", "previous", "hash")]
+                told = [*(fields[k] for k in ("at", "previous", "hash")), fields.get("records", "")]
                 entry = Entry(fields["counter"], fields["key"], charges, *told)
             except (KeyError, TypeError, ValueError, PrivacyError) as error:
                 raise PrivacyError(f"an entry of the saved ledger cannot be read: {error}") from None
@@ -188,7 +416,8 @@ class Ledger:
         return ledger
 
     def close(self) -> None:
-        self._book.close()
+        for ledger in (*self.also, self):
+            ledger._book.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -198,12 +427,12 @@ class Ledger:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _next(self, charges: tuple[Charge, ...], key: str) -> Entry:
+    def _next(self, charges: tuple[Charge, ...], key: str, records: str) -> Entry:
         """The entry that follows the last one."""
         if not self._book.shared:  # nobody else reads it: its place in the chain is found when somebody asks
-            return Entry(self._counter + 1, key, charges, "", "", "")
+            return Entry(self._counter + 1, key, charges, "", "", "", records)
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        return Entry(self._counter + 1, key, charges, at, "", "").following(self._head)
+        return Entry(self._counter + 1, key, charges, at, "", "", records).following(self._head)
 
     def _catch_up(self) -> None:
         """Verify and take in the entries that another process added; to a book in memory nobody else adds any."""
@@ -221,10 +450,9 @@ class Ledger:
 
     def _verified(self, entry: Entry) -> Entry:
         """The same entry, if it follows from the last one."""
-        body = {k: v for k, v in entry.record().items() if k != "hash"}
         follows = (entry.counter, entry.previous) == (self._counter + 1, self._head)
         with suppress(ValueError, TypeError):  # what is no JSON was not written by a ledger
-            if follows and digest(body) == entry.hash:
+            if follows and entry.expected() == entry.hash:
                 return entry
         raise PrivacyError(
             f"{self._book.where} was edited, or belongs to other data: entry {self._counter + 1} does not follow "
@@ -237,27 +465,45 @@ class Ledger:
             self._counts[charge.event] = self._counts.get(charge.event, 0) + charge.count
 
     def _refuse_overspending(self, charges: tuple[Charge, ...], budget: Budget, key: str) -> None:
-        if len(charges) == 1 and self.remaining(budget, charges[0]):
+        if len(charges) == 1 and self._remaining(budget, charges[0]):
             return
         before = self.charges()
-        after = epsilon([*before, *charges], budget.delta, self.accountant)
+        unbounded = next((c for c in (*before, *charges) if c.per(budget.unit) is None), None)
+        if unbounded is not None:
+            raise PrivacyError(
+                f"«{key}» is to keep to {budget} per {budget.unit}, and {self._book.where} counts steps per"
+                f" {unbounded.unit}: nothing bounds how many records a patient has. Use a study per {unbounded.unit},"
+                " or data with a ledger of their own"
+            )
+        after = _guarantee(_counted([*before, *charges]), budget.delta, budget.unit, self.accountant).epsilon
         if after <= budget.epsilon:
             return
         if after == float("inf"):
             raise PrivacyError(f"«{key}» adds no noise, and so keeps to no budget ({budget}); set the noise")
-        spent = epsilon(before, budget.delta, self.accountant)
+        spent = self._own_guarantee(budget.delta, budget.unit).epsilon
         raise BudgetExhausted(
-            f"{self._book.where} has spent ε = {rounded_up(spent)} of {budget.epsilon:g} (δ = {budget.delta:g}); "
+            f"{self._book.where} has spent ε = {rounded_up(spent)} of {budget.epsilon:g} (δ = {budget.delta:g}, per "
+            f"{budget.unit}); "
             f"«{key}» would bring it to ε = {rounded_up(after)}. Nothing was computed. "
             "Stop here, add more noise, or raise the site's cap"
         )
 
 
 @lru_cache(maxsize=4096)
-def _guarantee(counts: tuple[tuple[str, int], ...], delta: float, accountant: Accountant) -> Guarantee:
+def _guarantee(
+    counts: tuple[tuple[str, int], ...], delta: float, unit: Unit | None, accountant: Accountant
+) -> Guarantee:
     """Worked out once for all ledgers with the same counts: the sites of a rehearsal mostly spend alike."""
     charges = [Charge(event, count) for event, count in counts]
-    unit: Unit = "patient" if charges and all(c.unit == "patient" for c in charges) else "record"
-    return Guarantee(
-        epsilon(charges, delta, accountant), delta, unit, accountant, all(c.proven for c in charges)
-    )
+    if unit is None:
+        unit = "patient" if charges and all(c.unit == "patient" for c in charges) else "record"
+    found = per_unit(charges, unit)
+    spent = math.inf if found is None else epsilon(found, delta, accountant)
+    return Guarantee(spent, delta, unit, accountant, all(c.proven for c in charges))
+
+
+def _counted(charges: Iterable[Charge]) -> tuple[tuple[str, int], ...]:
+    counts: dict[str, int] = {}
+    for charge in charges:
+        counts[charge.event] = counts.get(charge.event, 0) + charge.count
+    return tuple(sorted(counts.items()))

@@ -1,13 +1,15 @@
-"""Whether a model can be trained privately: no layer may mix records or remember them on the side.
+"""Whether a model can be trained privately: neither a layer nor the loss may mix records or remember them on the side.
 
 Clipping bounds what one record does to the sum only if that record reaches no other record's output.
-BatchNorm breaks this openly; a module of one's own may do it quietly, so `check` also tries it on an example.
+BatchNorm breaks this openly; a custom module or loss may do it quietly, so `check` and `check_loss` also try it on
+made-up records, in batches of several sizes. A trial finds mistakes; it cannot prove that code has none.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import singledispatch
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +18,16 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
 
 from confrere.core.errors import UnsafeModule
+from confrere.core.protocols import Loss
 
 TOLERANCE = 1e-5
 """How much, relative to the largest output, other records' outputs may wobble by rounding alone."""
+
+SIZES = (2, 5, 33)
+"""In batches of these sizes a model or a loss is tried, and in one of all made-up records."""
+
+FAR_OFF = 1e4
+"""By this factor the outputs of one made-up record are larger than the others'."""
 
 
 def check(module: nn.Module, example: Tensor | None = None) -> None:
@@ -51,6 +60,11 @@ def check_behaviour(module: nn.Module, example: Tensor) -> None:
     """
     if len(example) < 2:
         raise UnsafeModule("an example of at least two records is needed to see whether a model mixes them")
+    for size in sorted({n for n in (*SIZES, len(example)) if n <= len(example)}):
+        _check_batch(module, example[:size])
+
+
+def _check_batch(module: nn.Module, example: Tensor) -> None:
     before, buffers, later = _run(module, example, example)
     for position in {0, len(example) // 2, len(example) - 1}:
         after, changed, still = _run(module, _with_another_record(example, position), example)
@@ -78,6 +92,80 @@ def check_behaviour(module: nn.Module, example: Tensor) -> None:
                 f"changing record {position + 1} of a batch changed what the model says about the next batch: it "
                 "remembers records on the side. Compute each output from its own record alone"
             )
+
+
+def check_loss(loss: Loss, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> None:
+    """Refuse a loss in which one record reaches another's value or slope, on made-up outputs and targets.
+
+    Every record must come out the same alone, in batches of several sizes, among equals, and beside other records.
+    """
+    own, many = own.clone(), len(own)
+    own[1] *= FAR_OFF
+
+    def trial(rows: Tensor) -> Tensor:
+        return _values_and_slopes(loss, own[rows], {o: t[rows] for o, t in others.items()}, targets[rows])
+
+    for size in (n for n in (*SIZES, many) if n <= many):
+        rows = torch.arange(size)
+        together = trial(rows)
+        for at in sorted({0, size // 2, size - 1}):
+            rest = rows != at
+            for record in (1, (at + 2) % many):
+                if not torch.equal(
+                    *(t[rest].nan_to_num() for t in (trial(rows.masked_fill(~rest, record)), together))
+                ):
+                    raise UnsafeModule(
+                        _mixing(f"changing record {at + 1} of {size} changed other records' losses")
+                    )
+            _check_loss_alone(trial, rows, together, at)
+        if not torch.equal(trial(rows).nan_to_num(), together.nan_to_num()):
+            raise UnsafeModule(
+                "the same records had another loss later: it remembers records, or draws at random"
+            )
+    for record in range(min(8, many)):  # a batch of equals: what depends on a count of some kind shows here
+        rows = torch.full((many,), record)
+        _check_loss_alone(trial, rows, trial(rows), 0)
+
+
+def _check_loss_alone(trial: Callable[[Tensor], Tensor], rows: Tensor, together: Tensor, at: int) -> None:
+    """A record by itself, and the others without it, must have the losses that they have together."""
+    if not _same(trial(rows[at : at + 1]), together[at : at + 1]):
+        raise UnsafeModule(_mixing(f"a record has another loss alone than among {len(rows)}"))
+    rest = torch.arange(len(rows)) != at
+    if not _same(trial(rows[rest]), together[rest]):
+        raise UnsafeModule(_mixing(f"removing record {at + 1} of {len(rows)} changed other records' losses"))
+
+
+def _mixing(observed: str) -> str:
+    return f"{observed}: the loss mixes records. Compute each loss from its own record alone"
+
+
+def _values_and_slopes(loss: Loss, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+    """A row for each record: its loss, and the slope of the sum of all losses at its outputs, which is what is clipped."""
+    own = own.detach().requires_grad_()
+    try:
+        with torch.enable_grad():
+            values = loss(own, others, targets)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UnsafeModule(f"it cannot be computed for {len(own)} made-up records: {reason}") from None
+    if not isinstance(values, Tensor) or values.shape != (len(own),):
+        what = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise UnsafeModule(
+            f"it gives {what} for {len(own)} records: a private step needs one loss per record"
+        )
+    slopes = torch.zeros_like(own)
+    if values.requires_grad:
+        slopes = torch.autograd.grad(values.sum(), own, allow_unused=True, materialize_grads=True)[0]
+    return torch.cat([values.detach().reshape(-1, 1), slopes.reshape(len(own), -1)], 1)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether rows of numbers are the same, but for the rounding that comes with a record's place in a batch."""
+    scale = b.nan_to_num().abs().amax(-1, keepdim=True).clamp_min(1e-30)
+    return bool(((a - b).abs().nan_to_num(0.0) <= TOLERANCE * scale).all()) and torch.equal(
+        a.isnan(), b.isnan()
+    )
 
 
 def replace_unsafe(module: nn.Module) -> nn.Module:
@@ -114,15 +202,28 @@ def _known_problems(module: nn.Module) -> Iterator[str]:
             yield f"{where} keeps running statistics of records"
 
 
+@singledispatch
 def _replacement(part: nn.Module) -> nn.Module | None:
-    if isinstance(part, _InstanceNorm) and part.track_running_stats:
-        safe: nn.Module = type(part)(part.num_features, part.eps, affine=part.affine)
-    elif isinstance(part, _BatchNorm) and part.num_features == 1 and isinstance(part, nn.BatchNorm1d):
+    """The layer that takes the place of one that mixes or remembers records; None for a safe layer."""
+    return None
+
+
+@_replacement.register
+def _of_batch_norm(part: _BatchNorm) -> nn.Module:
+    if isinstance(part, nn.BatchNorm1d) and part.num_features == 1:
         return nn.Identity()  # a single number has nothing to be normalised with
-    elif isinstance(part, _BatchNorm):
-        safe = nn.GroupNorm(group_count(part.num_features), part.num_features, part.eps, part.affine)
-    else:
+    return _like(part, nn.GroupNorm(group_count(part.num_features), part.num_features, part.eps, part.affine))
+
+
+@_replacement.register
+def _of_instance_norm(part: _InstanceNorm) -> nn.Module | None:
+    if not part.track_running_stats:
         return None
+    return _like(part, type(part)(part.num_features, part.eps, affine=part.affine))
+
+
+def _like(part: _BatchNorm | _InstanceNorm, safe: nn.Module) -> nn.Module:
+    """The replacement with the weights and the mode of the layer it replaces."""
     if part.affine and not isinstance(part.weight, UninitializedParameter):
         safe.to(part.weight.device, part.weight.dtype)
         for name in ("weight", "bias"):

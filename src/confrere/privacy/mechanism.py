@@ -10,8 +10,8 @@ from torch import Tensor
 
 from confrere.core.errors import PrivacyError
 from confrere.privacy.charges import Charge, Unit, gaussian
-from confrere.privacy.clipping import ClippedSum, Clipping
-from confrere.privacy.ledger import Budget
+from confrere.privacy.clipping import Clipping
+from confrere.privacy.gradients import ClippedSum
 from confrere.privacy.noise import Randomness
 from confrere.privacy.sampling import Sampling
 
@@ -62,25 +62,14 @@ class Mechanism:
             )
 
     def charge(self, steps: int) -> Charge:
-        """What so many steps cost, whatever they will draw."""
+        """What this number of steps costs, whatever they draw."""
         effective = self.clipping.effective_noise_multiplier(self.noise_multiplier, self.expected_batch)
         return gaussian(effective, self.sampling.rate, steps, unit=self.unit, proven=self.proven)
 
-    def loudness(self, size: int, state: Mapping[str, Tensor]) -> float:
-        """The expected squared length of the noise in a released gradient of so many numbers."""
+    def expected_noise(self, size: int, state: Mapping[str, Tensor]) -> float:
+        """The expected squared length of the noise in a released gradient of `size` numbers."""
         std = self.clipping.noise_std(self.noise_multiplier, self.expected_batch, state) / self.expected_batch
-        wide = (
-            float(state["scale"].double().sum()) ** 2 if "scale" in state else size
-        )  # Σ b² of AdaCliP is (Σ s)²
-        return std**2 * wide
-
-    def require(self, budget: Budget | None) -> None:
-        """Refuse a budget that cannot mean anything: without noise nothing keeps to it."""
-        if budget is not None and self.noise_multiplier == 0:
-            raise PrivacyError(
-                f"noise 0 keeps to no budget (ε = {budget.epsilon:g} is set): "
-                "set a noise multiplier, or remove the budget to train without privacy"
-            )
+        return std**2 * self.clipping.widening(size, state)
 
     def release(self, clipped: ClippedSum, state: Mapping[str, Tensor], randomness: Randomness) -> Release:
         """Add the noise and let the clipping finish. The charge must have been written before."""

@@ -1,6 +1,6 @@
 """Randomness for sampling and noise: reproducible in simulation, cryptographic on a node.
 
-`Seeded` is a torch generator: fast, reproducible and *not private* against somebody who can guess the seed.
+`Seeded` is a torch generator: fast, reproducible and *not private* against anyone who can guess the seed.
 
 `Secure` is AES-256 in counter mode, keyed from the operating system. Its Gaussian noise is safe against
 attacks on floating point (Mironov 2012; Jin et al. 2022; Holohan and Braghin 2021). What is proven:
@@ -37,7 +37,7 @@ from torch import Tensor
 from confrere.core.errors import PrivacyError
 
 PAIRS = 1 << 14
-"""Normals are made in pairs, so many at a time: the temporaries then stay in the cache."""
+"""Normals are made in pairs, this many at a time: the temporaries then stay in the cache."""
 
 FINENESS = 2.0**-14
 """The grid's share of the sensitivity, over all coordinates: the noise grows by less than 0.01 %."""
@@ -48,7 +48,7 @@ PI = Decimal(
 
 
 class Randomness(Protocol):
-    """Where chance comes from. `secure` says whether nobody can predict or repeat it."""
+    """A source of randomness. `secure` means that it cannot be predicted or repeated."""
 
     @property
     def secure(self) -> bool: ...
@@ -103,7 +103,7 @@ class Seeded:
 
 
 class Secure:
-    """Randomness that nobody can predict or repeat: AES-256-CTR, keyed from the operating system.
+    """Randomness that cannot be predicted or repeated: AES-256-CTR, keyed from the operating system.
 
     A forked child takes a fresh key, so that parent and child never draw the same noise.
     """

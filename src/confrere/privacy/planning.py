@@ -1,4 +1,4 @@
-"""Whether a proxy is worth its noise: an estimate before anything is trained, from public numbers alone.
+"""Estimate a proxy's signal-to-noise ratio from public numbers, before training.
 
 Let K sites hold n_k records, N in all, and clip each record's gradient to the norm C. A proxy has P parameters.
 
@@ -23,7 +23,7 @@ v = 0.5 is an assumption too (it is at most 1). To a site only that part is new 
 with their records in place of N. Two independent findings that are worth n and m records are worth n + m together at
 best: where what is new is worth a site's own number of records, its error can fall by 1 − 1/√2 = 29 %; where it is worth
 a quarter of that, by 11 %, which a test of some hundred records does not show. Hence the limits below: they
-follow from this, and were not fitted to measured gains (docs/utility.md sets both side by side), but for one: that a gain
+follow from this, and were not fitted to measured gains (docs/records/utility.md sets both side by side), but for one: that a gain
 is called likely only where the proxy is worth ten records for each of its parameters is an old rule of thumb, and was
 added when a study with seven (preterm) had been foretold a gain that did not come.
 
@@ -74,7 +74,7 @@ class Contributor:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a proxy of so many parameters is expected to learn from these sites, at their noise."""
+    """What a proxy with this number of parameters is expected to learn from these sites, at their noise."""
 
     parameters: int
     sites: tuple[Contributor, ...]
@@ -104,7 +104,7 @@ class Forecast:
         return self._worth(self.records)
 
     def worth_beside(self, site: Contributor) -> float:
-        """The same for what the proxy holds beside a site's own records: those of the others, with everybody's noise."""
+        """The same for what the proxy holds beside a site's own records: those of the others, with the noise of all."""
         return self._worth(self.records - site.records)
 
     def _worth(self, records: int) -> float:
@@ -173,10 +173,10 @@ def balanced_worth(records: float, classes: int, largest_share: float) -> float:
 def warnings(
     forecast: Forecast, budget: str, own: Mapping[str, float] | None = None, uneven: bool = False
 ) -> list[str]:
-    """What somebody should know before they spend privacy on this; nothing where there is nothing to warn of.
+    """Warnings to read before spending privacy on this study; empty where there are none.
 
-    `budget` is how the privacy is written: «ε = 3, δ = 1e-5». Where classes are `uneven` and nobody declared how much,
-    what sites know themselves cannot be judged, and nothing is said about it.
+    `budget` is how the privacy is written: «ε = 3, δ = 1e-5». Where classes are `uneven` and it is not declared how much,
+    what sites know themselves cannot be judged, and there is no warning about it.
     """
     ratio, fits = forecast.signal_to_noise, forecast.largest_proxy
     sizes = _sizes(forecast)

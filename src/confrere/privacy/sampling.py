@@ -1,4 +1,4 @@
-"""Who takes part in a step: Poisson samples of records or of whole patients, or everybody.
+"""Sampling: which records take part in a step: Poisson samples of records or of whole patients, or all of them.
 
 The cost of a step is stated for exactly this sampling: each unit is in with probability q, independently of
 all others and of every other step. A batch has no fixed size, and may be empty. q comes from the *declared*
@@ -82,7 +82,7 @@ class Patients:
 
 
 class Sampling(Protocol):
-    """How a step's records are chosen, with the rate that the accountant is told."""
+    """How a step's records are chosen, with the rate that accounting uses."""
 
     @property
     def rate(self) -> Fraction: ...
@@ -118,7 +118,7 @@ class Poisson:
 
 @dataclass(frozen=True)
 class FullBatch:
-    """Everybody takes part in every step; nothing is gained from sampling, nothing is left to chance."""
+    """All units take part in every step: no gain from sampling, and no randomness."""
 
     unit: Unit = "record"
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
 from confrere.core.registry import strategies, strategy
 
 __all__ = ["discover", "strategies", "strategy"]
 
 
 def discover() -> list[str]:
-    """Import every file of this folder; returns the names of all strategies, installed ones included."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    """The names of all strategies: the files of this folder and those of installed packages."""
     return strategies.names()

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from confrere.core.custody import Scalar, public, strictest
+from confrere.core.custody import Scalar, public, strictest, total
 from confrere.core.errors import StudyError
 from confrere.core.model import Architecture, Model, mix
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
+from confrere.exchange.averaging import common_model
 from confrere.learning.objectives import Supervised
-from confrere.learning.tally import TALLY, mean_loss
+from confrere.learning.private_loss_sum import TALLY, mean_loss
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,10 @@ class AgnosticFederatedLearning:
     ascent: float = 0.1
     bound: float = 4.0
     architecture: Literal["private", "proxy"] = "proxy"
+    label: ClassVar[str] = "Agnostic federated learning"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    common: ClassVar[str] = "model"
+    numbers: ClassVar[tuple[str, ...]] = ("share", "loss", "threshold")
     topology: ClassVar[str] = "star"
 
     def __post_init__(self) -> None:
@@ -68,7 +72,7 @@ class AgnosticFederatedLearning:
         return State(site.build(self.architecture))
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
-        before = await peers.news() or state.model
+        before = await common_model(peers) or state.model
         share = state.share or public(1 / len(peers.members))
         loss = await mean_loss(site, before, self.bound)
         trained = (await site.train({"model": Supervised()}, {"model": before}, protect=["model"]))["model"]
@@ -85,7 +89,7 @@ class AgnosticFederatedLearning:
         if peers.centre is not None:
             numbers = {} if threshold is None else {"threshold": threshold}
             await peers.answer({p.sender: agreed for p in inbox.current}, **numbers)
-        await peers.tell_newcomers(agreed)
+        await peers.send_common(agreed)
         site.weigh({s.site: self._moved(s.share, s.loss, threshold) for s in said})
         return State(agreed, self._moved(share, loss, threshold))
 
@@ -131,8 +135,7 @@ def _arrived(parcels: Sequence[Parcel]) -> list[Said]:
 
 def _mixture(said: Sequence[Said]) -> Model:
     """The mean weighted by the shares; by nothing where all of them are 0."""
-    total = sum(s.share.value for s in said)
-    held = [
-        (s.share.value / total if total > 0 else 1 / len(said), s.model.held(s.share.custody)) for s in said
-    ]
-    return mix([(w, m) for w, m in held if w > 0])
+    whole = total(s.share for s in said)
+    if whole.value <= 0:
+        return mix([(Scalar(1 / len(said), whole.custody), s.model) for s in said])
+    return mix([(s.share / whole, s.model) for s in said if s.share.value > 0])

@@ -25,7 +25,9 @@ class AvgPush:
 
     mass: Literal["size", "equal"] = "size"
     architecture: Literal["private", "proxy"] = "proxy"
+    label: ClassVar[str] = "AvgPush"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    numbers: ClassVar[tuple[str, ...]] = ("mass",)
     topology: ClassVar[str] = "exponential"
     combines: ClassVar[str] = "by gossip"
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from confrere.core.custody import Custody, Scalar, public
+from confrere.core.custody import Custody, Scalar, public, strictest
 from confrere.core.errors import StudyError, TrainingError
 from confrere.core.model import Model
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import nearest, strategy
-from confrere.exchange.agreement import agree_and_hear
+from confrere.exchange.averaging import agree_and_hear, common_model
 from confrere.exchange.coln import CombinedLearning, Diverged, Form
 from confrere.learning.objectives import Supervised
 
@@ -67,7 +67,10 @@ class CoLN:
     halt: float = 0.0
     halt_by: Literal["weights", "accuracy"] = "weights"
     architecture: Literal["private", "proxy"] = "proxy"
+    label: ClassVar[str] = "CoLN"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    common: ClassVar[str] = "model"
+    numbers: ClassVar[tuple[str, ...]] = ("weight", "halted", "calm", LAST)
     topology: ClassVar[str] = "complete"
 
     def __post_init__(self) -> None:
@@ -84,8 +87,8 @@ class CoLN:
         return State(site.build(self.architecture))
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
-        news = await peers.news()
-        before, since = (state.model, state.heard) if news is None else (news, peers.round - 1)
+        current = await common_model(peers)
+        before, since = (state.model, state.heard) if current is None else (current, peers.round - 1)
         alone = peers.round == 0 and self.start != ""
         if alone and self.start not in peers.members:
             raise StudyError(
@@ -123,14 +126,14 @@ class CoLN:
             )
 
         agreed, answer = await agree_and_hear(
-            peers, before if ended else trained, site.size, guard, last, **votes
+            peers, before if ended else trained, public(site.size), guard, last, **votes
         )
         if guard.diverged:
             site.tell(
                 f"CoLN as printed diverged in round {peers.round + 1}: {guard.diverged};"
                 " every site keeps its last good model"
             )
-        word = 0.0 if answer is None else answer.scalar(LAST, 0.0)
+        word = 0.0 if answer is None else answer.scalar(LAST, 0.0).value
         told = word > 0
         if told and word == since + 2.0:  # the centre's last good model is of the same round as this site's
             agreed = before  # as the answer is, but for what was rounded or left out of it on its way
@@ -174,17 +177,21 @@ class _Guarded:
         self.kept = True
         """Whether that is one's own from before the round, and not somebody else's."""
 
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
+    def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
+        votes = [number for p in inbox for name, number in p.scalars.items() if name in ("halted", "calm")]
+        return self._combined(own, weight, inbox).held(strictest(v.custody for v in votes))
+
+    def _combined(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
         if self.ended:
             self.closed = True
             return self.before
         if self.start:
             return own if self.me == self.start else _sent_by(self.start, inbox) or self.before
-        last = next((p.model for p in inbox if p.scalar("halted", 0.0)), None)
+        last = next((p.model for p in inbox if p.scalar("halted", 0.0).value), None)
         if last is not None:
             self.closed, self.kept = True, False
             return last
-        if self.calm and all(p.scalar("calm", 0.0) for p in inbox):
+        if self.calm and all(p.scalar("calm", 0.0).value for p in inbox):
             self.closed = True
             return self.before
         try:

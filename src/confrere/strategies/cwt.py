@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from confrere.core.custody import public
 from confrere.core.model import Model
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
@@ -23,7 +24,9 @@ class CyclicalWeightTransfer:
     """Train what the neighbour sent, pass it on (Chang et al. 2018). Nothing arrived: train on."""
 
     architecture: Literal["private", "proxy"] = "proxy"
+    label: ClassVar[str] = "Cyclic weight transfer"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    numbers: ClassVar[tuple[str, ...]] = ()
     topology: ClassVar[str] = "ring"
 
     def init(self, site: Site) -> State:
@@ -32,4 +35,4 @@ class CyclicalWeightTransfer:
     async def round(self, state: State, site: Site, peers: Peers) -> State:
         models = await site.train({"model": Supervised()}, {"model": state.model}, protect=["model"])
         inbox = await peers.exchange(models["model"])
-        return State(Replace()(models["model"], 1.0, inbox.parcels))
+        return State(Replace()(models["model"], public(1.0), inbox.parcels))

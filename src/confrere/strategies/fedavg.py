@@ -5,33 +5,85 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from confrere.core.custody import public
 from confrere.core.model import Model
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
-from confrere.exchange.agreement import agree
+from confrere.exchange.averaging import agree, common_model
 from confrere.exchange.combine import Mean
+from confrere.exchange.screening import LARGEST
+from confrere.exchange.sums import SINCE, SUM, VERSION, VERSION_BITS
+from confrere.learning.common_step import CommonState, latest, send, stepped
 from confrere.learning.objectives import Supervised
+
+SUM_RANGES = {
+    **dict.fromkeys(("weight", f"{SUM}weight"), (1e-9, LARGEST)),  # gradients are divided by it
+    **dict.fromkeys(("rate", f"{SUM}rate", "steps"), (0.0, LARGEST)),
+    **dict.fromkeys((SINCE, VERSION), (0.0, float(2**VERSION_BITS))),
+}
+"""The numbers that go with sums of gradients."""
 
 
 @dataclass(frozen=True)
 class State:
     model: Model
+    common: CommonState | None = None
+    """Where gradients are exchanged: the model with what the common optimiser remembers."""
 
 
 @strategy("fedavg")
 @dataclass(frozen=True)
 class FedAvg:
-    """One model; each site trains it, the mean weighted by declared sizes goes on (McMahan et al. 2017)."""
+    """One model; each site trains it, the mean weighted by declared sizes goes on (McMahan et al. 2017).
+
+    With `exchange = "gradients"` (FedSGD there) a round is one step: each site releases the sum of its records' clipped
+    gradients at the common model, and the study's optimiser acts on the sum over all sites divided by their declared
+    sizes. Its moments are common too. `privacy.steps`, `training.epochs` and `training.batch_size` do not apply.
+    """
 
     architecture: Literal["private", "proxy"] = "proxy"
+    exchange: Literal["models", "gradients"] = "models"
+    label: ClassVar[str] = "FedAvg"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    common: ClassVar[str] = "model"
+    numbers: ClassVar[tuple[str, ...]] = ("weight",)
     topology: ClassVar[str] = "complete"
-    combines: ClassVar[str] = "models"
+    combines: ClassVar[str | None] = "models"
+
+    def __post_init__(self) -> None:
+        if self.gradient_sums:  # a sum shows no site's part, so nothing else can be made of the parts
+            object.__setattr__(self, "combines", None)
+            object.__setattr__(self, "numbers", tuple(SUM_RANGES))
+            object.__setattr__(self, "ranges", SUM_RANGES)
+
+    @property
+    def gradient_sums(self) -> bool:
+        """Whether parcels hold sums of gradients in the place of models."""
+        return self.exchange == "gradients"
+
+    @property
+    def steps(self) -> int | None:
+        """How many private steps a round has, whatever the study says; None leaves it to the study."""
+        return 1 if self.gradient_sums else None
 
     def init(self, site: Site) -> State:
         return State(site.build(self.architecture))
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
-        model = await peers.news() or state.model
+        if self.gradient_sums:
+            return await self._step(state.common or CommonState(state.model), site, peers)
+        model = await common_model(peers) or state.model
         models = await site.train({"model": Supervised()}, {"model": model}, protect=["model"])
-        return State(await agree(peers, models["model"], site.size, Mean()))
+        return State(await agree(peers, models["model"], public(site.size), Mean()))
+
+    async def _step(self, common: CommonState, site: Site, peers: Peers) -> State:
+        rule, size = site.optimiser(), public(site.size)
+        common = await latest(common, rule, peers)
+        gradient = await site.gradient_sum(Supervised(), at=common.model)
+        opened = await peers.sum(gradient, since=common.version, weight=size, rate=size * rule.learning_rate)
+        if opened is not None:
+            module = site.module(self.architecture)
+            trainable = [name for name, p in module.named_parameters() if p.requires_grad]
+            common = stepped(common, rule, opened, trainable)
+            await send(common, rule, peers)
+        return State(common.model, common)

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from confrere.core.custody import public, strictest
+from confrere.core.custody import Scalar, public, strictest
 from confrere.core.model import Architecture, Model
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
+from confrere.exchange.averaging import common_model
 from confrere.exchange.matching import Matching
-from confrere.learning.matched import chain, own_part, places_of, role, stages
-from confrere.learning.merging import Merging
+from confrere.learning.networks.matched import chain, own_part, places_of, role, stages
+from confrere.learning.networks.merging import Merging
 from confrere.learning.objectives import Supervised
 
 ROUNDED = 0.05
@@ -37,7 +38,7 @@ class Sent:
     """A network that takes part in a round's matching."""
 
     site: str
-    weight: float
+    weight: Scalar
     model: Model
     since: int
 
@@ -57,7 +58,10 @@ class FedMA(Matching):
     """
 
     architecture: Literal["private", "proxy"] = "proxy"
+    label: ClassVar[str] = "FedMA"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    common: ClassVar[str] = "model"
+    numbers: ClassVar[tuple[str, ...]] = ("weight", "since")
     topology: ClassVar[str] = "star"
 
     def networks(self, spec: Any, base: Architecture) -> Mapping[str, Any]:
@@ -70,9 +74,9 @@ class FedMA(Matching):
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
         merging = Merging(chain(site.module(self.architecture)), self.growth, self.prior)
-        news = await peers.news()
-        if news is not None:
-            state = self._taken(state, news, site, merging, peers.round - 1)
+        current = await common_model(peers)
+        if current is not None:
+            state = self._taken(state, current, site, merging, peers.round - 1)
         name = role(state.stage)
         trained = (await site.train({name: Supervised()}, {name: state.own}, protect=[name]))[name]
         state = replace(state, own=trained, model=state.model if state.complete else trained)
@@ -81,22 +85,22 @@ class FedMA(Matching):
             answers = (await peers.answer({})).current
             answer = next((p.model for p in answers if p.sender == peers.centre), None)
             return state if answer is None else self._taken(state, answer, site, merging, peers.round)
-        mine = Sent(peers.me, float(site.size), trained, state.since)
+        mine = Sent(peers.me, public(site.size), trained, state.since)
         following = self._matched([mine, *_arrived(inbox.current)], site, merging)
         if peers.centre is not None:
             await peers.answer({p.sender: following.get(p.sender, following[""]) for p in inbox.current})
         answer = following.get(peers.me, following[""])
-        await peers.tell_newcomers(answer)
+        await peers.send_common(answer)
         return self._taken(state, answer, site, merging, peers.round)
 
     def _matched(self, sent: Sequence[Sent], site: Site, merging: Merging) -> dict[str, Model]:
         """The next network of everybody who was matched, and under "" the one for everybody else."""
         group, stage = self._largest_group(sent, site, merging)
-        mean = sum(s.weight for s in group) / len(group)
-        custody = strictest(s.model.custody for s in group)
+        mean = sum(s.weight.value for s in group) / len(group)
+        custody = strictest([*(s.weight.custody for s in sent), *(s.model.custody for s in group)])
         like = site.build(role(stage + 1))
         params = merging.advance(
-            stage, [s.model.params for s in group], [s.weight / mean for s in group], like.params.shapes
+            stage, [s.model.params for s in group], [s.weight.value / mean for s in group], like.params.shapes
         )
         models = [Model(p, like.architecture, custody) for p in params]
         return {"": models[0], **{s.site: m for s, m in zip(group, models, strict=True)}}
@@ -105,9 +109,9 @@ class FedMA(Matching):
         """Those of most records that have the same common layers, the largest first; ties go to the newer layers."""
         names = {self._base(site, n).architecture: n for n in range(len(merging.layers))}
         groups: list[tuple[int, list[Sent]]] = []
-        for one in sorted(sent, key=lambda s: (-s.weight, s.site)):
+        for one in sorted(sent, key=lambda s: (-s.weight.value, s.site)):
             stage = names.get(one.model.architecture)
-            if stage is None or one.weight <= 0 or not _fits(one.model, self._base(site, stage)):
+            if stage is None or one.weight.value <= 0 or not _fits(one.model, self._base(site, stage)):
                 continue
             if places_of(one.model.params, merging.layers, self.growth) is None:
                 continue
@@ -117,7 +121,9 @@ class FedMA(Matching):
                     break
             else:
                 groups.append((stage, [one]))
-        stage, best = max(groups, key=lambda g: (sum(s.weight for s in g[1]), max(s.since for s in g[1])))
+        stage, best = max(
+            groups, key=lambda g: (sum(s.weight.value for s in g[1]), max(s.since for s in g[1]))
+        )
         return best, stage
 
     def _taken(self, state: State, model: Model, site: Site, merging: Merging, round: int) -> State:
@@ -140,8 +146,9 @@ class FedMA(Matching):
 
 
 def _arrived(parcels: Sequence[Parcel]) -> list[Sent]:
+    since = {p.id: p.scalar("since", -1.0) for p in parcels}
     return [
-        Sent(p.sender, p.scalar("weight", 0.0), p.model, int(p.scalar("since", -1.0)))
+        Sent(p.sender, p.scalar("weight", 0.0), p.model.held(since[p.id].custody), int(since[p.id].value))
         for p in parcels
         if p.model is not None
     ]

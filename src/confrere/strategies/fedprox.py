@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from confrere.core.custody import public
 from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
-from confrere.exchange.agreement import agree
+from confrere.exchange.averaging import agree, common_model
 from confrere.exchange.combine import Mean
 from confrere.learning.objectives import Near
 
@@ -30,7 +31,10 @@ class FedProx:
 
     pull: float = 0.01
     architecture: Literal["private", "proxy"] = "proxy"
+    label: ClassVar[str] = "FedProx"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    common: ClassVar[str] = "model"
+    numbers: ClassVar[tuple[str, ...]] = ("weight",)
     topology: ClassVar[str] = "complete"
     combines: ClassVar[str] = "models"
 
@@ -42,10 +46,10 @@ class FedProx:
         return State(site.build(self.architecture))
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
-        model = await peers.news() or state.model
+        model = await common_model(peers) or state.model
         models = await site.train(
             {"model": Near("start", self.pull)},
             {"model": model, "start": model},
             protect=["model"],
         )
-        return State(await agree(peers, models["model"], site.size, Mean()))
+        return State(await agree(peers, models["model"], public(site.size), Mean()))

@@ -27,7 +27,9 @@ class Local:
 
     noise: bool = False
     architecture: Literal["private", "proxy"] = "private"
+    label: ClassVar[str] = "Alone"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    numbers: ClassVar[tuple[str, ...]] = ()
 
     def init(self, site: Site) -> State:
         return State(site.build(self.architecture))

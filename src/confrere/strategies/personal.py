@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from confrere.core.custody import Custody
+from confrere.core.custody import Custody, public
 from confrere.core.errors import StudyError
 from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
-from confrere.exchange.agreement import agree
+from confrere.exchange.averaging import agree, common_model
 from confrere.exchange.combine import Mean
 from confrere.learning.objectives import Near, Supervised
 
@@ -42,6 +42,8 @@ class Personal:
     epochs: int = 20
     architecture: Literal["private", "proxy"] = "proxy"
     deploys: ClassVar[tuple[str, ...]] = ("model", "common")
+    common: ClassVar[str] = "common"
+    numbers: ClassVar[tuple[str, ...]] = ("weight",)
     topology: ClassVar[str] = "complete"
     combines: ClassVar[str] = "models"
 
@@ -56,11 +58,11 @@ class Personal:
         return State(fresh.held(Custody.PRIVATE), fresh, fresh)
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
-        start, losses = await peers.news() or state.common, {"common": Supervised()}
+        start, losses = await common_model(peers) or state.common, {"common": Supervised()}
         if self.how == "interpolate":
             losses["own"] = Supervised()
         models = await site.train(losses, {"common": start, "own": state.own}, protect=["common"])
-        common, own = await agree(peers, models["common"], site.size, Mean()), models["own"]
+        common, own = await agree(peers, models["common"], public(site.size), Mean()), models["own"]
         if self.how == "fine-tune":
             return State(common.held(Custody.PRIVATE), common, own)
         return State(await best(site, _between(own, common)), common, own)
@@ -77,7 +79,7 @@ class Personal:
 
 
 def _between(own: Model, common: Model) -> list[Model]:
-    return [mix([(share, own), (1 - share, common)]) for share in SHARES]
+    return [mix([(public(share), own), (public(1 - share), common)]) for share in SHARES]
 
 
 async def best(site: Site, tried: list[Model]) -> Model:

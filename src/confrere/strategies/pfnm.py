@@ -8,17 +8,17 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from confrere.core.custody import strictest
+from confrere.core.custody import Scalar, public, strictest
 from confrere.core.errors import StudyError
 from confrere.core.model import Architecture, Model
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
-from confrere.exchange.agreement import agree
+from confrere.exchange.averaging import agree
 from confrere.exchange.combine import models as arrived
 from confrere.exchange.matching import Matching
-from confrere.learning.matched import chain, role, stages
-from confrere.learning.merging import Merging
+from confrere.learning.networks.matched import chain, role, stages
+from confrere.learning.networks.merging import Merging
 from confrere.learning.objectives import Supervised
 
 
@@ -41,7 +41,10 @@ class PFNM(Matching):
     """
 
     architecture: Literal["private", "proxy"] = "proxy"
+    label: ClassVar[str] = "PFNM"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    common: ClassVar[str] = "model"
+    numbers: ClassVar[tuple[str, ...]] = ("weight",)
     topology: ClassVar[str] = "complete"
 
     def networks(self, spec: Any, base: Architecture) -> Mapping[str, Any]:
@@ -63,7 +66,7 @@ class PFNM(Matching):
         own = (await site.train({"model": Supervised()}, {"model": state.own}, protect=["model"]))["model"]
         layers = chain(site.module(self.architecture))
         merge = _Merge(Merging(layers, self.growth, self.prior), site.build(role(len(layers))))
-        return State(own, await agree(peers, own, site.size, merge))
+        return State(own, await agree(peers, own, public(site.size), merge))
 
 
 @dataclass(frozen=True)
@@ -73,13 +76,13 @@ class _Merge:
     merging: Merging
     like: Model
 
-    def __call__(self, own: Model, weight: float, inbox: Sequence[Parcel]) -> Model:
-        terms = [("", weight, own)]
-        terms += [(p.sender, p.scalar("weight", 1.0), m) for p, m in arrived(inbox, "weight")]
-        fit = [t for t in terms if t[1] > 0 and t[2].params.shapes == own.params.shapes]
-        fit.sort(key=lambda t: (-t[1], t[2].params.norm()))  # by what all sites know alike, whoever merges
-        mean = sum(w for _, w, _ in fit) / len(fit)
+    def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
+        terms = [(weight, own), *((p.scalar("weight", 1.0), m) for p, m in arrived(inbox))]
+        fit = [(w.value, m) for w, m in terms if w.value > 0 and m.params.shapes == own.params.shapes]
+        fit.sort(key=lambda t: (-t[0], t[1].params.norm()))  # by what all sites know alike, whoever merges
+        mean = sum(w for w, _ in fit) / len(fit)
         params = self.merging.at_once(
-            [m.params for _, _, m in fit], [w / mean for _, w, _ in fit], self.like.params.shapes
+            [m.params for _, m in fit], [w / mean for w, _ in fit], self.like.params.shapes
         )
-        return Model(params[0], self.like.architecture, strictest(m.custody for _, _, m in fit))
+        held = strictest([*(w.custody for w, _ in terms), *(m.custody for _, m in fit)])
+        return Model(params[0], self.like.architecture, held)

@@ -26,7 +26,9 @@ class Pooled:
 
     noise: bool = False
     architecture: Literal["private", "proxy"] = "private"
+    label: ClassVar[str] = "All records pooled"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    numbers: ClassVar[tuple[str, ...]] = ()
     pools: ClassVar[bool] = True
 
     def init(self, site: Site) -> State:

@@ -11,8 +11,8 @@ from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Predictor, Site
 from confrere.core.registry import strategy
 from confrere.exchange.gossip import Mass, gossip, start_mass
-from confrere.learning.centre import has_centre, profile
-from confrere.learning.mutual import Auto, fit_on_top, stack_weight, teach
+from confrere.learning.balance import has_centre, profile
+from confrere.learning.mutual import Auto, Mutual, fit_on_top, stack_weight, stacked
 from confrere.learning.objectives import Direction, Teacher, check_share
 
 
@@ -61,7 +61,9 @@ class ProxyFL:
     average: float = 0.0
     """How much of the proxy that a site uses is the mean of earlier rounds': 0.9 smooths over about ten. On a sparse
     graph a site's latest proxy still holds much of its own latest noise. What is sent is never smoothed."""
+    label: ClassVar[str] = "ProxyFL"
     deploys: ClassVar[tuple[str, ...]] = ("private", "proxy")
+    numbers: ClassVar[tuple[str, ...]] = ("mass",)
     topology: ClassVar[str] = "exponential"
     combines: ClassVar[str] = "by gossip"
 
@@ -82,11 +84,9 @@ class ProxyFL:
             found = await profile(site, state.proxy)
             mixed, mass, _ = await gossip(peers, state.proxy, found, state.mass)
             return replace(state, proxy=mixed, mass=mass, sites=len(peers.members), smooth=None)
-        models = await teach(
-            site, state.private, state.proxy, state.received,
-            alpha=self.alpha, beta=self.beta, teacher=self.teacher, kl=self.kl,
-            stack=state.weight if self.private == "stack" else None,
-        )  # fmt: skip
+        learning = Mutual(self.alpha, self.beta, self.teacher, self.kl)
+        stack = state.weight if self.private == "stack" else None
+        models = await learning.teach(site, state.private, state.proxy, state.received, stack=stack)
         mixed, mass, heard = await gossip(peers, state.proxy, models["proxy"], state.mass)
         now = State(
             models["private"], mixed, heard or state.received, mass, state.weight, len(peers.members),
@@ -97,18 +97,20 @@ class ProxyFL:
     def _smoothed(self, before: Model | None, mixed: Model) -> Model | None:
         if not self.average:
             return None
-        return mixed if before is None else mix([(self.average, before), (1 - self.average, mixed)])
+        return (
+            mixed
+            if before is None
+            else mix([(public(self.average), before), (public(1 - self.average), mixed)])
+        )
 
     async def finish(self, state: State, site: Site) -> State:
         if self.private != "stack":
             return state
         # mixing spreads the mass, so that what a site holds tells what all of them hold
-        ours = min(1.0, state.mass.start / max(state.mass.start, state.mass.held * state.sites))
+        start, all_sites = state.mass.start, state.mass.held * state.sites
+        ours = start / Scalar(max(start.value, all_sites.value), all_sites.custody)
         own, weight = await fit_on_top(site, state.used, ours)
         return replace(state, private=own, weight=weight)
 
     def predictors(self, state: State) -> Mapping[str, Predictor]:
-        return {
-            "private": ((1.0, state.private), (state.weight.value, state.used)),
-            "proxy": ((1.0, state.used),),
-        }
+        return stacked(state.private, state.weight, state.used)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from confrere.core.custody import public
+from confrere.core.custody import public, strictest
 from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
 from confrere.exchange.combine import Mean as Average
-from confrere.exchange.succession import BITS, Mean, Standing, following, mean_of
+from confrere.exchange.leader_handover import Mean, Standing, following, mean_of
 from confrere.learning.objectives import Supervised
 
 
@@ -29,11 +29,14 @@ class Swarm:
     """One model; a leader, another site in each round, averages and answers (Warnat-Herresthal et al. 2021).
 
     A site that gets no answer goes on with what it has, and a leader that comes back finds out whether anybody has its
-    mean: see exchange/succession.py for how every update comes to count once.
+    mean: see exchange/leader_handover.py for how every update comes to count once.
     """
 
     architecture: Literal["private", "proxy"] = "proxy"
+    label: ClassVar[str] = "Swarm learning"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    common: ClassVar[str] = "model"
+    numbers: ClassVar[tuple[str, ...]] = ("weight", "since", "line", "in * *")
     topology: ClassVar[str] = "star"
     combines: ClassVar[str] = "models"
 
@@ -44,9 +47,10 @@ class Swarm:
     async def round(self, state: State, site: Site, peers: Peers) -> State:
         if peers.centre is None:
             raise StudyError('swarm needs a leader: leave the topology out, or say topology = "star"')
-        news, standing = await peers.news(), state.standing
-        if news is not None:  # nobody says what it was made of
-            standing = Standing(Mean(news, peers.round - 1, 2**BITS - 1))
+        standing = state.standing
+        for parcel in await peers.latest_common():
+            assert parcel.model is not None
+            standing = standing.adopt(mean_of(parcel.scalars, parcel.model))
         before = standing.model()
         after = (await site.train({"model": Supervised()}, {"model": before}, protect=["model"]))["model"]
         standing = standing.learned(peers.round, sorted(peers.members).index(peers.me), before, after)
@@ -56,7 +60,7 @@ class Swarm:
             own = Parcel("", peers.epoch, peers.round, 0, peers.me, peers.me, 0, after, told)
             mean = _led(peers, [own, *(p for p in inbox.current if p.model is not None)])
             await peers.answer({p.sender: mean.model for p in inbox.current}, **mean.scalars())
-            await peers.tell_newcomers(mean.model)
+            await peers.send_common(mean.model, **mean.scalars())
             standing = standing.adopt(mean)
         else:
             for parcel in (await peers.answer({})).current:
@@ -68,12 +72,15 @@ class Swarm:
 def _led(peers: Peers, parcels: Sequence[Parcel]) -> Mean:
     """The mean of the models that began with the same mean: those of most records, and of the newer one in a tie."""
     began: dict[int, list[Parcel]] = {}
-    for p in sorted(parcels, key=lambda p: (-p.scalar("weight", 0.0), p.sender)):
-        began.setdefault(int(p.scalar("since", -1.0)), []).append(p)
-    since = max(began, key=lambda s: (sum(max(0.0, p.scalar("weight", 0.0)) for p in began[s]), s))
+    weights = {p.id: p.scalar("weight", 0.0) for p in parcels}
+    for p in sorted(parcels, key=lambda p: (-weights[p.id].value, p.sender)):
+        began.setdefault(int(p.scalar("since", -1.0).value), []).append(p)
+    since = max(began, key=lambda s: (sum(max(0.0, weights[p.id].value) for p in began[s]), s))
     first, *others = began[since]
     assert first.model is not None
     combiner = peers.combiner or Average()
-    agreed: Model = combiner(first.model, first.scalar("weight", 0.0), others)
+    agreed: Model = combiner(first.model, weights[first.id], others)
+    # whose models are averaged is read from everyone's numbers
+    agreed = agreed.held(strictest(n.custody for p in parcels for n in p.scalars.values()))
     base = mean_of(first.scalars, first.model)
     return following(base, peers.round, agreed, [p.sender for p in began[since]], peers.members)

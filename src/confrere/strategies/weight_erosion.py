@@ -12,7 +12,7 @@ from confrere.core.errors import StudyError
 from confrere.core.model import Model, mix
 from confrere.core.protocols import Effort, Peers, Site
 from confrere.core.registry import nearest, strategy
-from confrere.exchange.erosion import NOBODY, Heard, Newcomer, Weights, eroded, is_still, step
+from confrere.exchange.erosion import NOBODY, Newcomer, ReleasedGradient, Weights, eroded, is_still, step
 from confrere.learning.objectives import Descent
 
 
@@ -34,9 +34,9 @@ class WeightErosion:
     In a round the user sends its model to all others, each answers with its released gradient there, and the user steps
     along their weighted mean (exchange/erosion.py has the weights). With `user = "NAME"` that costs each site one
     gradient in a round. Without it every site is the user of its own run in the same rounds: that is K runs, and each
-    of the K sites releases K gradients in a round, one at each user's model; a budget pays for all of them, so that
-    each carries about √K times the noise. (One gradient for all would be cheaper, but it would be
-    taken at a model that is nobody's.)
+    of the K sites releases K gradients in a round, one at each user's model and each from a sample of its own; a budget
+    pays for all of them, so that each carries up to √K times the noise (√K with full batches, less with Poisson
+    sampling). (One gradient for all would be cheaper, but it would be taken at a model that is nobody's.)
 
     `update = "gradient"` is one batch a round (with [privacy], its steps); "local" is a whole round of plain local
     descent, used likewise. With fewer than `k_min` peers left that count, the last one's gradient could be solved for
@@ -51,7 +51,14 @@ class WeightErosion:
     update: Literal["gradient", "local"] = "gradient"
     learning_rate: float | Literal["auto"] = "auto"
     architecture: Literal["private", "proxy"] = "proxy"
+    label: ClassVar[str] = "Weight Erosion"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
+    numbers: ClassVar[tuple[str, ...]] = ("rate", "noise", "passes")
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "rate": (1e-9, 1e9),  # gradients are divided by it
+        "noise": (0.0, 1e12),
+        "passes": (0.0, 1e9),
+    }
     topology: ClassVar[str] = "complete"
 
     def __post_init__(self) -> None:
@@ -93,65 +100,72 @@ class WeightErosion:
         learns = self.user in ("", site.name) and not state.stopped
         asks = learns and not state.alone
         effort = site.effort(_role(site.name), state.model)
-        rate = effort.rate if self.learning_rate == "auto" else float(self.learning_rate)
-        inbox = await peers.exchange(
-            state.model if asks else None, **({"rate": public(rate)} if asks else {})
-        )
-        asked = {p.sender: (p.model, p.scalar("rate")) for p in inbox.current if p.model is not None}
+        rate = public(effort.rate if self.learning_rate == "auto" else float(self.learning_rate))
+        inbox = await peers.exchange(state.model if asks else None, **({"rate": rate} if asks else {}))
+        asked = {
+            p.sender: (p.model, p.scalar("rate"))
+            for p in inbox.current
+            if p.model is not None and "rate" in p.scalars
+        }
         models = asked | ({site.name: (state.model, rate)} if learns else {})
         gradients = await self._gradients(site, dict(sorted(models.items())))
         heard = await peers.answer(
-            {name: gradients[name] for name in asked}, noise=effort.noise, passes=public(self._passes(effort))
+            {name: gradients[name] for name in asked}, noise=effort.noise, passes=self._passes(effort)
         )
         if not learns:
             return replace(state, model=asked[self.user][0]) if self.user in asked else state
         others = {
-            p.sender: Heard(p.model, p.scalar("noise"), p.scalar("passes"))
+            p.sender: ReleasedGradient(p.model, p.scalar("noise"), p.scalar("passes"))
             for p in heard.current
-            if p.model is not None and p.model.params.norm() > 0  # a site whose budget is spent says nothing
+            if p.model is not None
+            and {"noise", "passes"} <= p.scalars.keys()
+            and p.model.params.norm() > 0  # a site whose budget is spent sends zeros
         }
-        own = Heard(gradients[site.name], effort.noise.value, self._passes(effort))
+        own = ReleasedGradient(gradients[site.name], effort.noise, self._passes(effort))
         return self._stepped(state, site, peers, rate, own, others)
 
-    async def _gradients(self, site: Site, models: Mapping[str, tuple[Model, float]]) -> dict[str, Model]:
+    async def _gradients(self, site: Site, models: Mapping[str, tuple[Model, Scalar]]) -> dict[str, Model]:
         """The site's released gradient at each user's model, by user."""
         if not models:
             return {}
         losses = {
-            _role(n): Descent(rate=rate, one_batch=self.update == "gradient")
+            _role(n): Descent(rate=rate.value, one_batch=self.update == "gradient")
             for n, (_, rate) in models.items()
         }
-        starts = {_role(n): model for n, (model, _) in models.items()}
+        starts = {_role(n): model.held(rate.custody) for n, (model, rate) in models.items()}
         trained = await site.train(losses, starts, protect=list(losses))
         return {
             n: mix([(1 / rate, model), (-1 / rate, trained[_role(n)])]) for n, (model, rate) in models.items()
         }
 
-    def _passes(self, effort: Effort) -> float:
-        return effort.passes_of_a_batch if self.update == "gradient" else effort.passes
+    def _passes(self, effort: Effort) -> Scalar:
+        return public(effort.passes_of_a_batch if self.update == "gradient" else effort.passes)
 
     def _stepped(
-        self, state: State, site: Site, peers: Peers, rate: float, own: Heard, others: Mapping[str, Heard]
+        self,
+        state: State,
+        site: Site,
+        peers: Peers,
+        rate: Scalar,
+        own: ReleasedGradient,
+        others: Mapping[str, ReleasedGradient],
     ) -> State:
-        if own.gradient.params.norm() == 0 and own.noise > 0:  # its budget is spent: the others carry on
+        if (
+            own.gradient.params.norm() == 0 and own.noise.value > 0
+        ):  # its budget is spent: the others carry on
             weights = state.weights.joined_by(frozenset(others), self.newcomer)
             return replace(state, model=step(state.model, rate, None, others, weights), weights=weights)
         if is_still(own):
-            site.weigh(_tagged(state.weights, own), note="stopped")
+            site.weigh(state.weights.share, note="stopped")
             return replace(state, stopped=True)
         weights, told = eroded(state.weights, own, others, self.p_d, self.p_s, self.newcomer)
         note, alone = "" if told else "hidden by noise", state.alone
-        if not site.rehearsal and sum(weights.share[n] > 0 for n in others) < self.k_min:
-            faded = sum(share == 0 for share in weights.share.values())
+        if not site.rehearsal and sum(weights.share[n].value > 0 for n in others) < self.k_min:
+            faded = sum(share.value == 0 for share in weights.share.values())
             others, note, alone = {}, "alone", alone or len(peers.members) - 1 - faded < self.k_min
-        site.weigh(_tagged(weights, own), note=note)
+        site.weigh(weights.share, note=note)
         return State(step(state.model, rate, own, others, weights), weights, alone=alone)
 
 
 def _role(user: str) -> str:
     return f"for {user}"
-
-
-def _tagged(weights: Weights, own: Heard) -> dict[str, Scalar]:
-    """Weights follow from released gradients, and are held as closely as these."""
-    return {name: Scalar(share, own.gradient.custody) for name, share in weights.share.items()}

@@ -4,8 +4,8 @@ A wrong key is an error that names the nearest right one; a wrong value says wha
 guessed. The hash of a study is part of every run and every handshake; the seed is not part of it.
 """
 
-from confrere.study.agreement import MOST_ROUNDS, Study, check, schema_of
-from confrere.study.published import FULL, Claim, Comparing, Reported
+from confrere.study.comparison import FULL, Comparing
+from confrere.study.definition import Study, check, schema_of
 from confrere.study.reading import load, load_site, merged, parse, scaled
 from confrere.study.settings import (
     Caps,
@@ -19,13 +19,12 @@ from confrere.study.settings import (
     Stop,
     Training,
 )
-from confrere.study.strict import Named, build, check_types, named
+from confrere.study.strict import MOST_ROUNDS, Named, build, check_types, named
 
 __all__ = [
     "FULL",
     "MOST_ROUNDS",
     "Caps",
-    "Claim",
     "Comparing",
     "Data",
     "Evaluation",
@@ -33,7 +32,6 @@ __all__ = [
     "Named",
     "NetworkSpec",
     "Privacy",
-    "Reported",
     "SiteConfig",
     "Split",
     "Stop",

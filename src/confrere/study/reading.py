@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 import typing
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,16 +12,23 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from confrere.core.errors import ConfrereError, StudyError
+from confrere.core.errors import ConfrereError, Retired, StudyError
 from confrere.core.registry import nearest
-from confrere.study.agreement import Study
-from confrere.study.published import FULL
+from confrere.study.comparison import FULL
+from confrere.study.definition import Study
 from confrere.study.settings import SiteConfig
-from confrere.study.strict import build, say, strict
+from confrere.study.strict import build, read_toml, say, strict
+
+LEDGER = "ledger.sqlite"
+"""The name of a ledger's file, where site.toml states none."""
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
-    """A study from a TOML file; `overrides` are `a.b=value` strings, their values written as in TOML."""
+    """Read a study from a TOML file; `overrides` are `a.b=value` strings, their values written as in TOML.
+
+    >>> confrere.load(folder / "study.toml", ["rounds=5"]).rounds
+    5
+    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -30,12 +38,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from None
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise StudyError(f"{path}: not valid TOML: {error}") from None
-    except RecursionError:
-        raise StudyError(f"{path}: not a study: its tables are nested without end") from None
+    table = read_toml(text, str(path))
     for override in overrides:
         _override(table, override)
     study = parse(table, str(path))
@@ -47,25 +50,33 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
 def load_site(path: Path) -> SiteConfig:
     """A site's own configuration from its TOML file; paths in it are relative to it."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise StudyError(
             f"{path}: no such file; it says where the site's records are, and its caps"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from None
+    table = read_toml(text, str(path))
     found: SiteConfig = build(SiteConfig, table, str(path))
     if found.config is not None:
         raise StudyError(f"{path}: a site's configuration cannot name another one")
     home = path.resolve().parent
-    found = replace(found, ledger=str(home / found.ledger))
+    found = replace(found, ledger=str(home / (found.ledger or Path(found.keys).parent / LEDGER)))
     if found.data is not None and "://" not in found.data:
         found = replace(found, data=str(home / found.data))
     return replace(found, folder=str(home / found.folder)) if found.folder else found
 
 
+RETIRED = {"reported": "what a source reports is in repro/reported/NAME.toml"}
+"""Keys of earlier versions that are ignored with a warning, each with its replacement."""
+
+
 def parse(table: Mapping[str, Any], where: str = "study") -> Study:
     """A study from the tables of a TOML file."""
+    for key in RETIRED.keys() & table.keys():
+        warnings.warn(f"{where}: [{key}] is no longer read: {RETIRED[key]}", Retired, stacklevel=3)
+    table = {key: value for key, value in table.items() if key not in RETIRED}
     try:
         return typing.cast("Study", strict(Study, table))
     except ValidationError as error:
@@ -116,6 +127,8 @@ def _override(table: dict[str, Any], override: str) -> None:
         value: Any = found["x"] if len(found) == 1 else text
     except tomllib.TOMLDecodeError:
         value = text
+    except ValueError:
+        raise StudyError(f"--set {key}: a number has too many digits") from None
     *path, last = key.strip().split(".")
     here = table
     for step in path:

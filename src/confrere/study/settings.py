@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import typing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -11,13 +10,14 @@ from pydantic import with_config
 from torch import nn
 
 from confrere.core.errors import StudyError
+from confrere.core.protocols import Optimiser
 from confrere.core.registry import nearest
-from confrere.learning.optimisers import Optimiser, optimiser
-from confrere.learning.tuning import Search
-from confrere.privacy.clipping import AdaCliP, Clipping, Flat, PerLayer, Quantile
+from confrere.data.split.holdout import Method, file_group
+from confrere.learning.fit.tuning import Search
+from confrere.learning.optimisers import optimiser
+from confrere.privacy.charges import CEILING, check_noise
+from confrere.privacy.clipping import Clipping, clippings
 from confrere.study.strict import STRICT, Named, build, named, short
-
-CLIPPINGS: dict[str, type] = {"flat": Flat, "per-layer": PerLayer, "adaclip": AdaCliP, "quantile": Quantile}
 
 NetworkSpec = Any
 """A network: a name, a table with `name` and options, or (in Python) a function that returns a module."""
@@ -29,8 +29,11 @@ class Models:
     """The networks: `private` is each site's own business, `proxy` is common to all."""
 
     private: NetworkSpec = "linear"
+    """The network that a site keeps to itself."""
     proxy: NetworkSpec = "linear"
+    """The network that sites exchange."""
     sites: dict[str, dict[str, NetworkSpec]] = field(default_factory=dict)
+    """Other private networks for single sites: [models.sites.NAME] with private = "mlp"."""
 
     def check(self) -> None:
         named_here = {"models.private": self.private, "models.proxy": self.proxy}
@@ -66,24 +69,33 @@ class Training:
     """Local training. `protected` overrides the optimiser for models trained under privacy.
 
     Where a study states neither, these are trained by gradient descent that goes as far as the noise lets it:
-    see learning/pace.py.
+    see learning/step_schedule.py.
     """
 
     optimiser: str = "adam"
+    """"sgd", "adam" or "adamw"."""
     learning_rate: float = 0.01
+    """The size of a step."""
     momentum: float = 0.0
+    """The momentum of "sgd"; other optimisers ignore it."""
     weight_decay: float = 1e-4
+    """How strongly weights are pulled towards zero."""
     batch_size: int = 64
+    """Records in a batch, for models that are trained without noise."""
     epochs: int = 1
+    """Passes over the training records in a round."""
     site_epochs: dict[str, int] = field(default_factory=dict)
     """Sites that train for another number of epochs in a round."""
     protected: dict[str, Any] = field(default_factory=dict)
+    """Another optimiser, learning_rate, momentum or weight_decay for models that are trained under privacy."""
     balanced: bool = False
-    """Whether all classes count alike, however many records each has: see learning/balance.py."""
+    """Whether all classes count equally, however many records each has."""
     tune: bool = True
     """Whether a site's own model is in the end trained anew, regularised by cross-validation."""
     tune_priors: tuple[float, ...] = Search.priors
+    """The strengths of regularisation that cross-validation tries."""
     tune_lengths: tuple[int, ...] = Search.lengths
+    """The numbers of epochs that cross-validation tries."""
 
     def epochs_at(self, site: str) -> int:
         return self.site_epochs.get(site, self.epochs)
@@ -120,6 +132,18 @@ class Training:
             options.pop("momentum")
         return optimiser(name, **options)
 
+    def check(self) -> None:
+        if self.learning_rate <= 0:
+            raise StudyError(f"training.learning_rate is {self.learning_rate}; it must be above 0")
+        if not self.tune_priors or not all(0 <= p < math.inf for p in self.tune_priors):
+            raise StudyError("training.tune_priors are strengths of at least 0, and at least one of them")
+        if not self.tune_lengths or list(self.tune_lengths) != sorted(set(self.tune_lengths)):
+            raise StudyError(
+                "training.tune_lengths are whole numbers of at least 1, each larger than the one before"
+            )
+        self.rule(protected=False)
+        self.rule(protected=True)
+
 
 @with_config(STRICT)
 @dataclass(frozen=True)
@@ -132,17 +156,28 @@ class Privacy:
     """
 
     epsilon: float | None = None
+    """The largest ε that each site may spend; the noise is calibrated to it."""
     delta: float = 1e-5
+    """The δ of the guarantee; it must be smaller than one over the number of training records."""
     noise_multiplier: float | None = None
+    """The noise of a step in clipping norms, where it is not calibrated from epsilon."""
     clipping: Named = "flat"
+    """How the gradient of one record is bounded."""
     sampling: Literal["poisson", "full"] = "full"
+    """"full": every step uses all records. "poisson": each record takes part with the probability batch_size /
+    records."""
     batch_size: int = 250
+    """The expected batch under Poisson sampling."""
     steps: int | None = None
+    """Private steps in a round. None: one with full batches, one pass over the records with Poisson sampling."""
     unit: Literal["record", "patient"] = "record"
+    """Whether one record or one patient with all records is protected."""
     accountant: Literal["pld", "rdp"] = "pld"
+    """How ε is composed: from privacy loss distributions ("pld") or Rényi divergences ("rdp")."""
     when_spent: Literal["relay", "leave"] = "relay"
+    """What a site does once its budget is spent: pass on what it receives, or leave."""
     selection_share: float = 0.0
-    """Which part of ε and δ is for finding out whom to learn from (`confrere partners`); training has the rest."""
+    """The share of ε and δ that `confrere partners` may spend on choosing partners; training has the rest."""
 
     def for_training(self) -> Privacy:
         """What is left once partners have been chosen. ε and δ of both parts add up to the whole."""
@@ -159,20 +194,69 @@ class Privacy:
 
     def clipper(self) -> Clipping:
         name, options = named(self.clipping, "privacy.clipping")
-        if name not in CLIPPINGS:
+        found = build(clippings[name], options, f'clipping "{name}"')
+        if not isinstance(found, Clipping):
+            missing = [m for m in dir(Clipping) if not m.startswith("_") and not hasattr(found, m)]
             raise StudyError(
-                f'unknown clipping "{name}"{nearest(name, list(CLIPPINGS))}; known: {", ".join(CLIPPINGS)}'
+                f'clipping "{name}" does not define {", ".join(missing)}; see privacy/clipping.py'
             )
-        return typing.cast("Clipping", build(CLIPPINGS[name], options, f'clipping "{name}"'))
+        return found
+
+    def check(self) -> None:
+        if self.epsilon is None and self.noise_multiplier is None:
+            raise StudyError(
+                "privacy: state epsilon (the noise is then calibrated) or noise_multiplier, or both"
+            )
+        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
+            raise StudyError(f"privacy.epsilon is {self.epsilon}; it must be a number above 0")
+        if not 0 < self.delta < 1:
+            raise StudyError(f"privacy.delta is {self.delta}; it must be between 0 and 1, at most 1/records")
+        if self.noise_multiplier is not None:
+            check_noise(self.noise_multiplier, "privacy.noise_multiplier")
+        if not 0 <= self.selection_share < 1 or (self.selection_share and self.epsilon is None):
+            raise StudyError(
+                f"privacy.selection_share is {self.selection_share:g}; it is a share of privacy.epsilon, from 0 to below 1"
+            )
+        self.clipper()
 
 
 @with_config(STRICT)
 @dataclass(frozen=True)
 class Split:
-    """Which share of a site's records is held out, stratified and by patient."""
+    """Which share of a site's patients is held out, and how they are chosen: see data/split/holdout.py.
+
+    `hash`: each by a keyed hash of their own, so that ε holds for the site's whole file. `stratified`: each class in its
+    share, by rank, so that one patient moves up to two others; for rehearsals only.
+    """
 
     validation: float = 0.15
+    """The share of patients held out to select models."""
     test: float = 0.25
+    """The share of patients held out to report results."""
+    method: Method = "hash"
+    """"hash": each patient by a keyed hash. "stratified": each class in its share; rehearsals only."""
+
+    @property
+    def train(self) -> float:
+        """The share of the training part."""
+        return 1 - self.validation - self.test
+
+    @property
+    def file_group(self) -> int:
+        """How many units of the training part one unit of the whole file moves; see `data.split.holdout.file_group`."""
+        return file_group(self.method)
+
+    def check(self) -> None:
+        if not self.test > 0:
+            raise StudyError(
+                f"data.split.test is {self.test}; it must be above 0, since every site is evaluated"
+            )
+        if not self.validation >= 0:
+            raise StudyError(f"data.split.validation is {self.validation}; it must be at least 0")
+        if not self.validation + self.test < 1:
+            raise StudyError(
+                f"data.split leaves no training records: validation {self.validation} + test {self.test} must be below 1"
+            )
 
 
 @with_config(STRICT)
@@ -181,37 +265,52 @@ class Data:
     """Where the records come from: a data set that comes along, one file for all sites, or `[sites]`."""
 
     bundled: str | None = None
+    """The name of a bundled data set; `confrere datasets` lists them."""
     options: dict[str, Any] = field(default_factory=dict)
+    """Options of the bundled data set."""
     file: str | None = None
+    """One file with the records of all sites; `schema.site` names the column that says which."""
     label: str = ""
     """Without a schema: the column to predict. The schema is then drawn from the records: rehearsals only."""
     classes: tuple[str, ...] = ()
-    """For arrays: what the classes 0, 1, 2 … are called. Without it they are counted in the records of all sites."""
+    """For arrays: the names of the classes 0, 1, 2 … Without them, classes are counted in the records of all sites."""
     range: tuple[float, float] | None = None
-    """For arrays: what a target that is a number plausibly lies in; it is scaled to −1 … 1. With tables it is in the schema."""
+    """For arrays: the plausible range of a numeric target, scaled to −1 … 1. With tables it is in the schema."""
     partition: Named | None = None
-    """For a rehearsal: cuts all records anew into sites of a chosen unlikeness; see data/rehearse.py."""
+    """For a rehearsal: how all records are divided into sites anew, from similar to very different ones."""
     features: str = ""
-    """For pictures: "gradients" puts fixed features in their place, in which no record had a say."""
+    """For images: "gradients" replaces pixels by fixed features that do not depend on any record."""
     split: Split = field(default_factory=Split)
+    """How each site's records are divided into training, validation and test."""
     one_class: Literal["refuse", "allow"] = "refuse"
+    """Whether a site whose records all have the same label is refused or allowed."""
+
+    def check(self) -> None:
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise StudyError("data.range is empty: the first number must be the smaller one")
+        self.split.check()
+        if self.bundled and self.file:
+            raise StudyError(
+                "data.bundled names a data set that comes along; drop it to use files of your own"
+            )
 
 
 @with_config(STRICT)
 @dataclass(frozen=True)
 class Stop:
-    """When training stops before the last round: whichever comes first; see runtime/stopping.py.
+    """When training stops before the last round: whichever comes first; see site/stopping.py.
 
     Nothing here looks at a record: the clock, the budget, and how far the models that were released still move.
     """
 
     hours: float | None = None
-    """Of wall clock since the run began; a round that has begun is finished."""
+    """The hours of wall-clock time after which training stops; a round that has begun is finished."""
     budget: bool = False
-    """When a site's privacy budget is spent. Without it, its private model goes on learning."""
+    """Stop once a site's privacy budget is spent. Otherwise its private model continues to learn."""
     change: float | None = None
-    """When the model that a site shares moves, in each of `in_a_row` rounds, by at most this part of its length."""
+    """Stop once the shared model moves by at most this share of its length in each of `in_a_row` rounds."""
     in_a_row: int = 3
+    """The number of consecutive rounds that `change` looks at."""
 
     @property
     def words(self) -> str:
@@ -242,15 +341,22 @@ class Caps:
     """What a site allows at most; it always wins over the study. A simulation heeds ε and δ, a node all of it."""
 
     epsilon: float | None = None
+    """The largest ε that the site spends on its records, over all studies."""
     delta: float | None = None
+    """The largest δ that the site accepts."""
+    ceiling: float = CEILING
+    """The ε, of all that was ever spent on the site's records, above which a model is labelled «above the ceiling» and
+    leaves only with `accept_unproven_privacy`."""
     rounds: int | None = None
-    """It takes part in so many rounds of a study."""
+    """The largest number of rounds that it takes part in, per study."""
     bytes: int | None = None
-    """So many bytes of parcels leave it in a study."""
+    """The largest number of bytes of parcels that it sends, per study."""
     partners: list[str] | None = None
-    """It exchanges parcels with these sites and no others."""
+    """The only sites that it exchanges parcels with."""
     hours: list[int] | None = None
-    """It begins a round only between these hours of its own clock, as in [22, 6]."""
+    """The hours of its own clock between which it begins a round, such as [22, 6]."""
+    peer_bytes: int = 256 * 2**20
+    """Bytes of the parcels of one peer that wait to be used; four parcels are kept in any case."""
 
 
 @with_config(STRICT)
@@ -263,35 +369,57 @@ class SiteConfig:
     """
 
     config: str | None = None
+    """In a study: the path of the site.toml that holds the other keys."""
     accept_unproven_privacy: bool = True
     """Whether models without a proven guarantee may leave, where the study asks for them. This is the default of
     a rehearsal; a node's is false."""
     caps: Caps = field(default_factory=Caps)
+    """What the site allows at most."""
     data: str | None = None
+    """The records: a CSV, Parquet, Excel, NumPy or image folder path, or a database URL."""
     query: str = ""
+    """For a database: the SELECT statement that yields the records."""
     delimiter: str = ""
+    """The delimiter of a CSV file. A rehearsal detects it if it is left out."""
     encoding: str = ""
+    """The encoding of a text file. If left out, a rehearsal detects it and a node reads UTF-8."""
     decimal: str = ""
+    """The decimal sign of a text file. If left out, a rehearsal detects it and a node reads a point."""
     sheet: str = ""
+    """The sheet of an Excel file; the first one if left out."""
     folder: str = ""
+    """The folder of images or arrays that a table names; the folder of the table if left out."""
     rename: dict[str, str] = field(default_factory=dict)
+    """This site's column names, each with the name in the schema."""
     units: dict[str, str] = field(default_factory=dict)
+    """The unit in which this site's file gives a column, where it differs from the schema."""
     stream: bool = False
+    """Whether the file is read in pieces, with the encoded records kept on disk."""
     limit_mb: int = 2048
     """The largest file or query result, in MB, that is read into memory; more is taken for a mistake."""
     declared: int | None = None
+    """The privacy units (records or patients) of the whole file, as the owner states them; public. A rehearsal computes
+    what is not stated; a node reads it from the signed roster (`confrere enroll --declared`)."""
     keys: str = "keys"
     """Of a node: the folder of its identity, made by `confrere enroll`."""
     roster: str = "roster.toml"
     """Of a node: who takes part, signed by all."""
     home: str = "node"
     """Of a node: the folder of its journal, its store and its result."""
-    ledger: str = "ledger.sqlite"
-    """Of a node: what was ever spent on these records, in whatever study. Never restore it from an old copy."""
+    ledger: str = ""
+    """Of a node: what was ever spent on the institution's patients, in whatever study. It lies beside the folder of its
+    keys, unless this names another file; all nodes of an institution share one. Never restore it from an old copy."""
+    population: str = ""
+    """Of a node: a name for patients who are in no other data set of the institution, and so have a ledger of their own.
+    Where they are in another one after all, what is spent on them is charged to both."""
     listen: str = ""
     """Of a node: host:port to listen on, where that is not the address that peers dial."""
     metrics: int | None = None
     """Of a node: the port, on this machine only, of its metrics for Prometheus."""
+
+    def check(self, where: str) -> None:
+        if self.declared is not None and self.declared < 1:
+            raise StudyError(f"{where}.declared is {self.declared}; a site declares at least one record")
 
 
 @with_config(STRICT)
@@ -300,4 +428,6 @@ class Evaluation:
     """How often models are tested, and which one a site keeps: the best on its validation records, or the last."""
 
     every: int = 1
+    """Evaluate after every n-th round."""
     select: Literal["best", "last"] = "best"
+    """Which model a site keeps: the best one on its validation records, or the last one."""

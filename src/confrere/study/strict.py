@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import tomllib
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -33,6 +35,63 @@ KINDS = {
 """What a value should have been, in words, by pydantic's name for the mistake."""
 
 
+LARGEST = 2**53
+"""No whole number in a study or a site.toml is larger: beyond it, JSON and floats no longer hold it exactly."""
+LONGEST_WAIT = 30 * 86400
+MOST_ROUNDS = 1_000_000
+
+RANGES: dict[str, tuple[float, float]] = {
+    "rounds": (1, MOST_ROUNDS),
+    "epochs": (1, 100_000),
+    "site_epochs": (1, 100_000),
+    "steps": (1, 10_000_000),
+    "batch_size": (1, 1_000_000_000),
+    "every": (1, 1_000_000),
+    "iterations": (1, 1_000_000),
+    "tune_lengths": (1, 1_000_000),
+    "seeds": (1, 10_000),
+    "patience": (0, LONGEST_WAIT),
+    "hours": (0, 1_000_000),
+    "metrics": (1, 65535),
+}
+"""The range of a number by its key, wherever the key is in a study or a site.toml. Other numbers are finite."""
+
+
+def check_numbers(value: Any, where: str = "", key: str = "") -> None:
+    """Refuse numbers out of range, however deep: NaN, infinity, and counts with which nothing would ever end."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, int | float):
+        low, high = RANGES.get(key, (-LARGEST, LARGEST) if isinstance(value, int) else (-math.inf, math.inf))
+        if not (low <= value <= high and abs(value) < math.inf):
+            finite = "a finite number" if math.isinf(high) else f"a number from {low:,} to {high:,}"
+            raise StudyError(f"{where} must be {finite}, not {short(value)}")
+    elif is_dataclass(value) and not isinstance(value, type):
+        for f in fields(value):
+            check_numbers(getattr(value, f.name), f"{where}.{f.name}".lstrip("."), f.name)
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            inside = key if key == "site_epochs" else str(name)
+            check_numbers(inner, f"{where}.{name}".lstrip("."), inside)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            check_numbers(inner, where, key)
+
+
+def read_toml(text: str, where: str) -> dict[str, Any]:
+    """The tables of a TOML text; whatever is wrong with it is a StudyError."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise StudyError(f"{where}: not valid TOML: its tables are nested without end") from None
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{where}: not valid TOML: {error}") from None
+    except ValueError:  # Python reads at most 4,300 digits
+        raise StudyError(f"{where}: not valid TOML: a number has too many digits") from None
+
+
 def named(spec: Named, where: str) -> tuple[str, dict[str, Any]]:
     """Name and options of `spec`."""
     if isinstance(spec, str):
@@ -54,9 +113,14 @@ def build(kind: Any, options: Mapping[str, Any], what: str) -> Any:
                 f'{what} has no option "{key}"{nearest(key, known)}; it has: {", ".join(known) or "none"}'
             )
     try:
-        return strict(kind, options)
+        made = strict(kind, options)
     except ValidationError as error:
         raise StudyError(f"{what}: {say(error, kind, options)}") from None
+    try:
+        check_numbers(made)
+    except StudyError as error:
+        raise StudyError(f"{what}: {error}") from None
+    return made
 
 
 def check_types(value: Any, where: str = "") -> None:
@@ -104,6 +168,8 @@ def say(error: ValidationError, kind: Any, table: Mapping[str, Any]) -> str:
 
 
 def short(value: Any) -> str:
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return f"{'-' if value < 0 else ''}10^{math.floor(math.log10(abs(value)))} or more"
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:59] + "…"
 

@@ -1,0 +1,1 @@
+"""Parcels as bytes, and the ways they travel: in memory, by pipe between workers, by gRPC between nodes."""

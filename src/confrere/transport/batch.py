@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from confrere.core.custody import Custody, Scalar
-from confrere.core.errors import CustodyError
+from confrere.core.custody import Custody, Scalar, require_may_leave
 from confrere.core.model import Model
 from confrere.core.params import Params, Shapes
 from confrere.core.parcel import Parcel
@@ -37,8 +36,7 @@ def encode(parcels: Sequence[Parcel]) -> bytes:
     rows = []
     for parcel in parcels:
         model, place = parcel.model, None
-        if any(t is not None and t.custody >= Custody.PRIVATE for t in (model, *parcel.scalars.values())):
-            raise CustodyError("a private model or number may not leave the site")
+        require_may_leave(parcel.custodies)
         if model is not None:
             place = places.get(id(model))
             if place is None:

@@ -20,7 +20,7 @@ class Post:
         """Takes parcels for sites that have no box here: they belong to another worker's share of the simulation."""
         self.doors: dict[str, Callable[[Parcel], object]] = {}
         """Where parcels are handed over at once, instead of waiting in the box."""
-        self.ruler = wire.Ruler()
+        self.ruler = wire.ParcelSizer()
 
     def open(self, site: str) -> MemoryTransport:
         self.boxes[site] = None

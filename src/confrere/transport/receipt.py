@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from confrere.core.parcel import LedgerMark
+
 
 class Outcome(StrEnum):
     ACCEPTED = "accepted"
@@ -23,6 +25,8 @@ class Receipt:
 
     outcome: Outcome
     reason: str = ""
+    seen: tuple[LedgerMark, ...] = ()
+    """The highest mark that the receiver keeps of each of the sender's ledgers."""
 
     @property
     def credited(self) -> bool:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confrere.transport.body import IN_MEMORY, Body
-from confrere.transport.frames import BadFrame
+from confrere.transport.grpc.frames import BadFrame
 
 ARRIVING = "arriving-"
 """What the name of such a file begins with, so that those of a program that was killed are found."""
 
 
 @dataclass(frozen=True)
-class Terms:
+class LinkLimits:
     """What this site grants its peers; the same for every link."""
 
     largest: int

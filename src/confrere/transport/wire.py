@@ -15,7 +15,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, BinaryIO, Literal
 
@@ -25,12 +25,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from confrere.core.custody import Custody, Scalar
-from confrere.core.errors import BadParcel, CustodyError
+from confrere.core.custody import Custody, Scalar, require_may_leave
+from confrere.core.errors import BadParcel
 from confrere.core.model import Model
 from confrere.core.params import Params, Shapes
 from confrere.core.parcel import Parcel
 from confrere.transport.body import PIECE, Body
+from confrere.transport.ledger_marks import MarkFields
 
 MAGIC = b"CFP1"
 PREFIX = struct.Struct(">4sI")
@@ -42,6 +43,8 @@ DTYPES = {
     "BOOL": torch.bool,
 }  # fmt: skip
 CODES = {dtype: code for code, dtype in DTYPES.items()}
+CONTENTS = ("architecture", "custody", "scalars", "mark")
+"""The fields of a header that the payload hash covers beside the tensors."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class Header(_Strict):
     architecture: Name | None
     custody: Sendable | None
     scalars: dict[Name, _Number]
+    mark: MarkFields | None = None
+    """Left out where there is none."""
     payload: Annotated[Hex, Field(min_length=64, max_length=64)]
     signature: Annotated[Hex, Field(max_length=128)]
 
@@ -126,10 +131,10 @@ def seal(parcel: Parcel, key: Ed25519PrivateKey) -> Sealed:
 
 def size(parcel: Parcel) -> int:
     """The length of `encode(parcel)`, without encoding it."""
-    return Ruler().size(parcel)
+    return ParcelSizer().size(parcel)
 
 
-class Ruler:
+class ParcelSizer:
     """Finds the length of parcels one after the other; what one site sends to many is looked at once."""
 
     def __init__(self) -> None:
@@ -145,10 +150,12 @@ class Ruler:
             and last[1] is parcel.model
             and last[0] is parcel.run
             and last[3] == len(parcel.signature)
+            and parcel.mark is None
         )
         if not known:
             self._content = _content_size(parcel)
-            self._last = (parcel.run, parcel.model, parcel.scalars, len(parcel.signature))
+            route = (parcel.run, parcel.model, parcel.scalars, len(parcel.signature))
+            self._last = route if parcel.mark is None else None
         numbers = len(f"{parcel.epoch}{parcel.round}{parcel.phase}{parcel.sequence}")
         return self._content + numbers + _text_size(parcel.sender) + _text_size(parcel.receiver)
 
@@ -156,12 +163,14 @@ class Ruler:
 def _content_size(parcel: Parcel) -> int:
     """The part of a parcel's length that does not depend on its way."""
     model, scalars = parcel.model, parcel.scalars
-    _refuse_private(parcel)
+    require_may_leave(parcel.custodies)
     kinds = tuple([(name, number.custody) for name, number in scalars.items()])
     architecture, custody = (None, None) if model is None else (model.architecture, model.custody)
     total = _fixed_size(parcel.run, architecture, custody, kinds, len(parcel.signature))
     for number in scalars.values():
         total += len(_number(number.value))
+    if parcel.mark is not None:
+        total += len(_canonical({"mark": asdict(parcel.mark)})) - len("{}") + len(",")
     return total if model is None else total + _bytes_of(model.params.shapes)
 
 
@@ -199,10 +208,10 @@ def decode(
     *,
     expect: Shapes | None = None,
     limits: Limits = STANDARD,
-    key: Ed25519PublicKey | None = None,
+    key: Ed25519PublicKey | Mapping[str, Ed25519PublicKey] | None = None,
 ) -> Parcel:
     """The parcel that these bytes spell, or BadParcel. With `expect`, a model has exactly these tensors; with `key`,
-    its holder has signed it, which is looked at before any tensor is."""
+    its holder (where there are several, its sender) has signed it, which is looked at before any tensor is."""
     body = Body.of(data)
     try:
         with body.open() as file:
@@ -211,17 +220,6 @@ def decode(
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error) as error:
         raise BadParcel(f"a parcel that cannot be read: {type(error).__name__}") from None
-
-
-def route(data: bytes, limits: Limits = STANDARD) -> Parcel:
-    """Who sent this to whom, and when, without what is in it; or BadParcel."""
-    if not PREFIX.size <= len(data) <= limits.total:
-        raise BadParcel("a parcel that ends before its header, or does not end")
-    magic, length = PREFIX.unpack_from(data)
-    if magic != MAGIC or length > min(limits.header, len(data) - PREFIX.size):
-        raise BadParcel("not a parcel, or one of another version")
-    h = _parse_header(data[PREFIX.size : PREFIX.size + length], limits)
-    return Parcel(h.run, h.epoch, h.round, h.phase, h.sender, h.receiver, h.sequence, None)
 
 
 def header_of(body: Body) -> str:
@@ -265,7 +263,11 @@ def _verify(parcel: Parcel, payload: str, key: Ed25519PublicKey) -> None:
 
 
 def _decode(
-    file: BinaryIO, size: int, expect: Shapes | None, limits: Limits, key: Ed25519PublicKey | None
+    file: BinaryIO,
+    size: int,
+    expect: Shapes | None,
+    limits: Limits,
+    key: Ed25519PublicKey | Mapping[str, Ed25519PublicKey] | None,
 ) -> Parcel:
     if size > limits.total:
         raise BadParcel(f"a parcel of {size:,} bytes; at most {limits.total:,} are taken")
@@ -289,10 +291,15 @@ def _decode(
         None,
         {name: Scalar(n.value, Custody[n.custody]) for name, n in header.scalars.items()},
         bytes.fromhex(header.signature),
+        None if header.mark is None else header.mark.mark(),
     )
+    if isinstance(key, Mapping):
+        if header.sender not in key:
+            raise BadParcel(f'a parcel from "{header.sender[:80]}", which is no peer')
+        key = key[header.sender]
     if key is not None:
         _verify(parcel, header.payload, key)
-    said = header.model_dump(include={"architecture", "custody", "scalars"})
+    said = {k: v for k, v in _written(header).items() if k in CONTENTS}
     digest = hashlib.sha256(_canonical(said) + b"\n")
     model = _parse_model(header, file, size - start, limits, digest)
     if digest.hexdigest() != header.payload:
@@ -310,7 +317,7 @@ def _parse_header(text: bytes, limits: Limits) -> Header:
     except ValidationError as error:
         where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its text"
         raise BadParcel(f"a parcel with a malformed header: {where[:80]}") from None
-    if _canonical(header.model_dump()) != text:
+    if _canonical(_written(header)) != text:
         raise BadParcel("a parcel whose header is not in the canonical spelling")
     if (header.architecture is None) != (header.custody is None):
         raise BadParcel("a parcel with half a model: architecture and custody belong together")
@@ -401,7 +408,7 @@ def _head(parcel: Parcel, payload: str) -> bytes:
 def _header(parcel: Parcel, payload: str) -> bytes:
     header = _fields(parcel, payload)
     try:
-        return _canonical(Header.model_validate(header).model_dump())
+        return _canonical(_written(Header.model_validate(header)))
     except (ValidationError, UnicodeEncodeError) as error:
         where = error.errors()[0]["loc"] if isinstance(error, ValidationError) else ["its text"]
         raise BadParcel(f"this parcel cannot be written: {'.'.join(map(str, where))}") from None
@@ -422,23 +429,21 @@ def _fields(parcel: Parcel, payload: str) -> dict[str, Any]:
     }
 
 
+def _written(header: Header) -> dict[str, Any]:
+    """The fields of a header; a mark that is not there is not written."""
+    return header.model_dump(exclude={"mark"} if header.mark is None else None)
+
+
 def _contents(parcel: Parcel) -> dict[str, Any]:
     """What a parcel says besides its route and its tensors."""
-    _refuse_private(parcel)
+    require_may_leave(parcel.custodies)
     model = parcel.model
     return {
+        **({} if parcel.mark is None else {"mark": asdict(parcel.mark)}),
         "architecture": None if model is None else model.architecture,
         "custody": None if model is None else model.custody.name,
         "scalars": {n: {"value": s.value, "custody": s.custody.name} for n, s in parcel.scalars.items()},
     }
-
-
-def _refuse_private(parcel: Parcel) -> None:
-    held = [number.custody for number in parcel.scalars.values()]
-    if parcel.model is not None:
-        held.append(parcel.model.custody)
-    if held and max(held) >= Custody.PRIVATE:
-        raise CustodyError("a private model or number may not leave the site")
 
 
 def _payload_hash(parcel: Parcel) -> str:

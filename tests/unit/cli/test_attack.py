@@ -44,6 +44,7 @@ def test_simulate_says_who_was_dishonest_and_counts_the_others(desk: Desk) -> No
         (("--set", "compression=zip"), 'unknown compression "zip"'),
         (("--set", 'compression={name="top-k", share=2.0}'), "above 0 and up to 1"),
         (("--set", 'compression={name="top-k", part=0.1}'), 'has no option "part"'),
+        (("--set", "strategy=fedavg", "--set", "compression=top-k"), "promises one model for all sites"),
     ],
 )
 def test_a_mistake_is_told_in_a_line_and_nothing_is_left(

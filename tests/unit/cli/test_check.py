@@ -11,7 +11,7 @@ from confrere.node.roster import Roster, save
 from confrere.privacy.charges import gaussian
 from confrere.privacy.ledger import Ledger
 from confrere.study import load
-from confrere.transport.identity import new_identity
+from confrere.transport.grpc.identity import new_identity
 from tests.unit.cli.command import PRIVATE, QUICK, Desk
 
 SITES = ("site0", "site1", "site2")
@@ -78,7 +78,7 @@ def test_a_ledger_that_has_spent_the_budget_is_noticed_before_a_node_starts(desk
     study.write_text(body)
     before = desk.folder / "site1" / "ledger.sqlite"
     if spent:
-        with Ledger(before, dataset="site1") as ledger:
+        with Ledger(before) as ledger:
             ledger.spend([gaussian(0.6, Fraction(1), 1)], key="another study", budget=None)
     files = {p: p.read_bytes() for p in desk.folder.rglob("*") if p.is_file()}
     said = desk.confrere("check", study, "--json").json["warnings"]
@@ -92,7 +92,7 @@ def test_a_ledger_that_has_spent_the_budget_is_noticed_before_a_node_starts(desk
 
     (desk.folder / "site2" / "ledger.sqlite").touch()  # a node that was killed before it wrote anything
     own = f"study-{load(study).hash()}-0/0/proxy"
-    with Ledger(desk.folder / "site0" / "ledger.sqlite", dataset="site0") as ledger:
+    with Ledger(desk.folder / "site0" / "ledger.sqlite") as ledger:
         ledger.spend([gaussian(0.6, Fraction(1), 1)], key=own, budget=None)
     answer = desk.confrere("check", study, "--json")  # the study's own rounds are no surprise
     assert (answer.code, [w for w in answer.json["warnings"] if "has spent ε" in w]) == (0, told)
@@ -100,3 +100,72 @@ def test_a_ledger_that_has_spent_the_budget_is_noticed_before_a_node_starts(desk
     answer = desk.confrere("check", study, "--json")
     assert answer.code == 0
     assert any('what site "site2" has spent before is not known' in w for w in answer.json["warnings"])
+
+
+def test_a_budget_that_does_not_last_for_one_round_is_said_to_and_no_epsilon_is_shown(desk: Desk) -> None:
+    study = desk.study(
+        QUICK + '[privacy]\nepsilon = 3.0\nnoise_multiplier = 0.001\ndelta = 1e-4\nsampling = "poisson"\n'
+    )
+    answer = desk.confrere("check", study, "--json").json
+    assert {(s["rounds_left"], s["guarantee"]) for s in answer["sites"].values()} == {(0, None)}
+    assert answer["privacy"] is None
+    assert "does not last for a single round" in answer["sentence"]
+    assert "in order" not in answer["sentence"]
+    assert sum("does not last for a single round" in w for w in answer["warnings"]) == len(answer["sites"])
+    assert "no round fits" in desk.confrere("check", study).out
+
+
+def test_a_plan_above_the_ceiling_is_noticed_before_anything_starts(desk: Desk) -> None:
+    study = desk.study(QUICK + "[privacy]\nnoise_multiplier = 0.001\ndelta = 1e-4\n")
+    answer = desk.confrere("check", study, "--json").json
+    for site in answer["sites"].values():
+        assert (site["ceiling"], site["above_ceiling"]) == (10, True)
+        assert "above the ceiling of 10" in site["guarantee"]
+    told = [w for w in answer["warnings"] if "above the ceiling" in w]
+    assert len(told) == 1
+    assert "accept_unproven_privacy" in told[0]
+    within = desk.confrere("check", desk.study(QUICK + PRIVATE), "--json").json
+    assert not [w for w in within["warnings"] if "ceiling" in w]
+
+
+def test_a_ledger_that_ends_above_the_ceiling_is_noticed_before_a_node_starts(desk: Desk) -> None:
+    study = desk.study(QUICK + "[privacy]\nnoise_multiplier = 20.0\ndelta = 1e-4\n")
+    (desk.folder / "own").mkdir()
+    (desk.folder / "own" / "site.toml").write_text('data = "../site1.csv"\n')
+    body = study.read_text().replace('data = "site1.csv"', 'config = "own/site.toml"')
+    study.write_text(body)
+    with Ledger(desk.folder / "own" / "ledger.sqlite", dataset="site1") as ledger:
+        ledger.spend([gaussian(0.3)], key="another study", budget=None)
+    sites = desk.confrere("check", study, "--json").json["sites"]
+    assert {name: site["above_ceiling"] for name, site in sites.items()} == {
+        "site0": False, "site1": True, "site2": False,
+    }  # fmt: skip
+
+
+def test_what_a_plan_means_is_said_beside_its_epsilon(desk: Desk) -> None:
+    study = desk.study(QUICK + PRIVATE)
+    stratified = ("--set", "data.split.method=stratified")
+    by_rank = desk.confrere("check", study, *stratified, "--json").json["privacy"]
+    assert by_rank["readings"]["record"] < by_rank["readings"]["file"]
+    assert by_rank["file_group"] == 3
+    found = desk.confrere("check", study, "--json").json["privacy"]
+    assert found["readings"]["record"] == found["readings"]["file"]
+    assert found["readings"]["patient"] is None
+    assert found["file_group"] == 1
+    assert found["trade_off"]["mu"] > 0
+    said = " ".join(desk.confrere("check", study).out.split())
+    assert found["sentence"] in said
+    assert "Trade-off: any test misses at least" in said
+
+
+def test_a_size_that_was_computed_from_records_is_labelled(desk: Desk) -> None:
+    study = desk.study(QUICK + PRIVATE)
+    said = desk.confrere("check", study, "--json").json["warnings"]
+    assert [w for w in said if "every site was computed from its records" in w]
+    body = study.read_text()
+    for name in SITES:
+        body = body.replace(f'data = "{name}.csv"', f'data = "{name}.csv"\ndeclared = 150')
+    study.write_text(body)
+    found = desk.confrere("check", study, "--json").json
+    assert not [w for w in found["warnings"] if "computed" in w]
+    assert {site["records"] for site in found["sites"].values()} == {90}

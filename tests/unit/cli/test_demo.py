@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from confrere.cli import demo
 from confrere.study import Study, load
 from tests.unit.cli.command import Desk
 
@@ -23,7 +22,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
             study, rounds=2, training=dataclasses.replace(study.training, tune=False), variants={}
         )
 
-    monkeypatch.setattr(demo, "load", shortened)
+    monkeypatch.setattr("confrere.study.load", shortened)
 
 
 @pytest.mark.usefixtures("short")

@@ -28,4 +28,9 @@ def test_engines_that_cannot_be_had_are_refused(desk: Desk, monkeypatch: pytest.
     assert "pip install 'confrere[ray]'" in said
     desk.refused("simulate", study, "--engine", "spark", "--out", "run")
     desk.refused("simulate", study, "--workers", 0, "--out", "run")
-    desk.refused("simulate", study, "--processes", "--workers", 2, "--out", "run")
+
+
+def test_one_process_per_site_is_gone_and_the_message_names_what_to_use(desk: Desk) -> None:
+    said = desk.refused("simulate", desk.study(), "--processes", "--out", "run")
+    assert "--workers" in said
+    assert "confrere rehearse" in said

@@ -76,14 +76,16 @@ TYPES = {
 }  # fmt: skip
 
 VALUES = {
-    "no round": ("rounds = 0", "rounds is 0; a study has at least one"),
+    "no round": ("rounds = 0", "rounds must be a number from 1 to 1,000,000, not 0"),
     "a path as name": (QUICK + 'name = "../evil"', "becomes the name of a folder"),
     "batch": (QUICK + "[training]\nbatch_size = 0", "training.batch_size"),
-    "learning rate": (QUICK + "[training]\nlearning_rate = nan", "learning rate must be a positive number"),
+    "learning rate": (QUICK + "[training]\nlearning_rate = nan", "training.learning_rate must be a finite number, not NaN"),
     "split": (QUICK + "[data.split]\ntest = 1.2", "data.split leaves no training records"),
+    "no test records": (QUICK + "[data.split]\nvalidation = 0.0\ntest = 0.0", "data.split.test is 0.0; it must be above 0"),
+    "less than none": (QUICK + "[data.split]\nvalidation = -0.1", "data.split.validation is -0.1; it must be at least 0"),
     "no epsilon": (QUICK + "[privacy]\n", "privacy: state epsilon"),
-    "epsilon": (QUICK + "[privacy]\nepsilon = nan", "privacy.epsilon is nan"),
-    "noise": (QUICK + "[privacy]\nnoise_multiplier = 0.0", "privacy.noise_multiplier is 0.0"),
+    "epsilon": (QUICK + "[privacy]\nepsilon = nan", "privacy.epsilon must be a finite number, not NaN"),
+    "noise": (QUICK + "[privacy]\nnoise_multiplier = 0.0", "privacy.noise_multiplier must be above 0"),
     "delta": (QUICK + "[privacy]\nepsilon = 8.0\ndelta = 0.2", "site \"site0\": δ = 0.2 is more than 1/n"),
     "clipping norm": (QUICK + PRIVATE + 'clipping = { name = "flat", norm = -1.0 }', "norm must be a positive"),
     "no patients": (QUICK + PRIVATE + 'unit = "patient"', "the records name no patient"),
@@ -212,11 +214,11 @@ def test_a_loss_that_is_no_number_names_site_and_round_and_leaves_nothing_of_a_f
 def test_a_loss_that_is_no_number_later_on_keeps_the_last_good_checkpoint(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from confrere.learning import engine
+    from confrere.learning.engine import one
 
-    honest = engine.work
+    honest = one.work
 
-    def work(job: engine.Job) -> engine.Trained:
+    def work(job: one.Job) -> one.Trained:
         done = honest(job)
         if job.seed in poisoned:
             done.params["model"] = done.params["model"] * float("nan")
@@ -225,7 +227,7 @@ def test_a_loss_that_is_no_number_later_on_keeps_the_last_good_checkpoint(
     from confrere.core.seeds import derive
 
     poisoned = {derive(0, "site1", 2, "training")}
-    monkeypatch.setattr(engine, "work", work)
+    monkeypatch.setattr(one, "work", work)
     answer = desk.confrere(
         "simulate", desk.study('strategy = "fedavg"\nrounds = 4'), "--out", "run", "--trainer", "one"
     )
@@ -256,8 +258,8 @@ def test_a_run_never_writes_over_anything(desk: Desk) -> None:
 def test_resuming_what_is_not_there_or_finished_is_refused(desk: Desk) -> None:
     assert "nowhere: there is no run to go on with" in desk.refused("simulate", "--resume", "nowhere")
     path = desk.study()
-    assert "say which study to run" in desk.refused("simulate")
-    assert "say which study to run" in desk.refused("simulate", path, "--resume", "run")
+    assert "name the study to run" in desk.refused("simulate")
+    assert "name the study to run" in desk.refused("simulate", path, "--resume", "run")
     desk.confrere("simulate", path, "--out", "run")
     assert "run: this run is finished; see run/result.json" in desk.refused("simulate", "--resume", "run")
 

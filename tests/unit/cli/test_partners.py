@@ -15,11 +15,11 @@ from confrere.cli import app, wire
 from confrere.core.custody import Custody
 from confrere.core.errors import DataError, StudyError
 from confrere.data.records import Federation
-from confrere.observe.report.partners_page import write_partners
+from confrere.partners.page import write_partners
+from confrere.partners.search import Found, check, choose, find_partners
 from confrere.privacy.gate import Gate
-from confrere.runtime.partners import Found, check, choose, find_partners
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import simulate
+from confrere.simulation.simulation import simulate
+from confrere.site.open_sites import open_sites
 from confrere.study import Privacy, Study, load
 from tests.conftest import arrays, write_study
 
@@ -89,7 +89,6 @@ def test_what_peers_send_passes_the_gate_protected_and_is_charged(monkeypatch: p
         found = through(self, model, scalars, **more)
         assert found[0] is not None
         left.append(max([found[0].custody, *(s.custody for s in found[1].values())]))
-        assert not self.accept_unproven
         return found
 
     monkeypatch.setattr(Gate, "admit", tapped)
@@ -110,10 +109,10 @@ def test_what_peers_send_passes_the_gate_protected_and_is_charged(monkeypatch: p
 def test_training_has_what_the_selection_leaves() -> None:
     run = simulate(Study(name="rest", rounds=4, strategy="fedavg", privacy=PRIVACY), arrays(records=300))
     for site in run.sites.values():
-        assert 2.5 < site["privacy"]["epsilon"] <= 3.0
+        assert 2.5 < site.privacy.epsilon <= 3.0
     capped = Privacy(epsilon=4.0, delta=1e-4, selection_share=0.25, noise_multiplier=3.0)
     run = simulate(Study(name="rest", rounds=40, strategy="fedavg", privacy=capped), arrays(records=300))
-    assert all(site["privacy"]["epsilon"] <= 3.0 for site in run.sites.values())
+    assert all(site.privacy.epsilon <= 3.0 for site in run.sites.values())
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0])
@@ -131,13 +130,13 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert asked(PRIVACY).as_json() == first
 
 
-def test_nobody_is_worth_it_is_said_with_its_reason() -> None:
+def test_a_choice_of_no_partner_states_its_reason() -> None:
     everybody = arrays(3, records=300)
     strangers = {n: (x, y if n == "site0" else 1 - y) for n, (x, y) in everybody.items()}
     study = Study(name="strangers", rounds=4)
     found = find_partners(study, open_sites(study, strangers), "site0")
     assert found.chosen == ()
-    assert found.reason.startswith("Nobody is worth learning from: even the best, site")
+    assert found.reason.startswith("No partner is worth learning from: even the best, site")
     assert found.as_json()["partners"] is None
 
 

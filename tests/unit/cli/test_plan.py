@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 
+from confrere.evaluate.suggested_settings import suggest
 from confrere.privacy.planning import Contributor, Forecast, least_noise
-from confrere.runtime.suggestion import suggest
 from confrere.study import parse
 from tests.unit.cli.command import PRIVATE, QUICK, Desk
 

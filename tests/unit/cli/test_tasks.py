@@ -109,8 +109,8 @@ def _long(frame: pd.DataFrame) -> None:
     [
         (STAY, _text, "b.csv, line 5, column stay: 'long' is not a number"),
         (STAY, _gap, "b.csv, line 5, column stay: the label is missing"),
-        (STAY, _constant, 'site "b": the target is 7.5 in all training records'),
-        (LABELS, _never, 'site "b": the label right is no in all training records'),
+        (STAY, _constant, 'site "b": the target is 7.5 in all records'),
+        (LABELS, _never, 'site "b": the label right is no in all records'),
         (PULSE + LABELS, _long, "b.csv, line 5, column pulse: is 4 × 4 × 4, and the schema says (at most) 3 × 1"),
         (PULSE.replace("[3, 1]", "[2, 1]") + LABELS, None, "has 3 steps, and the schema has room for 2"),
         (SCAN.replace("[4, 4, 4]", "[4, 4, 5]") + LABELS, None, "bring all volumes to one size"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from confrere.core.custody import Custody, Scalar, private, public, strictest
-from confrere.core.errors import BadParcel, StudyError
+from confrere.core.errors import BadParcel, CustodyError, StudyError
 from confrere.core.model import Model, mix
 from confrere.core.params import Params, combine
 from confrere.core.parcel import Inbox, Parcel
@@ -64,19 +64,29 @@ def test_not_a_number_is_noticed() -> None:
 
 def test_mixing_keeps_the_strictest_custody() -> None:
     models = [Model(params(1.0), "net", c) for c in (Custody.PUBLIC, Custody.PRIVATE, Custody.PROTECTED)]
-    assert mix([(0.5, models[0]), (0.5, models[2])]).custody == Custody.PROTECTED
-    assert mix([(0.5, m) for m in models]).custody == Custody.PRIVATE
+    assert mix([(public(0.5), models[0]), (public(0.5), models[2])]).custody == Custody.PROTECTED
+    assert mix([(public(0.5), m) for m in models]).custody == Custody.PRIVATE
     assert models[0].held(Custody.UNPROVEN).custody == Custody.UNPROVEN
     assert models[1].held(Custody.PUBLIC).custody == Custody.PRIVATE
     assert strictest([]) == Custody.PUBLIC
+
+
+def test_a_private_weight_makes_a_private_mixture() -> None:
+    released = [Model(params(n), "net", Custody.PROTECTED) for n in (1.0, 2.0)]
+    assert mix([(private(0.3), released[0]), (public(0.7), released[1])]).custody == Custody.PRIVATE
+
+
+def test_mixing_refuses_a_weight_without_custody_and_names_the_remedy() -> None:
+    with pytest.raises(CustodyError, match=r"public\(0\.3\) if no record shaped it"):
+        mix([(0.3, Model(params(1.0), "net", Custody.PROTECTED))])  # type: ignore[list-item]
 
 
 def test_models_of_different_architectures_do_not_mix() -> None:
     with pytest.raises(BadParcel, match="different architectures cannot be mixed: cnn, mlp"):
         mix(
             [
-                (0.5, Model(params(1.0), "mlp", Custody.PUBLIC)),
-                (0.5, Model(params(1.0), "cnn", Custody.PUBLIC)),
+                (public(0.5), Model(params(1.0), "mlp", Custody.PUBLIC)),
+                (public(0.5), Model(params(1.0), "cnn", Custody.PUBLIC)),
             ]
         )
     with pytest.raises(ValueError, match="nothing to mix"):
@@ -111,8 +121,8 @@ def test_an_inbox_tells_late_parcels_from_those_of_the_round() -> None:
     old, new = (Parcel("run", 0, r, 0, "a", "b", r, None, {"mass": public(float(r))}) for r in (1, 2))
     inbox = Inbox((old, new), ("c",), round=2)
     assert (inbox.current, inbox.late, len(inbox)) == ((new,), (old,), 2)
-    assert new.scalar("mass") == 2.0
-    assert new.scalar("weight", 1.0) == 1.0
+    assert new.scalar("mass") == public(2.0)
+    assert new.scalar("weight", 1.0) == public(1.0)
     with pytest.raises(KeyError):
         new.scalar("weight")
 

@@ -11,7 +11,7 @@ import torch
 import confrere
 from confrere.core.errors import DataError, StudyError
 from confrere.data.arrays import of_arrays
-from confrere.runtime.records import open_sites
+from confrere.site.open_sites import open_sites
 from confrere.study import Data, Study
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
-from confrere.core.errors import DataError
-from confrere.data.federate import Source, of_files
+from confrere.core.errors import DataError, StudyError
+from confrere.data.encode.columns import Translation
+from confrere.data.encode.encoder import encode, encode_table
+from confrere.data.federation import Source, of_files
+from confrere.data.read.sources import How, read
 from confrere.data.schema import Column, Label, Schema
-from confrere.data.tables import encode, read
 
 SCHEMA = Schema(
     label=Label(column="sick"),
@@ -48,7 +53,7 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
 def test_a_wrong_delimiter_is_named_with_the_likely_one(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD.replace(",", ";"))
     with pytest.raises(DataError, match="one column only; the file seems to use ';'"):
-        read(path, delimiter=",")
+        read(path, How(delimiter=","))
     assert list(read(path).columns) == ["who", "age", "sex", "sick"]
 
 
@@ -105,7 +110,7 @@ def test_a_file_larger_than_expected_is_not_read(tmp_path: Path) -> None:
     with path.open("wb") as sparse:
         sparse.truncate(10 * 1024**3)  # ten gigabytes that take no room
     with pytest.raises(DataError, match=r"10,240 MB where at most 100 MB were expected.*stream"):
-        read(path, limit=100 * 1024**2)
+        read(path, How(limit=100 * 1024**2))
 
 
 def test_a_truncated_image_is_named(tmp_path: Path) -> None:
@@ -116,14 +121,14 @@ def test_a_truncated_image_is_named(tmp_path: Path) -> None:
     labels = written(tmp_path, "file,sick\nx.png,yes\ny.png,no\n")
     schema = Schema(label=SCHEMA.label, columns=(Column("file", kind="image"),))
     with pytest.raises(DataError, match=r"a.csv, line 3, column file: y.png cannot be read as a picture"):
-        encode(read(labels), schema, folder=str(tmp_path))
+        encode(read(labels), schema, "", Translation(folder=str(tmp_path)))
 
 
 def test_an_image_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
     labels = written(tmp_path, "file,sick\n../../etc/passwd,yes\n")
     schema = Schema(label=SCHEMA.label, columns=(Column("file", kind="image"),))
     with pytest.raises(DataError, match="outside of the image folder"):
-        encode(read(labels), schema, folder=str(tmp_path))
+        encode(read(labels), schema, "", Translation(folder=str(tmp_path)))
 
 
 def test_a_line_with_too_many_or_too_few_fields_is_named(tmp_path: Path) -> None:
@@ -172,7 +177,7 @@ def test_windows_and_utf16_files_are_read_and_a_wrong_encoding_is_named(tmp_path
         assert frame["ward"].tolist() == ["Zürich", "Genève"], encoding
     assert "cp1252" in " ".join(read(written(tmp_path, text.encode("cp1252"))).attrs["notes"])
     with pytest.raises(DataError, match=r"line 2: is not utf-8|cannot be read as utf-8"):
-        read(written(tmp_path, text.encode("cp1252")), encoding="utf-8")
+        read(written(tmp_path, text.encode("cp1252")), How(encoding="utf-8"))
 
 
 def test_a_decimal_comma_is_understood_and_said(tmp_path: Path) -> None:
@@ -191,7 +196,7 @@ def test_packed_and_old_files_say_what_to_do(tmp_path: Path) -> None:
 def test_a_site_column_with_gaps_is_refused(tmp_path: Path) -> None:
     schema = Schema(label=SCHEMA.label, columns=(Column("age", range=(0, 120)),), site="site")
     path = written(tmp_path, "age,sick,site\n1,yes,a\n2,no,\n")
-    with pytest.raises(DataError, match="1 records have no site"):
+    with pytest.raises(DataError, match="the record names no site"):
         of_files({"all": Source(path)}, schema)
 
 
@@ -201,3 +206,34 @@ def test_a_code_with_a_leading_zero_stays_as_it_is_written(tmp_path: Path) -> No
     path = written(tmp_path, "postcode,sick\n01067,yes\n80331,no\n01069,no\n80333,yes\n")
     sites = of_files({"a": path, "b": path}, schema).sites
     assert sites["a"].all.inputs[:, :2].sum(dim=0).tolist() == [2, 2]
+
+
+def test_how_dates_are_written_is_stated_or_the_guess_is_reported() -> None:
+    seen = Column("seen", kind="date", coarsen="year", range=(2000, 2030))
+    schema = Schema(label=Label(column="sick"), columns=(seen,))
+    frame = pd.DataFrame({"seen": ["31/01/2020", "01/02/2021"], "sick": ["yes", "no"]})
+    guessed = encode_table(frame, schema)
+    assert 'a node needs date_format = "%d/%m/%Y"' in guessed.notes[0]
+    stated = replace(schema, columns=(replace(seen, date_format="%d/%m/%Y"),))
+    assert torch.equal(encode_table(frame, stated).records.inputs, guessed.records.inputs)
+    assert not encode_table(frame, stated).notes
+    with pytest.raises(DataError, match="may be day first or month first"):
+        encode_table(frame[1:], schema)
+    left = encode_table(frame, schema, "", Translation(drop=True))
+    assert len(left.records) == 0
+    assert "date_format" in left.notes[0]
+    with pytest.raises(StudyError, match="names no day, month and year"):
+        Schema.from_dict(
+            {
+                "label": "y",
+                "columns": {
+                    "seen": {"kind": "date", "coarsen": "year", "range": [2000, 2030], "date_format": "%d/%Y"}
+                },
+            }
+        )
+
+
+def test_a_guessed_delimiter_is_reported(tmp_path: Path) -> None:
+    guessed = read(written(tmp_path, GOOD.replace(",", ";")))
+    assert "state delimiter = ';'" in " ".join(guessed.attrs["notes"])
+    assert not read(written(tmp_path, GOOD)).attrs["notes"]

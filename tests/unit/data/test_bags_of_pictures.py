@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from confrere.core.errors import StudyError
-from confrere.data.bundled.bags import bags_of
+from confrere.data.bundled.slide_bags import bags_of
 from confrere.data.records import Card, Records
 
 CARD = Card("x", "x", "x", "x", "x", "x", "x")

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-import confrere.data.encode as encoding
+import confrere.data.encode.encoder as encoding
 from confrere.data.schema import Column, Label, Schema
 
 

@@ -10,8 +10,8 @@ import torch
 
 from confrere.core.errors import StudyError
 from confrere.data.bundled import catalogue, federation
+from confrere.data.bundled.fetch import fetch
 from confrere.data.bundled.recipes import RECIPES
-from confrere.data.fetch import fetch
 from confrere.data.records import Federation
 
 INSTALLED = ["thyroid", "breast-diagnostic", "digits"]

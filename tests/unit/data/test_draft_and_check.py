@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.check import Report, check
-from confrere.data.clinical import lookup, measurements
-from confrere.data.draft import draft
-from confrere.data.federate import Source
+from confrere.data.encode.columns import Translation
+from confrere.data.encode.encoder import encode, encode_table
+from confrere.data.encode.units import likely_slip
+from confrere.data.federation import Source
 from confrere.data.identifiers import looks_identifying
+from confrere.data.reference_values import lookup, measurements
 from confrere.data.schema import Column, Derivation, Label, Schema
-from confrere.data.tables import encode, encode_table
-from confrere.data.units import likely_slip
+from confrere.data.schema_check import Report, check
+from confrere.data.schema_draft import draft
 
 
 @pytest.fixture
@@ -250,7 +251,9 @@ def test_a_source_in_another_unit_is_converted_before_something_is_derived_from_
     metric = pd.DataFrame({"weight": [70.0, 90.0], "height": [175.0, 180.0], "sick": [0, 1]})
     pounds = metric.assign(weight=metric["weight"] / 0.45359237)
     expected = encode_table(metric, schema).records.inputs
-    assert torch.allclose(encode_table(pounds, schema, units={"weight": "lb"}).records.inputs, expected)
+    assert torch.allclose(
+        encode_table(pounds, schema, "", Translation(units={"weight": "lb"})).records.inputs, expected
+    )
     assert not torch.allclose(encode_table(pounds, schema).records.inputs, expected)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from confrere.core.errors import StudyError
-from confrere.data.features import encode, features, gradients, with_features
+from confrere.data.encode.image_features import encode, features, gradients, with_features
 from confrere.data.records import Federation, Records, SiteData, Task
 
 

@@ -12,12 +12,15 @@ import torch
 from PIL import Image
 
 from confrere.core.errors import DataError
-from confrere.data.draft import draft
-from confrere.data.federate import Source, of_files
+from confrere.data.encode.columns import Translation
+from confrere.data.encode.encoder import encode
+from confrere.data.federation import Opening, Source, of_files
+from confrere.data.read.sources import How, read
 from confrere.data.schema import Schema
-from confrere.data.tables import encode, read
-from confrere.data.toml import schema_toml
-from confrere.runtime.simulate import simulate
+from confrere.data.schema_draft import draft
+from confrere.data.schema_toml import schema_toml
+from confrere.data.split.holdout import SplitRule
+from confrere.simulation.simulation import simulate
 from confrere.study import load
 from tests.unit.data.test_images_and_texts import dicom
 
@@ -53,7 +56,9 @@ def schema_of(text: str = CLASSES) -> Schema:
 def test_sub_folders_are_the_classes(tmp_path: Path) -> None:
     frame = read(pets(tmp_path / "a", 2))
     assert list(frame["image"]) == ["cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png"]
-    site = of_files({"a": tmp_path / "a"}, schema_of(), split=(0.5, 0.25, 0.25)).sites["a"]
+    site = of_files({"a": tmp_path / "a"}, schema_of(), Opening(split=SplitRule((0.5, 0.25, 0.25)))).sites[
+        "a"
+    ]
     assert tuple(site.all.inputs.shape) == (4, 1, 8, 8)
     assert sorted(site.all.targets.tolist()) == [0, 0, 1, 1]
     light = site.all.inputs.mean(dim=(1, 2, 3))
@@ -66,7 +71,9 @@ def test_a_label_file_in_the_folder_says_what_the_pictures_show(tmp_path: Path) 
         tmp_path / "a" / "labels.csv", index=False
     )
     text = CLASSES.replace('"label"', '"finding"').replace("columns.image", "columns.file")
-    site = of_files({"a": tmp_path / "a"}, schema_of(text), split=(0.5, 0.5, 0.0)).sites["a"]
+    site = of_files({"a": tmp_path / "a"}, schema_of(text), Opening(split=SplitRule((0.5, 0.5, 0.0)))).sites[
+        "a"
+    ]
     assert len(site.all) == 2  # what the file says counts, not the sub-folders
     light = site.all.inputs.mean(dim=(1, 2, 3))
     assert bool(light[site.all.targets == 1] < light[site.all.targets == 0])
@@ -79,7 +86,7 @@ def test_dicom_and_png_lie_side_by_side_with_and_without_an_ending(tmp_path: Pat
     dicom(tmp_path / "a" / "cat" / "IM0001", np.full((8, 8), 2048, np.uint16))
     frame = read(tmp_path / "a")
     assert list(frame["image"]) == ["cat/1.dcm", "cat/IM0001", "dog/0.png"]
-    records = encode(frame, schema_of(), folder=str(tmp_path / "a"))
+    records = encode(frame, schema_of(), "", Translation(folder=str(tmp_path / "a")))
     assert records.inputs[0].mean() == 1
     assert records.inputs[1].mean() == pytest.approx(2048 / 4095)
     assert draft(frame).schema.column("image").kind == "image"
@@ -100,7 +107,7 @@ def test_a_study_runs_on_folders(tmp_path: Path, form: str) -> None:
     )
     run = simulate(load(tmp_path / "study.toml"))
     assert set(run.sites) == {"north", "south"}
-    assert "auc" in run.sites["north"]["metrics"]
+    assert "auc" in run.sites["north"].metrics
 
 
 @pytest.mark.parametrize("form", ["classes", "file"])
@@ -113,7 +120,7 @@ def test_a_draft_of_a_folder_becomes_a_schema_that_reads_it(tmp_path: Path, form
     assert proposal.schema.unconfirmed == ["label.classes"]  # drawn from the names of the sub-folders
     assert not proposal.schema.identifying
     text = "\n".join(x for x in schema_toml(proposal.schema).splitlines() if not x.startswith("private"))
-    records = encode(frame, schema_of(text), folder=str(tmp_path / "a"))
+    records = encode(frame, schema_of(text), "", Translation(folder=str(tmp_path / "a")))
     assert tuple(records.inputs.shape) == (24, 1, 64, 64)
     assert records.targets.tolist() == [0] * 12 + [1] * 12
 
@@ -166,7 +173,7 @@ def test_which_table_has_the_labels(tmp_path: Path, content: dict[str, str], mat
 
 def test_a_folder_that_is_larger_than_expected_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a: has 0 MB where at most 0 MB were expected"):
-        read(pets(tmp_path / "a"), limit=100)
+        read(pets(tmp_path / "a"), How(limit=100))
 
 
 def test_a_folder_streams_to_the_same_records(tmp_path: Path) -> None:

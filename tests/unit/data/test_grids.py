@@ -13,11 +13,12 @@ import torch
 from PIL import Image
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.draft import draft
-from confrere.data.encode import encode, encode_table
-from confrere.data.labels import task_of
+from confrere.data.encode.columns import Translation
+from confrere.data.encode.encoder import encode, encode_table
+from confrere.data.encode.labels import task_of
+from confrere.data.read.sources import read
 from confrere.data.schema import Column, Label, Schema
-from confrere.data.tables import read
+from confrere.data.schema_draft import draft
 
 LABEL = Label(column="y")
 PULSE = Column("pulse", kind="series", shape=(4, 2), range=(0, 200))
@@ -34,7 +35,7 @@ def test_a_series_is_scaled_padded_and_marked(tmp_path: Path) -> None:
     (tmp_path / "short.csv").write_text("100,150\n0,0\n")
     frame = pd.DataFrame({"pulse": ["long.npy", "short.csv"], "y": [1, 0]})
     schema = Schema(label=LABEL, columns=(PULSE,))
-    found = encode_table(frame, schema, folder=str(tmp_path))
+    found = encode_table(frame, schema, "", Translation(folder=str(tmp_path)))
     assert schema.inputs == (4, 3)
     long, short = found.records.inputs
     assert long.tolist() == [[-1, 1, 1], [0, 0, 1], [1, -1, 1], [-0.5, 0, 1]]
@@ -83,7 +84,9 @@ def test_a_volume_may_be_a_folder_of_slices(tmp_path: Path) -> None:
     for n, grey in enumerate((0, 255)):
         Image.fromarray(np.full((3, 3), grey, dtype=np.uint8)).save(tmp_path / "one" / f"{n}.png")
     schema = Schema(label=LABEL, columns=(SCAN,))
-    x = encode(pd.DataFrame({"scan": ["one"], "y": [1]}), schema, folder=str(tmp_path)).inputs
+    x = encode(
+        pd.DataFrame({"scan": ["one"], "y": [1]}), schema, "", Translation(folder=str(tmp_path))
+    ).inputs
     assert x.shape == (1, 1, 2, 3, 3)
     assert x[0, 0].mean((1, 2)).tolist() == [0, 1]
 
@@ -129,7 +132,7 @@ def test_what_does_not_fit_is_refused_with_its_place(
     (tmp_path / "empty").mkdir()
     frame = pd.DataFrame({"y": [1], column.name: pd.Series([cell], dtype=object)})
     with pytest.raises(DataError) as caught:
-        encode(frame, Schema(label=LABEL, columns=(column,)), folder=str(tmp_path))
+        encode(frame, Schema(label=LABEL, columns=(column,)), "", Translation(folder=str(tmp_path)))
     assert says in str(caught.value)
     assert f"column {column.name}" in str(caught.value)
 

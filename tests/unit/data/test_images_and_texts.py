@@ -10,11 +10,12 @@ import pytest
 from PIL import Image
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.encode import encode
-from confrere.data.images import read_image
-from confrere.data.labels import task_of
+from confrere.data.encode.columns import Translation
+from confrere.data.encode.encoder import encode
+from confrere.data.encode.labels import task_of
+from confrere.data.encode.text import bucket
+from confrere.data.read.images import read_image
 from confrere.data.schema import Column, Label, Schema
-from confrere.data.text import bucket
 
 LABEL = Label(column="y")
 
@@ -44,7 +45,7 @@ def test_a_folder_of_pictures_with_a_label_file_becomes_records(tmp_path: Path) 
     for channels, shape in ((1, (1, 8, 10)), (3, (3, 8, 10))):
         column = Column("file", kind="image", size=(8, 10), channels=channels)  # type: ignore[arg-type]
         schema = Schema(label=LABEL, columns=(column,))
-        records = encode(frame, schema, folder=str(tmp_path))
+        records = encode(frame, schema, "", Translation(folder=str(tmp_path)))
         assert tuple(records.inputs.shape[1:]) == shape == task_of(schema).inputs
         assert 0 <= float(records.inputs.min()) <= float(records.inputs.max()) <= 1
 
@@ -82,7 +83,7 @@ def test_an_image_beside_a_history_is_a_branch_of_a_flat_record(tmp_path: Path) 
         label=LABEL, columns=(Column("age", range=(0, 100)), Column("scan", kind="image", size=(4, 4)))
     )
     frame = pd.DataFrame({"age": [50], "scan": ["a.png"], "y": [1]})
-    records = encode(frame, schema, folder=str(tmp_path))
+    records = encode(frame, schema, "", Translation(folder=str(tmp_path)))
     history, scan = task_of(schema).branches
     assert (history.name, history.start, history.shape) == ("table", 0, (2,))
     assert (scan.name, scan.start, scan.shape, scan.kind) == ("scan", 2, (1, 4, 4), "image")

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from confrere.core.errors import DataError
-from confrere.data.encode import encode, encode_table
-from confrere.data.labels import task_of
+from confrere.data.encode.encoder import encode, encode_table
+from confrere.data.encode.labels import task_of
 from confrere.data.schema import Column, Label, Schema
 
 FEATURE = (Column("x", range=(0, 1)),)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.partition import PARTITIONS, blank, by_column, partition
 from confrere.data.records import Records
-from confrere.data.skew import held_out
+from confrere.data.split.holdout import PARTITIONS, blank, by_column, partition
+from confrere.data.split.partitions import held_out
 
 
 def pictures(n: int = 3000, classes: int = 10, patients: int | None = None) -> Records:

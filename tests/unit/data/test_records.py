@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confrere.core.errors import DataError
-from confrere.data.records import Federation, Records, SiteData, Task, concatenate, declared_count
+from confrere.data.records import (
+    Federation,
+    Records,
+    SiteData,
+    Task,
+    concatenate,
+    declared_count,
+    training_size,
+)
 
 
 @given(st.integers(1, 10**7))
@@ -18,10 +26,27 @@ def test_a_declared_count_is_close_and_has_two_digits_at_most(n: int) -> None:
     assert len(str(declared).rstrip("0")) <= 2
 
 
-def test_a_site_without_a_stated_count_declares_the_rounded_one() -> None:
+def test_the_training_size_is_the_training_share_of_what_a_site_declares() -> None:
     records = Records(torch.zeros(1234, 2), torch.zeros(1234, dtype=torch.int64))
-    assert SiteData("a", records, records, records).declared == 1200
-    assert SiteData("a", records, records, records, declared=1000).declared == 1000
+    site = SiteData("a", records, records, records).declaring(1000, 0.6)
+    assert (site.declared, site.size, site.computed) == (1000, 600, False)
+
+
+@given(st.integers(1, 10**9), st.integers(1, 100))
+def test_the_training_size_is_rounded_alike_however_the_share_was_computed(
+    declared: int, percent: int
+) -> None:
+    test = (100 - percent) / 200
+    assert training_size(declared, percent / 100) == training_size(declared, 1 - test - test)
+    assert abs(training_size(declared, percent / 100) - declared * percent / 100) <= 1
+
+
+def test_a_rehearsal_counts_and_rounds_the_units_of_a_site_that_declares_none() -> None:
+    records = Records(torch.zeros(411, 2), torch.zeros(411, dtype=torch.int64), torch.arange(411) // 3)
+    site = SiteData("a", records, records, records)
+    found = site.declaring(0, 0.5)
+    assert (found.declared, found.size, found.computed) == (1200, 600, True)
+    assert site.declaring(0, 0.5, "patient").declared == 410
 
 
 def test_inputs_and_targets_go_together() -> None:

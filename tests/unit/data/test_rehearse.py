@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.skew import PARTITIONS
-from confrere.runtime.records import open_sites
+from confrere.data.split.partitions import PARTITIONS
+from confrere.site.open_sites import open_sites
 from confrere.study import Data, Study, load
 
 SCHEMA = """

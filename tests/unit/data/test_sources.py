@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import sqlalchemy
 import torch
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.federate import Source, of_files
+from confrere.data.encode.columns import Translation
+from confrere.data.encode.encoder import encode
+from confrere.data.federation import Opening, Source, of_files
+from confrere.data.read import sql
+from confrere.data.read.sources import How, chunks, read
+from confrere.data.read.streaming import encode_stream, select_mapped
 from confrere.data.schema import Column, Label, Schema
-from confrere.data.streaming import encode_stream, select_mapped
-from confrere.data.tables import chunks, encode, read
-from confrere.runtime.records import open_sites
+from confrere.site.open_sites import open_sites
 from confrere.study import load
 
 SCHEMA = Schema(
@@ -91,7 +97,7 @@ def test_a_workbook_with_several_sheets_asks_which(frame: pd.DataFrame, tmp_path
         frame.head(5).to_excel(book, sheet_name="south", index=False)
     with pytest.raises(DataError, match="say which: sheet = 'north'"):
         read(path)
-    assert len(read(path, sheet="south")) == 5
+    assert len(read(path, How(sheet="south"))) == 5
 
 
 def test_a_database_query_gives_the_same_records(frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -100,12 +106,12 @@ def test_a_database_query_gives_the_same_records(frame: pd.DataFrame, tmp_path: 
     engine = sqlalchemy.create_engine(url)
     frame.to_sql("patients", engine, index=False)
     engine.dispose()
-    found = encode(read(url, query="SELECT * FROM patients"), SCHEMA)
+    found = encode(read(url, How(query="SELECT * FROM patients")), SCHEMA)
     assert torch.equal(found.inputs, encode(frame, SCHEMA).inputs)
-    pieces = list(chunks(url, 70, query="SELECT * FROM patients"))
+    pieces = list(chunks(url, 70, How(query="SELECT * FROM patients")))
     assert [len(p) for p in pieces] == [70, 70, 70, 70, 20]
     with pytest.raises(DataError, match="no such table"):
-        read(url, query="SELECT * FROM nobody")
+        read(url, How(query="SELECT * FROM nobody"))
     with pytest.raises(DataError, match="needs a query"):
         read(url)
 
@@ -113,7 +119,7 @@ def test_a_database_query_gives_the_same_records(frame: pd.DataFrame, tmp_path: 
 def test_no_password_is_in_a_message() -> None:
     pytest.importorskip("sqlalchemy")
     with pytest.raises(DataError) as caught:
-        read("postgresql+psycopg://me:secret@127.0.0.1:1/x", query="SELECT 1")
+        read("postgresql+psycopg://me:secret@127.0.0.1:1/x", How(query="SELECT 1"))
     assert "secret" not in str(caught.value)
 
 
@@ -137,8 +143,8 @@ def test_a_streamed_file_gives_the_same_records_as_a_file_in_memory(
 
 def test_a_streamed_site_is_split_like_one_in_memory(frame: pd.DataFrame, tmp_path: Path) -> None:
     path = save(frame, tmp_path, "csv")
-    plain = of_files({"a": path, "b": path}, SCHEMA, seed=1)
-    streamed = of_files({"a": Source(path, stream=True), "b": path}, SCHEMA, seed=1)
+    plain = of_files({"a": path, "b": path}, SCHEMA, Opening(seed=1))
+    streamed = of_files({"a": Source(path, stream=True), "b": path}, SCHEMA, Opening(seed=1))
     assert torch.equal(streamed.sites["a"].train.inputs, plain.sites["a"].train.inputs)
     assert torch.equal(streamed.sites["a"].test.targets, plain.sites["a"].test.targets)
 
@@ -154,10 +160,12 @@ def test_several_files_and_one_file_with_a_site_column_give_the_same_sites(
     frame: pd.DataFrame, tmp_path: Path
 ) -> None:
     halves = {"a": frame.iloc[:150], "b": frame.iloc[150:]}
-    several = of_files({k: save(f, _folder(tmp_path / k), "csv") for k, f in halves.items()}, SCHEMA, seed=2)
+    several = of_files(
+        {k: save(f, _folder(tmp_path / k), "csv") for k, f in halves.items()}, SCHEMA, Opening(seed=2)
+    )
     with_site = Schema(label=SCHEMA.label, columns=SCHEMA.columns, site="site")
     both = pd.concat([f.assign(site=k) for k, f in halves.items()])
-    one = of_files({"all": save(both, tmp_path, "csv")}, with_site, seed=2)
+    one = of_files({"all": save(both, tmp_path, "csv")}, with_site, Opening(seed=2))
     assert list(one.sites) == list(several.sites) == ["a", "b"]
     for k in halves:
         assert torch.equal(one.sites[k].train.inputs, several.sites[k].train.inputs)
@@ -187,12 +195,12 @@ def test_a_missing_column_is_imputed_left_out_everywhere_or_refused(
 def test_names_and_units_of_a_site_are_translated(frame: pd.DataFrame) -> None:
     schema = Schema(label=SCHEMA.label, columns=(Column("weight", unit="kg", range=(1, 300)),))
     pounds = frame[["sick"]].assign(wt_lb=176.37)
-    records = encode(pounds, schema, rename={"wt_lb": "weight"}, units={"weight": "lb"})
+    records = encode(pounds, schema, "", Translation(rename={"wt_lb": "weight"}, units={"weight": "lb"}))
     assert float(records.inputs[0, 0]) == pytest.approx((80 - 150.5) / 149.5, abs=1e-4)
     with pytest.raises(DataError, match="cannot convert stone into kg; known for kg: g, lb"):
-        encode(pounds, schema, rename={"wt_lb": "weight"}, units={"weight": "stone"})
+        encode(pounds, schema, "", Translation(rename={"wt_lb": "weight"}, units={"weight": "stone"}))
     with pytest.raises(DataError, match="there is no column 'mass'"):
-        encode(pounds, schema, rename={"mass": "weight"})
+        encode(pounds, schema, "", Translation(rename={"mass": "weight"}))
 
 
 def test_own_files_without_a_schema_work_for_a_rehearsal_and_that_is_said(
@@ -209,8 +217,6 @@ def test_own_files_without_a_schema_work_for_a_rehearsal_and_that_is_said(
 
 def test_a_query_whose_result_is_larger_than_expected_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
-    import sqlite3
-
     with sqlite3.connect(tmp_path / "ward.db") as base:
         base.execute("CREATE TABLE notes (age REAL, text TEXT)")
         base.executemany(
@@ -220,8 +226,8 @@ def test_a_query_whose_result_is_larger_than_expected_is_refused(tmp_path: Path)
     with pytest.raises(
         DataError, match=r"sqlite database .*: the query gives more than the 1 MB .*SELECT \* FROM"
     ):
-        read(url, query=query, limit=1024**2)
-    assert len(read(url, query=query, limit=20 * 1024**2)) == 2000
+        read(url, How(query=query, limit=1024**2))
+    assert len(read(url, How(query=query, limit=20 * 1024**2))) == 2000
 
 
 def test_a_site_says_how_large_its_data_may_be(tmp_path: Path) -> None:
@@ -229,3 +235,63 @@ def test_a_site_says_how_large_its_data_may_be(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text('[sites.a]\ndata = "a.csv"\nlimit_mb = 1\n[data]\nlabel = "sick"\n')
     with pytest.raises(DataError, match=r"a.csv: has 1 MB where at most 1 MB were expected.*limit_mb"):
         open_sites(load(tmp_path / "study.toml"))
+
+
+WRITING = {
+    "ATTACH": "ATTACH DATABASE '{made}' AS other",
+    "a second statement": "SELECT * FROM patients; ATTACH DATABASE '{made}' AS other",
+    "behind a comment": "SELECT 1 -- a\n; ATTACH DATABASE '{made}' AS other",
+    "VACUUM INTO": "VACUUM INTO '{made}'",
+    "CREATE": "CREATE TABLE other (a)",
+    "DELETE": "DELETE FROM patients",
+    "DELETE behind WITH": "WITH a AS (SELECT 1) DELETE FROM patients",
+    "INSERT … RETURNING": "INSERT INTO patients SELECT * FROM patients RETURNING *",
+    "PRAGMA": "PRAGMA user_version = 7",
+    "an extension": "SELECT load_extension('{made}')",
+    "a pragma as a table": "SELECT * FROM pragma_database_list",
+}
+
+
+@pytest.mark.parametrize("query", WRITING.values(), ids=WRITING.keys())
+@pytest.mark.parametrize("guarded", [True, False], ids=["by its words", "by the database alone"])
+def test_a_query_that_does_more_than_read_is_refused_and_changes_nothing(
+    query: str, guarded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, made = tmp_path / "a.sqlite", tmp_path / "made.sqlite"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE patients (age, y)")
+        database.execute("INSERT INTO patients VALUES (61, 'yes')")
+    before = path.read_bytes()
+    if not guarded:
+        monkeypatch.setattr(sql, "one_select", lambda query, name: query)
+    url, asked = f"sqlite:///{path}", query.format(made=made)
+    with pytest.raises(DataError):
+        sql.read_sql(url, asked, 10**6)
+    with pytest.raises(DataError):
+        list(sql.stream_sql(url, asked, 10))
+    assert (path.read_bytes(), sorted(p.name for p in tmp_path.iterdir())) == (before, ["a.sqlite"])
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT age, y FROM patients",
+        "  select age, y from patients ; ",
+        "-- all; of them\nWITH old AS (SELECT * FROM patients WHERE age > 60) SELECT age, y FROM old",
+        "SELECT age, replace(y, ';', 'insert into') AS y FROM patients /* delete; */",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3) SELECT age, y FROM patients, n",
+    ],
+)
+def test_a_query_that_reads_is_taken(query: str, tmp_path: Path) -> None:
+    path = tmp_path / "my patients #1?.sqlite"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE patients (age, y)")
+        database.execute("INSERT INTO patients VALUES (61, 'yes')")
+    url = sqlalchemy.URL.create("sqlite", database=str(path)).render_as_string()
+    assert list(sql.read_sql(url, query, 10**6).columns) == ["age", "y"]
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        sql.read_sql(f"sqlite:///{tmp_path}/none.sqlite", "SELECT 1", 10**6)
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,8 @@ import torch
 
 from confrere.data.bundled import federation
 from confrere.data.bundled.thyroid import schema, table
-from confrere.data.encode import encode
+from confrere.data.encode.encoder import encode
+from confrere.data.split.holdout import SplitRule
 
 
 def test_five_sites_and_the_three_patient_site_is_left_out_and_said_so() -> None:
@@ -37,7 +38,7 @@ def test_a_record_is_encoded_the_same_whoever_else_is_in_the_file() -> None:
     assert float(whole.abs().max()) <= 5.0
 
 
-def test_the_share_of_abnormal_patients_is_the_same_in_all_parts() -> None:
-    for site in federation("thyroid", seed=4).sites.values():
+def test_stratified_the_share_of_abnormal_patients_is_the_same_in_all_parts() -> None:
+    for site in federation("thyroid", seed=4, split=SplitRule(method="stratified")).sites.values():
         rates = [float(p.targets.float().mean()) for p in (site.train, site.validation, site.test)]
         assert max(rates) - min(rates) < 0.03

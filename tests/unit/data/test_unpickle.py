@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from confrere.core.errors import DataError
-from confrere.data.unpickle import convert, table
+from confrere.data.bundled.unpickle import convert, table
 
 
 class Bomb:

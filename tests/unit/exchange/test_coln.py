@@ -30,7 +30,7 @@ def parcel(sender: str, params: Params, size: float, custody: Custody = Custody.
 
 def combined(rule: CombinedLearning, models: list[Params], sizes: list[float] = SIZES) -> Params:
     inbox = [parcel(f"p{k}", m, n) for k, (m, n) in enumerate(zip(models[1:], sizes[1:], strict=True))]
-    return rule(Model(models[0], "net", Custody.PROTECTED), sizes[0], inbox).params
+    return rule(Model(models[0], "net", Custody.PROTECTED), public(sizes[0]), inbox).params
 
 
 def by_hand(models: list[Params], rate: float) -> dict[str, torch.Tensor]:
@@ -97,7 +97,7 @@ def test_what_is_too_large_or_no_number_is_refused_as_diverged() -> None:
 
 def test_the_result_is_held_as_closely_as_the_strictest_of_the_models() -> None:
     inbox = [parcel("a", weights(1), 5.0, Custody.UNPROVEN)]
-    found = CombinedLearning()(Model(weights(0), "net", Custody.PROTECTED), 5.0, inbox)
+    found = CombinedLearning()(Model(weights(0), "net", Custody.PROTECTED), public(5.0), inbox)
     assert found.custody == Custody.UNPROVEN
 
 
@@ -108,7 +108,7 @@ def test_a_weight_belongs_to_a_layer_with_its_bias() -> None:
 def test_other_architectures_and_other_options_are_refused() -> None:
     other = Parcel("r", 0, 0, 0, "a", "me", 1, Model(weights(1), "other", Custody.PUBLIC), {})
     with pytest.raises(BadParcel, match="different architectures"):
-        CombinedLearning()(Model(weights(0), "net", Custody.PUBLIC), 1.0, [other])
+        CombinedLearning()(Model(weights(0), "net", Custody.PUBLIC), public(1.0), [other])
     with pytest.raises(StudyError, match="largest"):
         CombinedLearning(largest=0)
     with pytest.raises(StudyError, match="rate"):

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from confrere.core.errors import StudyError
-from confrere.exchange.communication import Link, Load, growth, phases, round_seconds, seconds
+from confrere.evaluate.traffic import methods, planned_parcels, traffic
+from confrere.exchange.communication import LinkSpeed, Load, growth, phases, round_seconds, seconds
 from confrere.exchange.topology import Complete, Exponential, Star
-from confrere.observe.growth import draw_growth
-from confrere.runtime.churn import Churn
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import simulate
-from confrere.runtime.traffic import correspondence, methods, traffic
+from confrere.report.growth_chart import draw_growth
+from confrere.simulation.simulation import simulate
+from confrere.site.open_sites import open_sites
+from confrere.study.churn import Churn
 from tests.conformance.table import ROWS, Row
 from tests.conformance.test_strategies import study
 from tests.conftest import arrays
@@ -21,13 +21,13 @@ from tests.conftest import arrays
 SENDING = [r for r in ROWS if r.sends]
 TRAINED_NUMBERS, DIGITS = ("afl", "weight_erosion"), 20
 """These send a number that training finds; nobody knows beforehand with how many digits it is written."""
-LINK = Link(bandwidth=8.0, latency=50.0)  # a megabyte takes a second
+LINK = LinkSpeed(bandwidth=8.0, latency=50.0)  # a megabyte takes a second
 
 
 @pytest.mark.parametrize("row", SENDING, ids=lambda r: r.id)
 def test_the_bytes_foretold_are_the_bytes_sent(row: Row) -> None:
     found = study(row, rounds=4, churn=Churn(absent={"site0": [1]}))
-    told = correspondence(found, open_sites(found, arrays(4)))
+    told = planned_parcels(found, open_sites(found, arrays(4)))
     sent = [e for e in simulate(found, arrays(4)).events if e.kind == "sent"]
     foretold = sorted((p.round, p.phase, p.sender, p.receiver, p.bytes) for p in told)
     seen = sorted((e.round or 0, e.data["phase"], e.site or "", e.data["to"], e.data["bytes"]) for e in sent)
@@ -39,7 +39,7 @@ def test_the_bytes_foretold_are_the_bytes_sent(row: Row) -> None:
 @pytest.mark.parametrize("row", SENDING, ids=lambda r: r.id)
 def test_the_graph_alone_foretells_who_sends_how_often(row: Row) -> None:
     found = study(row, rounds=3)
-    sent = correspondence(found, open_sites(found, arrays(5)))
+    sent = planned_parcels(found, open_sites(found, arrays(5)))
     answers = any(p.phase == 1 for p in sent)
     for number in range(3):
         told = phases(
@@ -70,7 +70,7 @@ def test_a_round_ends_with_its_slowest_site() -> None:
     assert seconds(Load(1, 1_000_000, 3_000_000), LINK) == pytest.approx(3.05)
     assert seconds(Load(), LINK) == 0
     phase = {"a": Load(1, 1_000_000, 0), "b": Load(0, 0, 1_000_000)}
-    slow = {"b": Link(bandwidth=0.8, latency=50.0)}
+    slow = {"b": LinkSpeed(bandwidth=0.8, latency=50.0)}
     assert round_seconds([phase], LINK) == pytest.approx(1.05)
     assert round_seconds([phase, phase], LINK, slow) == pytest.approx(2 * 10.05)
 
@@ -78,19 +78,19 @@ def test_a_round_ends_with_its_slowest_site() -> None:
 def test_every_site_is_told_its_share(tmp_path: Path) -> None:
     found = study(next(r for r in ROWS if r.id == "proxyfl"), rounds=4)
     run = simulate(found, arrays(4))
-    facts = traffic(found, open_sites(found, arrays(4)), LINK, [8, 64])
+    facts = traffic(found, arrays(4), bandwidth=8.0, latency=50.0, counts=[8, 64])
     for name, site in run.sites.items():
-        assert facts["sites"][name]["bytes_sent_in_all"] == site["bytes_sent"]
-        assert facts["sites"][name]["bytes_sent"] * 4 == site["bytes_sent"]
-    assert facts["growth"][0]["bytes_median"] == facts["growth"][1]["bytes_median"]
+        assert facts.sites[name].bytes_sent_in_all == site.bytes_sent
+        assert facts.sites[name].bytes_sent * 4 == site.bytes_sent
+    assert facts.growth[0].bytes_median == facts.growth[1].bytes_median
 
 
 def test_where_sites_are_drawn_for_a_round_more_sites_cost_no_more() -> None:
     found = study(next(r for r in ROWS if r.id == "fedavg-star"), rounds=2, churn=Churn(participation=3))
-    facts = traffic(found, open_sites(found, arrays(4)), LINK, [8, 1024])
-    few, many = facts["growth"]
-    assert (few["sites"], many["sites"]) == (8, 1024)
-    assert few["seconds"] == many["seconds"]
+    facts = traffic(found, arrays(4), bandwidth=8.0, latency=50.0, counts=[8, 1024])
+    few, many = facts.growth
+    assert (few.sites, many.sites) == (8, 1024)
+    assert few.seconds == many.seconds
 
 
 def test_the_figure_of_all_methods_is_drawn(tmp_path: Path) -> None:
@@ -108,4 +108,4 @@ def test_the_figure_of_all_methods_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("link", [(0, 1), (float("nan"), 1), (1, -1)])
 def test_links_that_cannot_be_are_refused(link: tuple[float, float]) -> None:
     with pytest.raises(StudyError):
-        Link(*link)
+        LinkSpeed(*link)

@@ -128,7 +128,7 @@ def test_what_leaves_and_what_stays_is_what_there_was(name: str) -> None:
     held = model()
     for round in range(6):
         moment = replace(NOW, round=round)
-        packed = out.pack(held, moment, epoch=0, leaving=mass * (1 - kept))
+        packed = out.pack(held, moment, epoch=0, leaving=public(mass * (1 - kept)))
         rule = compressions[name](**ALL[name])
         said = rule.spread(packed.params, numbers(START), START.shapes, moment)
         gone += mass * (1 - kept) * said
@@ -142,7 +142,7 @@ def test_what_leaves_and_what_stays_is_what_there_was(name: str) -> None:
 @pytest.mark.parametrize("name", ["top-k", "random-k"])
 def test_a_receiver_owes_what_it_was_credited_with_and_not_told(name: str) -> None:
     sender, receiver, own = packing(name), packing(name), model(seed=1)
-    packed = parcel(sender.pack(model(), NOW, epoch=0, leaving=3.0), mass=3.0)
+    packed = parcel(sender.pack(model(), NOW, epoch=0, leaving=public(3.0)), mass=3.0)
     opened = receiver.unpack(packed, own).model
     owed, kept = receiver.owed("net"), sender.owed("net")
     assert opened is not None
@@ -155,11 +155,11 @@ def test_a_receiver_owes_what_it_was_credited_with_and_not_told(name: str) -> No
 @pytest.mark.parametrize("name", ALL)
 def test_a_new_membership_owes_nothing(name: str) -> None:
     out = packing(name)
-    out.pack(model(), NOW, epoch=0, leaving=2.0)
+    out.pack(model(), NOW, epoch=0, leaving=public(2.0))
     before = out.owed("net")
-    out.pack(model(scale=0.0), replace(NOW, round=1), epoch=1, leaving=2.0)
+    out.pack(model(scale=0.0), replace(NOW, round=1), epoch=1, leaving=public(2.0))
     fresh = packing(name)
-    fresh.pack(model(scale=0.0), replace(NOW, round=1), epoch=1, leaving=2.0)
+    fresh.pack(model(scale=0.0), replace(NOW, round=1), epoch=1, leaving=public(2.0))
     now, other = out.owed("net"), fresh.owed("net")
     assert before is not None
     assert now is not None
@@ -175,11 +175,11 @@ def test_the_memory_is_held_as_closely_as_the_strictest_model_that_went_into_it(
     assert out.pack(model(custody=Custody.PUBLIC), NOW, epoch=0, leaving=None).custody == Custody.UNPROVEN
 
 
-def test_news_go_whole_where_a_receiver_would_have_nothing_to_fill_in() -> None:
+def test_the_common_model_goes_whole_where_a_receiver_would_have_nothing_to_fill_in() -> None:
     for name in ALL:
         out, sent = packing(name), model()
-        packed = out.pack(sent, replace(NOW, phase=2), epoch=0, leaving=None, news=True)
-        back = packing(name).unpack(parcel(packed), None, news=True).model
+        packed = out.pack(sent, replace(NOW, phase=2), epoch=0, leaving=None, whole=True)
+        back = packing(name).unpack(parcel(packed), None, whole=True).model
         assert back is not None
         torch.testing.assert_close(numbers(back.params), numbers(sent.params), rtol=0.02, atol=0.02)
         assert not out.memory

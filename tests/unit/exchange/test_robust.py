@@ -54,7 +54,7 @@ def test_attackers_within_the_bound_cannot_take_it_out_of_the_honest_crowd(
     spread = (honest - centre).norm(dim=1).max()
     assert (combined(name, honest[0], rows, **ALL[name]) - centre).norm() <= 2 * spread
     if abs(attack) > 100:
-        assert (mean(model(honest[0]), 1.0, parcels(rows)).params["w"] - centre).norm() > 100
+        assert (mean(model(honest[0]), public(1.0), parcels(rows)).params["w"] - centre).norm() > 100
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -80,7 +80,7 @@ def test_too_few_models_may_also_mean_ones_own(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_a_site_that_received_nothing_goes_on_with_its_own(name: str) -> None:
     own = model(HONEST[0])
-    assert combiners[name](**ALL[name])(own, 1.0, []) is own
+    assert combiners[name](**ALL[name])(own, public(1.0), []) is own
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -96,17 +96,19 @@ def test_what_does_not_fit_or_is_not_finite_is_left_aside(name: str) -> None:
     own, rule = model(HONEST[0]), combiners[name](**ALL[name])
     for found, left in ((1, 1), (2, 0), (5, 0)):  # who gave itself away need not be borne any more
         calm = combiners[name](**{**ALL[name], "attackers": left})
-        assert rule(own, 1.0, [*odd[:found], *inbox]).params.equals(calm(own, 1.0, inbox).params)
+        assert rule(own, public(1.0), [*odd[:found], *inbox]).params.equals(
+            calm(own, public(1.0), inbox).params
+        )
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_attackers_that_send_nonsense_cannot_stop_a_round(name: str) -> None:
     honest = parcels(HONEST[1 : NEEDS.get(name, 5) - 2])
     odd = [Parcel("r", 0, 0, 0, f"x{n}", "me", 0, model([float("nan")] * 5)) for n in range(2)]
-    found = combiners[name](**ALL[name])(model(HONEST[0]), 1.0, [*honest, *odd])
+    found = combiners[name](**ALL[name])(model(HONEST[0]), public(1.0), [*honest, *odd])
     assert found.params.is_finite()
     with pytest.raises(StudyError, match="bears 2 attackers only"):
-        combiners[name](**ALL[name])(model(HONEST[0]), 1.0, parcels(HONEST[1:2]))
+        combiners[name](**ALL[name])(model(HONEST[0]), public(1.0), parcels(HONEST[1:2]))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -123,16 +125,16 @@ def test_a_sender_has_one_voice_and_its_declared_weight_does_not_count(name: str
     rule = combiners[name](**ALL[name])
     own, inbox = model(HONEST[0]), parcels(HONEST[1:])
     loud = parcels(HONEST[1:], weight=1e6)
-    assert rule(own, 1.0, loud).params.equals(rule(own, 1.0, inbox).params)
+    assert rule(own, public(1.0), loud).params.equals(rule(own, public(1.0), inbox).params)
     older = [Parcel("r", 0, 0, 0, "s0", "me", -1 - i, model([1e6] * 5)) for i in range(20)]
-    assert rule(own, 1.0, inbox + older).params.equals(rule(own, 1.0, inbox).params)
+    assert rule(own, public(1.0), inbox + older).params.equals(rule(own, public(1.0), inbox).params)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_result_is_held_as_closely_as_whatever_was_looked_at(name: str) -> None:
     inbox = parcels(HONEST[1:])
     inbox[3] = Parcel("r", 0, 0, 0, "s3", "me", 0, model(HONEST[4], Custody.UNPROVEN))
-    result = combiners[name](**ALL[name])(model(HONEST[0]), 1.0, inbox)
+    result = combiners[name](**ALL[name])(model(HONEST[0]), public(1.0), inbox)
     assert result.custody == Custody.UNPROVEN
     assert int(result.params["steps"]) == 3
     assert result.params.shapes == model(HONEST[0]).params.shapes
@@ -142,7 +144,9 @@ def test_the_result_is_held_as_closely_as_whatever_was_looked_at(name: str) -> N
 def test_the_order_of_arrival_makes_no_difference(name: str) -> None:
     rule = combiners[name](**ALL[name])
     inbox = parcels(HONEST[1:])
-    assert rule(model(HONEST[0]), 1.0, inbox).params.equals(rule(model(HONEST[0]), 1.0, inbox[::-1]).params)
+    assert rule(model(HONEST[0]), public(1.0), inbox).params.equals(
+        rule(model(HONEST[0]), public(1.0), inbox[::-1]).params
+    )
 
 
 def test_the_median_of_an_even_number_is_between_the_middle_two() -> None:

@@ -12,7 +12,7 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.protocols import Proximal, loss_custody, read_by
 from confrere.learning.balance import Balanced, Profiled, balance, counted, log_shares, released
-from confrere.learning.nets import Centred
+from confrere.learning.networks.tables import Centred
 from confrere.learning.objectives import Near, Supervised
 
 

@@ -7,7 +7,7 @@ import torch
 
 from confrere.core.errors import StudyError
 from confrere.data.records import Branch
-from confrere.learning.nets import architecture, fresh
+from confrere.learning.networks.architectures import architecture, fresh
 from confrere.privacy.clipping import Flat, clipped_sum
 from confrere.privacy.gradients import Recorder
 from confrere.privacy.lint import check

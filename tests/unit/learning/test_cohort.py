@@ -19,17 +19,18 @@ from confrere.core.params import Params
 from confrere.core.protocols import Objective
 from confrere.data.records import Records
 from confrere.learning.balance import balance
-from confrere.learning.cohort import Cohort, kind_of, why_alone
-from confrere.learning.engine import Job, Trained, work
-from confrere.learning.nets import architecture
-from confrere.learning.network import Network
+from confrere.learning.engine.cohort import Cohort, kind_of, why_alone
+from confrere.learning.engine.one import Job, Trained, work
+from confrere.learning.engine.stacked import work_together
+from confrere.learning.networks.architectures import architecture
+from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Distilled, Near, Stacked, Supervised
 from confrere.learning.optimisers import SGD, Adam, AdamW, Optimiser
-from confrere.learning.together import work_together
-from confrere.privacy.clipping import AdaCliP, Clipping, Flat, PerLayer, Quantile
+from confrere.privacy.clipping import AdaCliP, Clipping, Flat, PerLayer, Quantile, ToNorm
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import secure
 from confrere.privacy.sampling import FullBatch, Poisson
+from confrere.privacy.steps import PrivateSteps
 
 MLP = architecture({"name": "mlp", "hidden": [7, 5]}, (6,), 3)
 SIZES = (23, 40, 8, 40, 31)
@@ -50,6 +51,7 @@ def job(
     arch: Architecture = MLP,
     outputs: int = 3,
     size: int | None = None,
+    steps: int | None = None,
     **more: Any,
 ) -> Job:
     draw = torch.Generator().manual_seed(site)
@@ -66,12 +68,11 @@ def job(
         "objective": objective,
         "networks": {r: network(arch) for r in roles},
         "anchors": weights,
-        "mechanisms": dict.fromkeys(protect, mechanism),
+        "private": PrivateSteps(dict.fromkeys(protect, mechanism), steps or 3 + site % 3),
         "optimisers": {r: rule or SGD(0.3, 0.5, 1e-3) for r in objective},
         "memory": {},
         "batch_size": 9,
         "epochs": 2,
-        "steps": 3 + site % 3,
         "seed": 1000 + site,
         "run": "run",
         "weights": weights,
@@ -199,6 +200,52 @@ def test_what_a_site_keeps_goes_on_where_it_was() -> None:
     )  # the memory that was handed in is not written to
 
 
+@pytest.mark.parametrize("rate", [Fraction(1, 3), Fraction(1)], ids=["poisson", "full"])
+def test_several_protected_models_draw_each_its_own_sample(rate: Fraction) -> None:
+    taught = Distilled("one", public(0.5))
+    objective: Objective = {
+        "plain": Supervised(),
+        "one": Supervised(),
+        "two": taught,
+        "three": Near("one", 0.1),
+    }
+    jobs = [
+        job(k, objective, protect=("three", "one", "two"), rate=rate, rule=SGD(0.3, 0.5)) for k in range(4)
+    ]
+    mechanisms = [dict(j.private.mechanisms) for j in jobs]
+    for own in mechanisms:  # not all of them clip alike
+        own["two"] = replace(own["two"], clipping=Quantile(0.5), noise_multiplier=2.0)
+    compare(
+        [
+            replace(j, private=PrivateSteps(own, j.private.count))
+            for j, own in zip(jobs, mechanisms, strict=True)
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class Largest(ToNorm):
+    """A clipping from elsewhere: to the norm over the longest layer's share."""
+
+    def sum(self, gradients: Any, state: Any) -> Any:
+        longest = torch.stack([gradients.squares(layer=layer) for layer in gradients.layers]).amax(0)
+        factors = (self.norm / longest.sqrt().mul(2)).clamp(max=1)
+        real = gradients.real
+        flat = gradients.weighted_sum(factors if real is None else factors * real)
+        return gradients.clipped(flat, None, longest < 1)
+
+
+def test_a_clipping_that_the_package_does_not_know_is_applied_to_many_sites_at_once() -> None:
+    compare([job(k, {"model": Supervised()}, protect=("model",), clipping=Largest(0.5)) for k in range(4)])
+
+
+def test_sites_whose_models_are_clipped_differently_are_trained_apart() -> None:
+    one, two = (job(k, {"a": Supervised(), "b": Supervised()}, protect=("a", "b")) for k in range(2))
+    own = dict(two.private.mechanisms)
+    own["b"] = replace(own["b"], clipping=Flat(9.0))
+    assert kind_of(one) == kind_of(two) != kind_of(replace(two, private=PrivateSteps(own, two.private.count)))
+
+
 def test_secure_randomness_is_taken_from_each_site() -> None:
     jobs = [
         job(k, {"model": Supervised()}, protect=("model",), randomness=secure(), rate=Fraction(1))
@@ -217,7 +264,7 @@ def test_a_record_whose_gradient_is_no_number_is_left_out_and_counted() -> None:
     x = jobs[1].records.inputs.clone()
     x[4] = 1e30
     jobs[1] = replace(jobs[1], records=Records(x, jobs[1].records.targets))
-    assert compare(jobs)[1].dropped == jobs[1].steps
+    assert compare(jobs)[1].dropped == jobs[1].private.count
 
 
 def test_a_site_whose_loss_is_no_number_stops_and_the_others_do_not() -> None:
@@ -266,7 +313,7 @@ def test_what_cannot_be_stacked_is_trained_one_at_a_time_and_that_is_said_once()
 
 def test_different_architectures_are_trained_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     cohorts: list[int] = []
-    from confrere.learning import cohort
+    from confrere.learning.engine import cohort
 
     def counted(jobs: list[Job]) -> Any:
         cohorts.append(len(jobs))
@@ -329,7 +376,7 @@ def test_an_error_while_jobs_are_sorted_reaches_all_who_wait(monkeypatch: pytest
     def broken(*_: object) -> str:
         raise RuntimeError("something is wrong with this job")
 
-    monkeypatch.setattr("confrere.learning.cohort.why_alone", broken)
+    monkeypatch.setattr("confrere.learning.engine.cohort.why_alone", broken)
     with pytest.raises(RuntimeError, match="wrong with this job"):
         handed_in([job(k, {"m": Supervised()}) for k in range(2)])
 

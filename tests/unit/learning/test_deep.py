@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from confrere.core.errors import StudyError
-from confrere.learning.nets import architecture, fresh
+from confrere.learning.networks.architectures import architecture, fresh
 
 SMALL = {
     "resnet18": {"name": "resnet18", "width": 4, "stem": 3},

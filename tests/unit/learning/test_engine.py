@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -10,19 +11,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from confrere.core.custody import public
 from confrere.core.errors import TrainingError
 from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.core.seeds import derive
 from confrere.data.records import Records
-from confrere.learning.engine import Job, work
-from confrere.learning.network import Network
-from confrere.learning.objectives import Near, Supervised
+from confrere.learning.engine.one import Job, work
+from confrere.learning.networks.network import Network
+from confrere.learning.objectives import Distilled, Near, Supervised
 from confrere.learning.optimisers import SGD
 from confrere.privacy.clipping import ROUNDING, Flat
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import seeded
 from confrere.privacy.sampling import FullBatch, Poisson
+from confrere.privacy.steps import PrivateSteps
 
 NORM, NOISE, RATE = 0.7, 1.3, 0.5
 START = Params({"bias": torch.tensor([0.1]), "weight": torch.tensor([[0.5, -0.3]])})
@@ -30,7 +33,7 @@ INPUTS = torch.tensor([[1.0, 2.0], [0.1, -0.1], [-3.0, 1.0], [0.0, 0.2]])
 TARGETS = torch.tensor([1, 0, 1, 0])
 
 
-def job(mechanism: Mechanism | None = None, **changes: Any) -> Job:
+def job(mechanism: Mechanism | None = None, steps: int = 1, **changes: Any) -> Job:
     network = Network(Architecture("line", lambda: nn.Linear(2, 1)))
     network.load(START)
     made = Job(
@@ -39,12 +42,11 @@ def job(mechanism: Mechanism | None = None, **changes: Any) -> Job:
         objective={"model": Supervised()},
         networks={"model": network},
         anchors={},
-        mechanisms={} if mechanism is None else {"model": mechanism},
+        private=PrivateSteps({} if mechanism is None else {"model": mechanism}, steps),
         optimisers={"model": SGD(RATE)},
         memory={},
         batch_size=4,
         epochs=1,
-        steps=1,
         seed=5,
     )
     return replace(made, **changes)
@@ -182,3 +184,93 @@ def test_a_plain_loss_that_is_no_number_stops_the_training() -> None:
     wild[0] = float("nan")
     with pytest.raises(TrainingError, match='site "a": the loss of "model" is not a finite number'):
         work(job(records=Records(wild, TARGETS)))
+
+
+@pytest.mark.parametrize("sampling", [FullBatch(), Poisson(Fraction(1, 2))])
+def test_an_expendable_model_that_fails_stays_where_it_was_and_the_protected_one_goes_on(
+    sampling: Any,
+) -> None:
+    def network() -> Network:
+        made = Network(Architecture("line", lambda: nn.Linear(2, 1)))
+        made.load(START)
+        return made
+
+    broken = INPUTS.clone()
+    broken[1] = float("nan")
+    both = job(
+        None,
+        records=Records(broken, TARGETS),
+        objective={"private": Supervised(), "proxy": Supervised()},
+        networks={"private": network(), "proxy": network()},
+        private=PrivateSteps({"proxy": Mechanism(sampling, Flat(NORM), NOISE, 4.0)}, 8),
+        optimisers={"private": SGD(RATE), "proxy": SGD(RATE)},
+        weights={"private": START, "proxy": START},
+    )
+    with pytest.raises(TrainingError):
+        work(both)
+    done = work(replace(both, expendable=frozenset(["private"])))
+    assert done.params["private"].distance(START) == 0
+    assert "private" not in done.memory
+    alone = replace(both, objective={"proxy": Supervised()}, optimisers={"proxy": SGD(RATE)})
+    assert done.params["proxy"].distance(work(alone).params["proxy"]) == 0
+
+
+def test_without_records_a_private_step_is_noise_alone() -> None:
+    nothing = Records(INPUTS[:0], TARGETS[:0])
+    done = work(job(Mechanism(FullBatch(), Flat(NORM), NOISE, 4.0), records=nothing))
+    noise = torch.randn(3, generator=torch.Generator().manual_seed(derive(5, "noise"))) * NOISE * NORM
+    torch.testing.assert_close(
+        flat(done.params["model"]), flat(START) - RATE * noise / 4.0, rtol=1e-5, atol=1e-6
+    )
+
+
+def normalising() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+
+
+def beside_a_proxy(private: Callable[[], nn.Module], sampling: Any, **changes: Any) -> Job:
+    """A plain model beside a protected proxy, on samples of about one record."""
+    made = {"private": Network(Architecture("own", private)), "proxy": job().networks["model"]}
+    mechanism = Mechanism(sampling, Flat(NORM), NOISE, 4.0)
+    return job(
+        objective={"private": Supervised(), "proxy": Supervised()},
+        networks=made,
+        private=PrivateSteps({"proxy": mechanism}, 30),
+        optimisers={"private": SGD(RATE), "proxy": SGD(RATE)},
+        weights={"private": made["private"].params(), "proxy": START},
+        **changes,
+    )
+
+
+def test_a_sample_of_one_record_does_not_stop_a_model_that_normalises_batches() -> None:
+    done = work(beside_a_proxy(normalising, Poisson(Fraction(1, 4))))
+    assert done.params["private"].is_finite()
+    assert "private" in done.memory
+
+
+def test_what_reads_a_normalising_model_goes_on_with_a_sample_of_one_record() -> None:
+    both = beside_a_proxy(normalising, Poisson(Fraction(1, 4)))
+    reading = {"private": Supervised(), "proxy": Distilled("private", public(0.5))}
+    assert work(replace(both, objective=reading)).params["proxy"].is_finite()
+
+
+class Refusing(nn.Linear):
+    """Stands in for any network that cannot compute some records."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError("not with these records")
+
+
+@pytest.mark.parametrize("sampling", [FullBatch(), Poisson(Fraction(1, 2))])
+def test_an_error_in_an_expendable_model_does_not_stop_the_protected_one(sampling: Any) -> None:
+    both = beside_a_proxy(Refusing, sampling)
+    with pytest.raises(ValueError, match="not with these"):
+        work(both)
+    done = work(replace(both, expendable=frozenset(["private"])))
+    assert any("not with these records" in notice for notice in done.notices)
+    assert done.params["private"].distance(both.weights["private"]) == 0
+    alone = replace(both, objective={"proxy": Supervised()}, optimisers={"proxy": SGD(RATE)})
+    assert done.params["proxy"].distance(work(alone).params["proxy"]) == 0

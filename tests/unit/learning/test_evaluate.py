@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from confrere.core.errors import StudyError
+from confrere.core.metrics import FLOOR, area
 from confrere.core.params import Params
 from confrere.data.records import Records
-from confrere.learning.evaluate import (
-    FLOOR,
-    auc,
+from confrere.learning.evaluation import (
     knowing_nothing,
     loss_metrics,
     measure,
     predict,
     predict_chain,
 )
-from confrere.learning.nets import architecture
-from confrere.learning.network import Network
+from confrere.learning.networks.architectures import architecture
+from confrere.learning.networks.network import Network
+
+
+def auc(scores: torch.Tensor, positive: torch.Tensor) -> float:
+    """The area of plain records, each counted once."""
+    return float(area(scores.double().numpy(), positive.numpy(), np.ones((1, len(scores))))[0])
 
 
 def logit(p: float) -> float:
@@ -45,7 +50,7 @@ def test_a_single_output_is_the_logit_of_class_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "positive", "area"),
+    ("scores", "positive", "expected"),
     [
         ([1.0, 2.0, 3.0, 4.0], [0, 0, 1, 1], 1.0),
         ([4.0, 3.0, 2.0, 1.0], [0, 0, 1, 1], 0.0),
@@ -54,8 +59,10 @@ def test_a_single_output_is_the_logit_of_class_one() -> None:
         ([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], 3 / 4),
     ],
 )
-def test_auc_counts_pairs_and_a_tie_as_half(scores: list[float], positive: list[int], area: float) -> None:
-    assert auc(torch.tensor(scores), torch.tensor(positive).bool()) == pytest.approx(area)
+def test_auc_counts_pairs_and_a_tie_as_half(
+    scores: list[float], positive: list[int], expected: float
+) -> None:
+    assert auc(torch.tensor(scores), torch.tensor(positive).bool()) == pytest.approx(expected)
 
 
 def test_auc_agrees_with_counting_all_pairs() -> None:

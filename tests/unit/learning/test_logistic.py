@@ -8,9 +8,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from confrere.learning.echo import Echo, without_echo
-from confrere.learning.logistic import head_of, newton
-from confrere.learning.tuning import near_best
+from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
+from confrere.learning.fit.regression import head_of, newton
+from confrere.learning.fit.tuning import near_best
 
 
 def problem(records: int = 120, inputs: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -55,12 +55,12 @@ def test_without_its_echo_a_proxy_says_what_it_would_say_had_it_not_seen_the_rec
         ]
     )
     seen = torch.arange(60) < 50
-    found = without_echo(
+    found = left_out_outputs(
         module,
         torch.as_tensor(x, dtype=torch.float32),
         torch.as_tensor(y).long(),
         seen,
-        Echo(60.0, time=100.0),
+        ProxyTraining(60.0, time=100.0),
     )
     assert found is not None
     raw = features @ weights

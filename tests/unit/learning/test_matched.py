@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from confrere.core.errors import StudyError
 from confrere.core.params import Params
 from confrere.exchange.matching import Prior
-from confrere.learning.matched import chain, own_part, places_of, staged
-from confrere.learning.merging import Merging
-from confrere.learning.nets import architecture, fresh
+from confrere.learning.networks.architectures import architecture, fresh
+from confrere.learning.networks.matched import chain, own_part, places_of, staged
+from confrere.learning.networks.merging import Merging
 
 CASES = {
     "mlp": ({"name": "mlp", "hidden": [6, 5]}, (4,)),

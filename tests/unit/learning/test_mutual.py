@@ -13,7 +13,7 @@ from confrere.core.custody import Custody, Scalar, private, public
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.protocols import Metrics, Objective
-from confrere.learning.mutual import MOST, auto_weight, teach, worth
+from confrere.learning.mutual import MOST, Mutual, auto_weight, worth
 from confrere.learning.objectives import Distilled, Supervised
 
 
@@ -71,7 +71,7 @@ def model(value: float) -> Model:
 def taught(received: Model | None = None, **options: Any) -> Listener:
     site = Listener()
     chosen = {"alpha": 0.5, "beta": 0.3, "teacher": "peers", "kl": "teacher-student", **options}
-    asyncio.run(teach(site, model(1.0), model(2.0), received, **chosen))
+    asyncio.run(Mutual(**chosen).teach(site, model(1.0), model(2.0), received))
     return site
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from confrere.core.errors import StudyError
-from confrere.learning.nets import Adapted, architecture, fresh, networks
+from confrere.learning.networks.architectures import architecture, fresh, networks
+from confrere.learning.networks.tables import Adapted
 from confrere.privacy import lint
 
 FITTING: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -83,3 +84,8 @@ def test_a_site_may_wrap_the_common_proxy_in_layers_of_its_own() -> None:
     module = Adapted(nn.Linear(6, 3), nn.Linear(3, 1), nn.Linear(1, 1))
     assert module(torch.zeros(2, 6)).shape == (2, 1)
     assert {n.split(".")[0] for n, _ in module.named_parameters()} == {"before", "common", "after"}
+
+
+def test_a_linear_network_may_start_at_zero() -> None:
+    module = architecture({"name": "linear", "zeros": True}, (3,), 1).build()
+    assert all(not p.any() for p in module.parameters())

@@ -9,7 +9,7 @@ from torch import nn
 from confrere.core.errors import StudyError
 from confrere.core.model import Architecture
 from confrere.core.params import Params
-from confrere.learning.network import Network
+from confrere.learning.networks.network import Network
 
 
 def small() -> nn.Module:

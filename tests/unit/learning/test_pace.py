@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from confrere.learning.optimisers import SGD
-from confrere.learning.pace import LONGEST, paced, time_for, time_for_unit_records
+from confrere.learning.step_schedule import LONGEST, paced, time_for, time_for_unit_records
 from confrere.privacy.accounting import calibrate
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import Simulation
+from confrere.simulation.simulation import Simulation
+from confrere.site.open_sites import open_sites
 from confrere.study import Privacy, Study, Training
 from tests.conftest import arrays
 
@@ -64,6 +64,20 @@ def test_a_study_that_says_nothing_is_paced_and_one_that_says_how_is_obeyed() ->
     assert isinstance(own, SGD)
     assert own.momentum == 0.5
     assert 0 < own.learning_rate * 10 / 0.5 < LONGEST
+
+
+@pytest.mark.parametrize("name", ["flat", "per-layer", "adaclip"])
+def test_every_clipping_is_paced_by_its_own_bound(name: str) -> None:
+    def rate(norm: float) -> float:
+        privacy = Privacy(epsilon=1.0, delta=1e-4, clipping={"name": name, "norm": norm})
+        study = Study(rounds=10, privacy=privacy)
+        simulation = Simulation(study, open_sites(study, arrays(3, 200)))
+        simulation.prepare()
+        rule = simulation.sites["site0"].rule(protected=True)
+        assert isinstance(rule, SGD)
+        return rule.learning_rate
+
+    assert rate(0.5) == pytest.approx(2 * rate(1.0))
 
 
 def test_records_of_norm_one_are_learned_from_until_noise_moves_their_outputs_by_one() -> None:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from confrere.learning.echo import Echo, without_echo
-from confrere.learning.pace import MOMENTUM, slow_for_squares
-from confrere.learning.ridge import ridge
+from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
+from confrere.learning.fit.regression import ridge
+from confrere.learning.step_schedule import MOMENTUM, slow_for_squares
 
 
 def numbers(count: int = 80) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +38,7 @@ def test_without_its_echo_a_model_says_what_it_would_have_said_without_the_recor
         module[0].bias.fill_(float(whole[3]))
     inputs, targets = torch.from_numpy(features[:, :3]).float(), torch.from_numpy(values).float()
     seen = torch.arange(40) < 30
-    fair = without_echo(module, inputs, targets, seen, Echo(40.0))
+    fair = left_out_outputs(module, inputs, targets, seen, ProxyTraining(40.0))
     assert fair is not None
     for row in range(30):
         others = np.arange(40) != row

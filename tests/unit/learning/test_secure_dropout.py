@@ -8,11 +8,12 @@ from torch import nn
 from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.data.records import Records
-from confrere.learning.engine import Job, work
-from confrere.learning.network import Network
+from confrere.learning.engine.one import Job, work
+from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Supervised
 from confrere.learning.optimisers import SGD
 from confrere.privacy.noise import Randomness, secure
+from confrere.privacy.steps import UNPROTECTED
 
 LINE = Architecture("line", lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(40, 1)))
 RECORDS = Records(torch.ones(20, 40), torch.arange(20) % 2)
@@ -21,7 +22,7 @@ RECORDS = Records(torch.ones(20, 40), torch.arange(20) % 2)
 def trained(randomness: Randomness | None) -> Params:
     job = Job(
         site="a", records=RECORDS, objective={"model": Supervised()}, networks={"model": Network(LINE)},
-        anchors={}, mechanisms={}, optimisers={"model": SGD(0.5)}, memory={}, batch_size=20, epochs=1, steps=1,
+        anchors={}, private=UNPROTECTED, optimisers={"model": SGD(0.5)}, memory={}, batch_size=20, epochs=1,
         seed=5, randomness=randomness,
     )  # fmt: skip
     return work(job).params["model"]

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from confrere.core.custody import Custody
-from confrere.learning.scale import best_scale
-from confrere.runtime.run import Run
-from confrere.runtime.simulate import simulate
+from confrere.learning.fit.calibration import best_scale
+from confrere.simulation.simulation import simulate
+from confrere.site.run_folder import Run
 from confrere.study import Models, Privacy, Study, Training
 from tests.conftest import arrays
 
@@ -33,7 +33,7 @@ def unequal() -> dict[str, object]:
 
 def test_a_tiny_site_gains_by_what_the_large_ones_taught_the_proxy() -> None:
     alone, together = run("local", unequal()), run("proxyfl", unequal())
-    assert together.sites["site2"]["metrics"]["log_loss"] < alone.sites["site2"]["metrics"]["log_loss"]
+    assert together.sites["site2"].metrics.log_loss < alone.sites["site2"].metrics.log_loss
 
 
 def test_a_proxy_of_pure_noise_leaves_large_sites_where_they_were() -> None:
@@ -41,8 +41,8 @@ def test_a_proxy_of_pure_noise_leaves_large_sites_where_they_were() -> None:
     drowned = run("proxyfl", unequal(), noise_multiplier=5000.0)
     alone = run("local", unequal())
     for name in ("site0", "site1"):
-        loss = drowned.sites[name]["metrics"]["log_loss"]
-        assert loss == pytest.approx(alone.sites[name]["metrics"]["log_loss"], abs=0.01)
+        loss = drowned.sites[name].metrics.log_loss
+        assert loss == pytest.approx(alone.sites[name].metrics.log_loss, abs=0.01)
     chosen = {e.site: e.data["loss"] for e in drowned.events if e.kind == "fitted"}
     assert set(chosen) == {"site0", "site1", "site2"}
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from confrere.core.model import Architecture
-from confrere.learning.network import Workshop
+from confrere.learning.networks.network import NetworkCache
 
 
 class Salted(nn.Module):
@@ -21,11 +21,11 @@ class Salted(nn.Module):
 
 
 def test_whole_numbers_are_not_rounded() -> None:
-    params = Workshop().fresh(Architecture("salted", Salted), 0, "cpu")
+    params = NetworkCache().fresh(Architecture("salted", Salted), 0, "cpu")
     assert params["salt"].tolist() == [2**40 + 1, 16_777_217]
     assert params["salt"].dtype == torch.int64
 
 
 def test_weights_of_one_kind_are_one_piece() -> None:
-    params = Workshop().fresh(Architecture("plain", lambda: nn.Linear(3, 2)), 0, "cpu")
+    params = NetworkCache().fresh(Architecture("plain", lambda: nn.Linear(3, 2)), 0, "cpu")
     assert params.flatten().data_ptr() == params["bias"].data_ptr()

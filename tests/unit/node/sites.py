@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from confrere.node.setting import Setting
-from confrere.runtime.records import open_sites
+from confrere.node.config import Setting
+from confrere.site.open_sites import open_sites
 from confrere.study import Caps, Study
-from confrere.transport.identity import Identity, new_identity
+from confrere.transport.grpc.identity import Identity, new_identity
 from tests.conftest import arrays
 from tests.unit.quick import quick
 
@@ -20,7 +20,9 @@ def settings(
     """What each node of a small study is started with; everything is under `folder`."""
     study = study or quick("avgpush", rounds=4, patience=5.0)
     federation = open_sites(study, arrays(sites, 60))
-    identities: dict[str, Identity] = {n: new_identity(n) for n in federation.sites}
+    identities: dict[str, Identity] = {
+        n: new_identity(n, declared=d.declared) for n, d in federation.sites.items()
+    }
     members = {n: i.member for n, i in identities.items()}
     return {
         name: Setting(

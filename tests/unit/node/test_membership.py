@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from confrere.node.beginning import Beginning
-from confrere.node.diary import Desk, Mailroom
 from confrere.node.failpoints import POINTS, armed
 from confrere.node.membership import churn_of, farewells, front
+from confrere.node.replay import DurableMailbox, OutboxTransport
+from confrere.node.start_conditions import StartConditions
 from confrere.node.status import ago
 from confrere.node.store import Store
 from confrere.study import Caps
@@ -54,9 +54,9 @@ def test_a_round_begins_when_all_were_there_once_or_patience_is_over(tmp_path: P
     async def story() -> None:
         setting = settings(tmp_path)["site0"]
         store = Store(tmp_path / "node.sqlite", run="r", site="site0")
-        desk = Desk(store, setting.identity.key, lambda size: None, nothing)
-        mailroom, here = Mailroom(store, desk, nothing), {"site1"}
-        beginning = Beginning(setting, lambda: frozenset(here))
+        desk = OutboxTransport(store, setting.identity.key, lambda size: None, nothing)
+        mailroom, here = DurableMailbox(store, desk, nothing), {"site1"}
+        beginning = StartConditions(setting, lambda: frozenset(here))
         peers = ["site1", "site2"]
         assert "site2" in beginning.obstacle(peers, mailroom, False, 0.0)
         assert beginning.obstacle(peers, mailroom, True, 0.0) == "paused by its owner"
@@ -80,8 +80,10 @@ def test_no_round_begins_outside_of_a_sites_own_hours(
     async def story() -> None:
         setting = changed(settings(tmp_path)["site0"], caps=Caps(hours=[22, 6]))
         store = Store(tmp_path / "node.sqlite", run="r", site="site0")
-        mailroom = Mailroom(store, Desk(store, setting.identity.key, lambda size: None, nothing), nothing)
-        beginning = Beginning(setting, lambda: frozenset({"site1"}))
+        mailroom = DurableMailbox(
+            store, OutboxTransport(store, setting.identity.key, lambda size: None, nothing), nothing
+        )
+        beginning = StartConditions(setting, lambda: frozenset({"site1"}))
         for hour, reason in ((12, "outside of its hours ([22, 6])"), (23, ""), (5, ""), (6, "outside")):
             monkeypatch.setattr(clock, "localtime", lambda hour=hour: SimpleNamespace(tm_hour=hour))
             found = beginning.obstacle(["site1"], mailroom, False, 1e9)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from confrere.core.errors import StudyError
-from confrere.node.setting import load_study
+from confrere.node.config import load_study
 from tests.conftest import write_study
 
 

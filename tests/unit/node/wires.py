@@ -11,9 +11,9 @@ from typing import Any
 
 from confrere.core.errors import PeerMissing, PeerRefused
 from confrere.transport.body import Body
-from confrere.transport.greeting import refuse
-from confrere.transport.identity import Identity
-from confrere.transport.member import Member
+from confrere.transport.grpc.greeting import refuse
+from confrere.transport.grpc.identity import Identity
+from confrere.transport.grpc.member import Member
 from confrere.transport.receipt import Outcome, Receipt
 
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from confrere.core.errors import PrivacyError
+from confrere.core.errors import PrivacyError, StudyError
 from confrere.privacy.clipping import (
     ROUNDING,
     AdaCliP,
     Clipping,
+    ClipState,
     Flat,
     PerLayer,
     Quantile,
     clipped_sum,
+    clippings,
 )
 from confrere.privacy.gradients import Layout, Recorded, Recorder
+from confrere.study import Privacy
 
 ALL: list[Clipping] = [Flat(), PerLayer(), AdaCliP(), Quantile()]
 
@@ -75,14 +79,14 @@ def test_a_record_that_is_not_finite_is_dropped_and_counted(clipping: Clipping, 
 def test_a_patient_with_one_bad_record_is_dropped_whole() -> None:
     rows = torch.ones(4, 3)
     rows[1, 0] = math.nan
-    found = Flat(100.0).sum(given(rows), {}, torch.tensor([7, 7, 9, 9]))
+    found = Flat(100.0).sum(given(rows).by_unit(torch.tensor([7, 7, 9, 9])), {})
     assert torch.equal(found.flat, torch.full((3,), 2.0))
     assert (found.units, found.dropped) == (2, 1)
 
 
 def test_a_patient_counts_once_however_many_records_there_are() -> None:
     rows = torch.eye(3).repeat(50, 1) * 5
-    found = Flat(1.0).sum(given(rows), {}, torch.zeros(150, dtype=torch.long))
+    found = Flat(1.0).sum(given(rows).by_unit(torch.zeros(150, dtype=torch.long)), {})
     assert found.units == 1
     assert float(found.flat.norm()) == pytest.approx(1 - ROUNDING, rel=1e-5)
 
@@ -201,3 +205,32 @@ def test_a_quantile_norm_finds_the_quantile_and_pays_for_it() -> None:
 def test_options_out_of_range_are_refused(kind: type, bad: dict[str, float]) -> None:
     with pytest.raises(PrivacyError):
         kind(**bad)
+
+
+@pytest.mark.parametrize("name", clippings.names())
+def test_a_clipping_states_its_bound_and_its_noise_before_anything_was_released(name: str) -> None:
+    made = clippings[name](norm=0.25)  # type: ignore[call-arg]
+    assert isinstance(made, Clipping)
+    assert made.bound == made.sensitivity({}) == 0.25
+    started = made.start(Layout.of(nn.Linear(3, 2)))
+    assert made.noise_std(2.0, 9.0, {}) == pytest.approx(made.noise_std(2.0, 9.0, started))
+    assert made.widening(8, {}) == pytest.approx(made.widening(8, started))
+    if made.fixed_noise:
+        assert made.noise_std(2.0, 9.0, {}) == 0.5
+        assert made.effective_noise_multiplier(2.0, 9.0) == 2.0
+
+
+def test_a_clipping_that_leaves_something_out_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Unfinished:
+        norm: float = 1.0
+
+        def sensitivity(self, state: ClipState) -> float:
+            return self.norm
+
+    clippings.register("unfinished")(Unfinished)  # type: ignore[arg-type]
+    try:
+        with pytest.raises(StudyError, match=r'clipping "unfinished" does not define bound, effective_noise'):
+            Privacy(epsilon=1.0, clipping="unfinished").clipper()
+    finally:
+        clippings.remove("unfinished")

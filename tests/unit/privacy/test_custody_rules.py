@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from confrere.cli.check import look
 from confrere.core.custody import Custody, Scalar, private, public
 from confrere.core.errors import (
     CustodyError,
@@ -28,20 +27,23 @@ from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.protocols import Objective, loss_custody
 from confrere.data.records import Records, SiteData
-from confrere.learning.engine import Job, Trained, work
+from confrere.evaluate.study_check import check
+from confrere.learning.engine.one import Job, Trained, work
 from confrere.learning.objectives import Distilled, Supervised, mutual, supervised_loss
 from confrere.privacy import gate as gates
 from confrere.privacy import lint
 from confrere.privacy.gradients import recorder
 from confrere.privacy.ledger import Budget, Ledger
 from confrere.privacy.mechanism import Mechanism, Release
-from confrere.runtime import participant as participants
-from confrere.runtime.assemble import mechanism_of, participant_of
-from confrere.runtime.participant import Participant, SiteRound
-from confrere.runtime.records import open_sites
-from confrere.runtime.simulate import Simulation, simulate
+from confrere.simulation.simulation import Simulation, simulate
+from confrere.site import training
+from confrere.site.assemble import mechanism_of, participant_of
+from confrere.site.open_sites import open_sites
+from confrere.site.participant import Participant
+from confrere.site.site_round import SiteRound
+from confrere.site.training import TrainingCall
 from confrere.strategies.proxyfl import ProxyFL
-from confrere.study import Models, Privacy, Study, Training
+from confrere.study import Models, Privacy, SiteConfig, Study, Training
 from tests.conftest import arrays
 
 Patch = pytest.MonkeyPatch
@@ -79,7 +81,7 @@ def models(site: Participant, **custody: Custody) -> dict[str, Model]:
 def train(site: Participant, objective: Objective, given: Mapping[str, Model] | None = None) -> Model:
     """The proxy after one round of training."""
     given = given or models(site, private=Custody.PRIVATE)
-    return asyncio.run(site.round(0).train(objective, given, protect=["proxy"]))["proxy"]
+    return asyncio.run(SiteRound(site, 0).train(objective, given, protect=["proxy"]))["proxy"]
 
 
 def send(plan: Study, model: Model, **scalars: Any) -> None:
@@ -123,7 +125,7 @@ def test_what_a_loss_reads_decides_whether_its_model_may_leave(what: str, monkey
     assert proxy.custody == Custody.PRIVATE
     with pytest.raises(CustodyError, match="a private model may not leave the site"):
         send(study(), proxy)
-    monkeypatch.setattr(participants, "loss_custody", blind)  # without the rule it leaves as if it were safe
+    monkeypatch.setattr(training, "loss_custody", blind)  # without the rule it leaves as if it were safe
     leaked = train(site_of(), READING[what])
     assert leaked.custody == Custody.PROTECTED
     send(study(), leaked)
@@ -172,13 +174,15 @@ def test_what_an_optimiser_remembers_of_plain_training_does_not_reach_a_release(
         site = site_of(plan)
         given = models(site)
         if plain_first:  # the same role, trained for the site's own use
-            asyncio.run(site.round(0).train({"proxy": Supervised()}, given))
-        out = asyncio.run(site.round(1).train({"proxy": Supervised()}, given, protect=["proxy"]))["proxy"]
+            asyncio.run(SiteRound(site, 0).train({"proxy": Supervised()}, given))
+        out = asyncio.run(SiteRound(site, 1).train({"proxy": Supervised()}, given, protect=["proxy"]))[
+            "proxy"
+        ]
         assert out.custody == Custody.PROTECTED
         return out
 
     assert release(True).params.equals(release(False).params)
-    monkeypatch.setattr(SiteRound, "_custody", lambda *_: Custody.PROTECTED)  # one memory for all
+    monkeypatch.setattr(TrainingCall, "_custody", lambda *_: Custody.PROTECTED)  # one memory for all
     assert not release(True).params.equals(release(False).params)
 
 
@@ -233,7 +237,7 @@ def test_rate_steps_batch_and_delta_follow_the_declared_count() -> None:
     assert (steps, float(mechanism.sampling.rate), mechanism.expected_batch) == (4, 0.25, 50)
     with pytest.raises(PrivacyError, match="1/n"):
         mechanism_of(privacy, 2000, rounds=1)
-    assert site_of(study()).size == open_sites(study(), arrays(2, 80)).sites["site0"].declared
+    assert site_of(study()).size == open_sites(study(), arrays(2, 80)).sites["site0"].size
 
 
 # Rules of the step
@@ -303,7 +307,7 @@ def with_patients(visits: int) -> dict[str, SiteData]:
             y = torch.cat([y, torch.zeros(visits, dtype=y.dtype)])
             units = torch.cat([units, torch.full((visits,), 60)])
         part = Records(x, y, units)
-        sites[name] = SiteData(name, part, part, part, declared=60)
+        sites[name] = SiteData(name, part, part, part, declared=100)
     return sites
 
 
@@ -348,15 +352,36 @@ def test_a_crash_in_training_leaves_the_charge(monkeypatch: Patch) -> None:
 
     site = crashed()
     assert sum(c.count for c in site.ledger.charges()) == site.steps
-    monkeypatch.setattr(SiteRound, "_charge", lambda *_: True)  # charged later, it would be free
+    monkeypatch.setattr(TrainingCall, "_charge", lambda *_: True)  # charged later, it would be free
     assert crashed().ledger.charges() == ()
+
+
+def test_a_replay_with_changed_records_is_charged() -> None:
+    """Seeded noise on other records is another release: the difference of the two has no noise at all."""
+    site = site_of()
+    given = models(site)
+
+    def release() -> None:
+        site.trainings.clear()  # as after a restart
+        asyncio.run(SiteRound(site, 0).train({"proxy": Supervised()}, given, protect=["proxy"]))
+
+    release()
+    release()
+    assert sum(c.count for c in site.ledger.charges()) == site.steps
+    before = site.data
+    site.data = replace(before, train=before.train.select(range(1, len(before.train))))
+    release()
+    assert sum(c.count for c in site.ledger.charges()) == 2 * site.steps
+    site.data = before
+    release()
+    assert sum(c.count for c in site.ledger.charges()) == 2 * site.steps
 
 
 def test_a_second_training_of_a_round_costs_again_and_draws_other_noise(monkeypatch: Patch) -> None:
     def twice() -> tuple[Participant, float]:
         site = site_of()
         site.data = replace(site.data, train=site.data.train.select([]))  # noise alone
-        given, here = models(site), site.round(0)
+        given, here = models(site), SiteRound(site, 0)
         releases = [
             asyncio.run(here.train({"proxy": Supervised()}, given, protect=["proxy"]))["proxy"].params
             for _ in range(2)
@@ -366,7 +391,7 @@ def test_a_second_training_of_a_round_costs_again_and_draws_other_noise(monkeypa
     site, apart = twice()
     assert sum(c.count for c in site.ledger.charges()) == 2 * site.steps
     assert apart > 0
-    monkeypatch.setattr(SiteRound, "_again", lambda self: ())
+    monkeypatch.setattr(SiteRound, "_count", lambda self: ())
     site, apart = twice()
     assert sum(c.count for c in site.ledger.charges()) == site.steps
     assert apart == 0  # the difference of the two releases would have had no noise at all
@@ -379,7 +404,7 @@ class Counts:
         self.protected: list[str] = []
 
     async def run(self, job: Job) -> Trained:
-        self.protected += [f"{job.site}/{role}" for role in job.mechanisms]
+        self.protected += [f"{job.site}/{role}" for role in job.private.mechanisms]
         return work(job)
 
 
@@ -393,7 +418,7 @@ def test_a_spent_budget_refuses_before_anything_is_computed_and_the_site_relays(
     found, trainer = run()
     trained = trainer.protected.count("site0/proxy")
     assert 0 < trained < plan.rounds
-    assert found.sites["site0"]["privacy"]["epsilon"] <= 1.0
+    assert found.sites["site0"].privacy.epsilon <= 1.0
     spent = [e for e in found.events if e.kind == "budget-spent" and e.site == "site0"]
     assert len(spent) == 1
     assert spent[0].data["relays"]
@@ -403,7 +428,7 @@ def test_a_spent_budget_refuses_before_anything_is_computed_and_the_site_relays(
     monkeypatch.setattr(Ledger, "_refuse_overspending", lambda *_: None)
     found, trainer = run()
     assert trainer.protected.count("site0/proxy") == plan.rounds
-    assert found.sites["site0"]["privacy"]["epsilon"] > 1.0
+    assert found.sites["site0"].privacy.epsilon > 1.0
 
 
 def test_a_sites_own_caps_win_in_both_numbers() -> None:
@@ -427,7 +452,7 @@ def test_a_proxy_that_learns_from_the_private_model_is_nowhere_shown_as_a_guaran
     assert all(m["proxy"].custody == Custody.UNPROVEN for m in run.models.values())
     assert {e.data["custody"] for e in run.events if e.kind == "sent"} == {"UNPROVEN"}
     for site in run.sites.values():
-        assert site["privacy"]["proven"] is False
+        assert site.privacy.proven is False
     assert all(not e.data["proven"] for e in run.events if e.kind == "charged")
     page = run.report().read_text(encoding="utf-8")
     assert "as published, not proven" in page
@@ -435,12 +460,12 @@ def test_a_proxy_that_learns_from_the_private_model_is_nowhere_shown_as_a_guaran
     assert "as published, not proven" not in sound.report().read_text(encoding="utf-8")
 
 
-def test_check_says_as_published_not_proven(monkeypatch: Patch) -> None:
-    monkeypatch.setattr("confrere.cli.check.open_sites", lambda plan: open_sites(plan, arrays(2, 80)))
-    facts = look(published())
-    assert all("as published, not proven" in s["guarantee"] for s in facts["sites"].values())
-    assert any("no proven guarantee" in w for w in facts["warnings"])
-    assert not any("proven" in s["guarantee"] for s in look(study())["sites"].values())
+def test_check_says_as_published_not_proven() -> None:
+    sites = arrays(2, 80)
+    facts = check(published(), sites)
+    assert all("as published, not proven" in s.guarantee for s in facts.sites.values())
+    assert any("no proven guarantee" in w for w in facts.warnings)
+    assert not any("proven" in s.guarantee for s in check(study(), sites).sites.values())
 
 
 def test_without_consent_what_is_unproven_does_not_leave(monkeypatch: Patch) -> None:
@@ -457,7 +482,8 @@ def test_metrics_losses_and_dropped_counts_are_private_events() -> None:
     inputs = sites["site0"][0].copy()
     inputs[:, 0] = 3e38  # finite, but its gradient is not
     broken = {**sites, "site0": (inputs, sites["site0"][1])}
-    plan = study(strategy="fedavg", models=Models(proxy={"name": "mlp", "hidden": [8]}))
+    declared = {name: SiteConfig(declared=80) for name in sites}  # other records are split otherwise
+    plan = study(strategy="fedavg", models=Models(proxy={"name": "mlp", "hidden": [8]}), sites=declared)
     run = simulate(plan, broken)
     trained = [e for e in run.events if e.kind == "trained" and e.site == "site0"]
     assert sum(e.data["dropped"] for e in trained) > 0
@@ -509,7 +535,7 @@ def test_what_held_out_records_say_reaches_the_private_model_alone(
     monkeypatch.setattr(SiteRound, "train", careless)
     with pytest.raises(CustodyError):
         both()
-    monkeypatch.setattr(participants, "loss_custody", blind)
+    monkeypatch.setattr(training, "loss_custody", blind)
     one, two = both()
     assert not one.models["site0"]["proxy"].params.equals(two.models["site0"]["proxy"].params)
 
@@ -546,19 +572,13 @@ def test_bad_input_is_refused_in_words(what: str) -> None:
         call()
 
 
-def test_a_ledger_of_another_data_set_is_refused(tmp_path: Path) -> None:
-    Ledger(tmp_path / "ledger.db", dataset="thyroid").close()
-    with pytest.raises(PrivacyError, match="belongs to the data set «thyroid»"):
-        Ledger(tmp_path / "ledger.db", dataset="heart")
-
-
 def test_a_plain_loss_that_is_no_number_ends_the_run_in_words() -> None:
     site = site_of()
     site.data = replace(
         site.data, train=replace(site.data.train, inputs=torch.full_like(site.data.train.inputs, math.inf))
     )
     with pytest.raises(TrainingError, match="not a finite number"):
-        asyncio.run(site.round(0).train({"private": Supervised()}, models(site)))
+        asyncio.run(SiteRound(site, 0).train({"private": Supervised()}, models(site)))
 
 
 def test_every_trap_in_the_docs_names_tests_that_exist() -> None:

@@ -11,7 +11,7 @@ from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.privacy import gate as gates
-from confrere.privacy.gate import Gate, Limits
+from confrere.privacy.gate import Gate, GateLimits
 
 
 def model(custody: Custody = Custody.PROTECTED, value: float = 1.0) -> Model:
@@ -21,22 +21,22 @@ def model(custody: Custody = Custody.PROTECTED, value: float = 1.0) -> Model:
 UNPROVEN = Scalar(1.0, Custody.UNPROVEN)
 LAX = Gate(accept_unproven=True)
 REFUSED = {
-    "a private model": (LAX, model(Custody.PRIVATE), {}, "not_private", CustodyError),
-    "a private number": (LAX, model(), {"auc": private(0.9)}, "not_private", CustodyError),
-    "an unproven model": (Gate(), model(Custody.UNPROVEN), {}, "consented", CustodyError),
+    "a private model": (LAX, model(Custody.PRIVATE), {}, "released", CustodyError),
+    "a private number": (LAX, model(), {"auc": private(0.9)}, "released", CustodyError),
+    "an unproven model": (Gate(), model(Custody.UNPROVEN), {}, "released", CustodyError),
     "an unproven number": (
         Gate(),
         model(),
         {"loss": Scalar(1.0, Custody.UNPROVEN)},
-        "consented",
+        "released",
         CustodyError,
     ),
     "NaN weights": (Gate(), model(value=float("nan")), {}, "finite", TrainingError),
     "infinite weights": (Gate(), model(value=float("inf")), {}, "finite", TrainingError),
     "a NaN number": (Gate(), model(), {"mass": public(float("nan"))}, "finite", TrainingError),
-    "a large model": (Gate(limits=Limits(bytes=15)), model(), {}, "within_limits", StudyError),
+    "a large model": (Gate(limits=GateLimits(bytes=15)), model(), {}, "within_limits", StudyError),
     "many numbers": (
-        Gate(limits=Limits(scalars=1)),
+        Gate(limits=GateLimits(scalars=1)),
         model(),
         {"a": public(1), "b": public(2)},
         "within_limits",

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from confrere.core.errors import UnsafeModule
 from confrere.core.params import Params
 from confrere.privacy.gradients import Explicit, Layout, Recorded, Recorder, rule
-from confrere.privacy.gradients.convolution import Convolved
-from confrere.privacy.gradients.forms import gram_squares
-from confrere.privacy.gradients.registry import forget
+from confrere.privacy.gradients.convolution import KernelPatches
+from confrere.privacy.gradients.per_record import gram_squares
+from confrere.privacy.gradients.rules import forget
 
 
 def explicit(module: nn.Module, x: Tensor) -> Tensor:
@@ -317,6 +317,6 @@ def test_lengths_from_gram_matrices_are_never_too_small() -> None:
 def test_every_way_through_a_convolution_gives_the_same(
     way: str, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Convolved, "_way", lambda self, may_gram: way)
+    monkeypatch.setattr(KernelPatches, "_way", lambda self, may_gram: way)
     assert_right(nn.Conv2d(3, 4, 3, stride, padding=1), torch.randn(5, 3, 7, 6))
     assert_right(nn.Conv1d(3, 4, 2, stride, dilation=2), torch.randn(5, 3, 9))

@@ -83,3 +83,21 @@ def test_a_network_that_remembers_records_in_an_attribute_is_refused() -> None:
 
 def test_chance_in_a_network_is_not_taken_for_memory() -> None:
     lint.check(nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1)), torch.randn(4, 3))
+
+
+class MixesLargeBatches(nn.Module):
+    """Looks harmless in batches of up to four records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x)
+        return out + x.mean() if len(x) > 4 else out
+
+
+def test_a_network_that_mixes_records_in_larger_batches_alone_is_refused() -> None:
+    lint.check(MixesLargeBatches(), torch.randn(4, 3))
+    with pytest.raises(UnsafeModule, match="mixes records"):
+        lint.check(MixesLargeBatches(), torch.randn(max(lint.SIZES), 3))

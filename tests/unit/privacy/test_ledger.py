@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sqlite3
@@ -10,16 +11,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from confrere.core.errors import BudgetExhausted, PrivacyError
+from confrere.core.errors import BudgetExhausted, LedgerRolledBack, PrivacyError
+from confrere.core.parcel import LedgerMark
 from confrere.privacy.accounting import calibrate, epsilon
-from confrere.privacy.book import Entry
 from confrere.privacy.charges import Charge, gaussian
 from confrere.privacy.ledger import Budget, Ledger, strictest
+from confrere.privacy.ledger_storage import Entry
 
 STEP = gaussian(20.0)
 BUDGET = Budget(1.0, 1e-5)  # 28 such steps fit
@@ -34,7 +37,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
 
 
 def test_both_kinds_of_ledger_chain_the_same_entries(tmp_path: Path) -> None:
-    with Ledger(dataset="d") as one, Ledger(tmp_path / "ledger.db", dataset="d") as other:
+    with Ledger(dataset="d") as one, Ledger(tmp_path / "ledger.db") as other:
         for ledger in (one, other):
             ledger.spend([STEP * 2], key="round 0", budget=BUDGET)
             ledger.spend([STEP, gaussian(30.0)], key="round 1", budget=BUDGET)
@@ -44,7 +47,7 @@ def test_both_kinds_of_ledger_chain_the_same_entries(tmp_path: Path) -> None:
         for ledger in (one, other):
             first, second = ledger.entries()
             assert (second["previous"], second["hash"]) == (first["hash"], ledger.head)
-            assert Ledger.restore(ledger.entries(), dataset="d").head == ledger.head
+        assert Ledger.restore(one.entries(), dataset="d").head == one.head
 
 
 def test_what_fails_on_the_way_leaves_no_entry(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,28 +68,32 @@ def test_what_fails_on_the_way_leaves_no_entry(ledger: Ledger, monkeypatch: pyte
 
 def test_a_ledger_that_peers_saw_further_on_is_refused(ledger: Ledger) -> None:
     ledger.spend([STEP], key="round 0", budget=BUDGET)
-    head = ledger.head
-    ledger.refuse_rollback(1, head)
+    seen = ledger.mark()
+    ledger.refuse_older_than(seen)
     ledger.spend([STEP], key="round 1", budget=BUDGET)
-    ledger.refuse_rollback(1, head)
-    with pytest.raises(PrivacyError, match="rolled back"):
+    ledger.refuse_older_than(seen)
+    with pytest.raises(LedgerRolledBack, match="rolled back"):
         ledger.refuse_rollback(3)
-    with pytest.raises(PrivacyError, match="rewritten"):
-        ledger.refuse_rollback(2, head)
+    with pytest.raises(LedgerRolledBack, match="rolled back"):
+        ledger.refuse_older_than(replace(seen, counter=3))
+    with pytest.raises(LedgerRolledBack, match="rewritten"):
+        ledger.refuse_older_than(replace(seen, counter=2))
+    with pytest.raises(LedgerRolledBack, match="another one than this site has used"):
+        ledger.refuse_older_than(replace(seen, ledger="ab" * 32))
 
 
 def test_a_spend_is_there_after_reopening(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         entry = ledger.spend([STEP * 3], key="study/round 0", budget=BUDGET)
         assert (entry.counter, ledger.counter, ledger.head) == (1, 1, entry.hash)
-    with Ledger(tmp_path / "ledger.db", dataset="d") as again:
+    with Ledger(tmp_path / "ledger.db") as again:
         assert again.charges() == (STEP * 3,)
         assert again.head == entry.hash
         assert again.epsilon(1e-5) == epsilon([STEP * 3], 1e-5)
 
 
 def test_the_file_is_for_the_owner_only_and_every_commit_reaches_the_disk(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         assert (tmp_path / "ledger.db").stat().st_mode & 0o077 == 0
         assert ledger._book.database.execute("PRAGMA synchronous").fetchone() == (2,)
         assert ledger._book.database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -156,6 +163,48 @@ def test_a_step_without_noise_keeps_to_no_budget(ledger: Ledger) -> None:
     assert ledger.epsilon(1e-5) == float("inf")
 
 
+def test_on_a_mixed_ledger_each_unit_has_its_own_epsilon_at_its_own_sensitivity(ledger: Ledger) -> None:
+    ledger.spend([gaussian(20, 1, 40, unit="patient")], key="a", budget=None)
+    ledger.spend([gaussian(50, 1, 10)], key="b", budget=None)
+    assert ledger.units() == ("record", "patient")
+    exact = epsilon([gaussian(10, 1, 40), gaussian(50, 1, 10)], 1e-5)
+    assert ledger.guarantee(1e-5, "record").epsilon == pytest.approx(exact)
+    assert ledger.epsilon(1e-5) == pytest.approx(exact)
+    assert ledger.guarantee(1e-5).unit == "record"
+    per_patient = ledger.guarantee(1e-5, "patient")
+    assert (per_patient.unit, per_patient.epsilon) == ("patient", math.inf)
+
+
+def test_a_budget_per_record_counts_what_patient_steps_cost_a_record(ledger: Ledger) -> None:
+    """Read at unchanged cost, twice as much would fit."""
+    budget = Budget(3.0, 1e-5, "record")
+    ledger.spend([gaussian(20, 1, 40, unit="patient")], key="patients", budget=None)
+    assert ledger.epsilon(1e-5, "patient") < 1.3 < 2.5 < ledger.epsilon(1e-5, "record") < 3.0
+    step = gaussian(20)
+    fits = ledger.remaining(budget, step)
+    alike = Ledger()
+    alike.spend([gaussian(10, 1, 40)], key="records", budget=None)
+    assert fits == alike.remaining(budget, step)
+    with pytest.raises(BudgetExhausted, match="per record"):
+        ledger.spend([step * (fits + 1)], key="too many", budget=budget)
+    ledger.spend([step * fits], key="just enough", budget=budget)
+    assert ledger.epsilon(1e-5) <= 3.0
+    # a patient step, too, is counted at what it costs a record
+    other = Ledger()
+    assert other.remaining(budget, gaussian(20, unit="patient")) == other.remaining(budget, gaussian(10))
+
+
+def test_a_budget_per_patient_cannot_be_kept_where_records_were_drawn(ledger: Ledger) -> None:
+    budget, step = Budget(3.0, 1e-5, "patient"), gaussian(20, unit="patient")
+    assert ledger.remaining(budget, step) > 0
+    ledger.spend([gaussian(500)], key="records", budget=None)
+    assert ledger.remaining(budget, step) == 0
+    with pytest.raises(PrivacyError, match="how many records a patient has"):
+        ledger.spend([step], key="patients", budget=budget)
+    with pytest.raises(PrivacyError, match="one unit"):
+        strictest(budget, Budget(3.0, 1e-5))
+
+
 def test_the_weakest_unit_and_claim_name_the_guarantee(ledger: Ledger) -> None:
     ledger.spend([gaussian(20, unit="patient")], key="a", budget=None)
     assert (ledger.guarantee(1e-5).unit, ledger.guarantee(1e-5).proven) == ("patient", True)
@@ -172,14 +221,14 @@ def test_the_weakest_unit_and_claim_name_the_guarantee(ledger: Ledger) -> None:
         "DELETE FROM entries WHERE counter = 3",
         "DELETE FROM entries WHERE counter = 1",
         "DELETE FROM entries",
-        "DELETE FROM ledger",
-        "UPDATE ledger SET head = 'x'",
-        "INSERT INTO entries SELECT 4, key, charges, at, previous, hash FROM entries WHERE counter = 3",
+        "DELETE FROM ledgers",
+        "UPDATE ledgers SET head = 'x'",
+        "INSERT INTO entries SELECT ledger, 4, key, charges, at, previous, hash, records FROM entries WHERE counter = 3",
     ],
 )
 def test_an_edited_ledger_is_refused(tmp_path: Path, edit: str) -> None:
     path = tmp_path / "ledger.db"
-    with Ledger(path, dataset="d") as ledger:
+    with Ledger(path) as ledger:
         for step in range(3):
             ledger.spend([STEP * 3], key=f"step {step}", budget=None)
     vandal = sqlite3.connect(path)
@@ -188,55 +237,45 @@ def test_an_edited_ledger_is_refused(tmp_path: Path, edit: str) -> None:
     vandal.commit()
     vandal.close()
     with pytest.raises(PrivacyError, match="edited"):
-        Ledger(path, dataset="d")
+        Ledger(path)
 
 
 def test_the_database_itself_refuses_to_change_an_entry(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         ledger.spend([STEP], key="step", budget=None)
         for change in ("DELETE FROM entries", "UPDATE entries SET key = 'x'"):
             with pytest.raises(sqlite3.IntegrityError, match="never"):
                 ledger._book.database.execute(change)
 
 
-def test_a_ledger_of_another_data_set_is_refused(tmp_path: Path) -> None:
-    Ledger(tmp_path / "ledger.db", dataset="thyroid").close()
-    with pytest.raises(PrivacyError, match="belongs to the data set «thyroid»"):
-        Ledger(tmp_path / "ledger.db", dataset="dialysis")
-    vandal = sqlite3.connect(tmp_path / "ledger.db")
-    vandal.execute("UPDATE ledger SET dataset = 'dialysis'")
-    vandal.commit()
-    vandal.close()
-    with pytest.raises(PrivacyError, match="edited"):
-        Ledger(tmp_path / "ledger.db", dataset="dialysis")
-
-
 @pytest.mark.parametrize("content", [b"this is not a database, but it is long enough to be one" * 40])
 def test_a_file_that_is_no_ledger_is_refused_in_plain_words(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "ledger.db").write_bytes(content)
+    (tmp_path / "ledger.db").chmod(0o600)
     with pytest.raises(PrivacyError, match="cannot be read"):
-        Ledger(tmp_path / "ledger.db", dataset="d")
+        Ledger(tmp_path / "ledger.db")
     with pytest.raises(PrivacyError, match="cannot be read"):
-        Ledger(tmp_path / "no such folder" / "ledger.db", dataset="d")
+        Ledger(tmp_path / "no such folder" / "ledger.db")
 
 
 def test_a_rolled_back_ledger_is_refused_by_what_peers_saw(tmp_path: Path) -> None:
     path, copy = tmp_path / "ledger.db", tmp_path / "backup.db"
-    with Ledger(path, dataset="d") as ledger:
+    with Ledger(path) as ledger:
         ledger.spend([STEP], key="step 0", budget=None)
         ledger._book.database.execute("VACUUM INTO ?", (str(copy),))
+        copy.chmod(0o600)
         ledger.spend([STEP], key="step 1", budget=None)
-        seen, head = ledger.counter, ledger.head
-        ledger.refuse_rollback(seen, head)
+        seen = ledger.mark()
+        ledger.refuse_older_than(seen)
         ledger.refuse_rollback(1)
         ledger.refuse_rollback(0)
-    with Ledger(copy, dataset="d") as old:
+    with Ledger(copy) as old:
         with pytest.raises(PrivacyError, match="rolled back"):
-            old.refuse_rollback(seen)
+            old.refuse_older_than(seen)
         old.spend([STEP * 2], key="another step 1", budget=None)
-        old.refuse_rollback(seen)  # the counter alone has caught up; the head has not
+        old.refuse_rollback(seen.counter)  # the counter alone has caught up; the head has not
         with pytest.raises(PrivacyError, match="rewritten"):
-            old.refuse_rollback(seen, head)
+            old.refuse_older_than(seen)
 
 
 def test_a_checkpoint_restores_the_ledger_and_an_edited_checkpoint_is_refused() -> None:
@@ -258,7 +297,7 @@ def test_a_checkpoint_restores_the_ledger_and_an_edited_checkpoint_is_refused() 
 
 
 def test_threads_share_a_ledger_without_losing_count(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         work = [
             threading.Thread(
                 target=lambda i=i: [ledger.spend([STEP], key=f"{i}", budget=None) for _ in range(10)]
@@ -270,7 +309,7 @@ def test_threads_share_a_ledger_without_losing_count(tmp_path: Path) -> None:
         for thread in work:
             thread.join()
         assert (ledger.counter, ledger.charges()) == (40, (STEP * 40,))
-    assert Ledger(tmp_path / "ledger.db", dataset="d").counter == 40
+    assert Ledger(tmp_path / "ledger.db").counter == 40
 
 
 SPENDER = """
@@ -278,7 +317,7 @@ import sys
 from confrere.core.errors import BudgetExhausted
 from confrere.privacy.charges import gaussian
 from confrere.privacy.ledger import Budget, Ledger
-ledger = Ledger(sys.argv[1], dataset="d")
+ledger = Ledger(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 won = 0
@@ -315,7 +354,7 @@ def test_two_processes_never_both_take_the_last_step(tmp_path: Path) -> None:
         process.stdin.flush()
     for process in pair:
         won.append(int(process.communicate(timeout=60)[0].split()[-1]))
-    with Ledger(path, dataset="d") as ledger:
+    with Ledger(path) as ledger:
         assert sum(won) == ledger.counter == FITS
         assert ledger.epsilon(1e-5) <= 1.0
 
@@ -332,14 +371,15 @@ def test_a_killed_process_over_counts_and_never_under_counts(tmp_path: Path) -> 
     while used < 5:
         used += process.stdout.readline() == "spent\n"
     os.kill(process.pid, signal.SIGKILL)
-    used += process.communicate()[0].count("spent")
-    with Ledger(path, dataset="d") as ledger:  # opens, and its chain is whole
+    used += process.stdout.read().count("spent")  # `communicate` would forget lines that were read ahead
+    process.wait()
+    with Ledger(path) as ledger:  # opens, and its chain is whole
         assert used <= ledger.counter <= used + 1
         assert ledger.charges() == (Charge(STEP.event, ledger.counter),)
 
 
 def test_a_spend_that_cannot_be_written_is_an_error_and_spends_nothing(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger.db", dataset="d") as ledger:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         ledger._book.database.execute("PRAGMA query_only = 1")
         with pytest.raises(PrivacyError, match="nothing was spent"):
             ledger.spend([STEP], key="step", budget=None)
@@ -380,4 +420,4 @@ def test_the_chain_in_memory_is_that_of_a_ledger_that_was_asked_after_every_entr
         assert asked.head == asked.entries()[-1]["hash"]
     assert not_asked.head == asked.head
     assert not_asked.entries() == asked.entries()
-    not_asked.refuse_rollback(2, asked.entries()[1]["hash"])
+    not_asked.refuse_older_than(LedgerMark(asked.id, 2, asked.entries()[1]["hash"]))

@@ -9,7 +9,7 @@ from dp_accounting.pld.pld_pmf import DensePLDPmf
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from confrere.privacy.losses import Losses, epsilon_at
+from confrere.privacy.loss_distribution import Losses, epsilon_at
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 60, 900])

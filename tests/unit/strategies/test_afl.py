@@ -13,15 +13,16 @@ from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.learning.objectives import supervised_loss
-from confrere.learning.tally import mean_loss
+from confrere.learning.private_loss_sum import mean_loss
 from confrere.privacy.gate import Gate
-from confrere.runtime.churn import Churn
-from confrere.runtime.participant import Participant
-from confrere.runtime.records import open_sites
-from confrere.runtime.run import Run
-from confrere.runtime.simulate import Simulation, simulate
+from confrere.simulation.simulation import Simulation, simulate
+from confrere.site.open_sites import open_sites
+from confrere.site.participant import Participant
+from confrere.site.run_folder import Run
+from confrere.site.site_round import SiteRound
 from confrere.strategies.afl import threshold
 from confrere.study import Models, Privacy, Study, Training
+from confrere.study.churn import Churn
 from tests.conftest import arrays
 
 PRIVACY = Privacy(epsilon=4.0, delta=1e-4, steps=2)
@@ -74,7 +75,7 @@ def test_the_site_that_does_worst_counts_for_more_and_is_served_better_than_by_t
     assert all(sum(mixture.values()) == pytest.approx(1) for mixture in course)
     assert course[-1]["site1"] > 0.4 > max(course[-1]["site0"], course[-1]["site2"])
     mean = simulate(study(14, privacy=privacy, ascent=0.3).with_(strategy="fedavg"), one_against_all())
-    worst = {name: r.sites["site1"]["metrics"]["log_loss"] for name, r in (("afl", run), ("mean", mean))}
+    worst = {name: r.sites["site1"].metrics.log_loss for name, r in (("afl", run), ("mean", mean))}
     assert worst["afl"] < worst["mean"]
 
 
@@ -99,7 +100,7 @@ def test_what_leaves_of_a_loss_is_protected_and_paid_for(monkeypatch: pytest.Mon
     assert set(seen) == {Custody.PROTECTED}
     charged = [e.data["role"] for e in run.events if e.kind == "charged" and e.site == "site0"]
     assert charged == ["tally", "model"] * 4
-    assert 3.9 < run.sites["site0"]["privacy"]["epsilon"] <= 4.0  # the budget lasts for both, to the end
+    assert 3.9 < run.sites["site0"].privacy.epsilon <= 4.0  # the budget lasts for both, to the end
     assert not any(e.kind == "budget-spent" for e in run.events)
 
 
@@ -113,7 +114,7 @@ def sites_of(privacy: Privacy | None, **changes: Any) -> dict[str, Participant]:
 def test_the_loss_is_that_of_the_training_records_when_nothing_is_private() -> None:
     site = sites_of(None, bound=0.6)["site0"]
     model = site.build("proxy")
-    found = asyncio.run(mean_loss(site.round(0), model, 0.6))
+    found = asyncio.run(mean_loss(SiteRound(site, 0), model, 0.6))
     assert found is not None
     assert found.custody == Custody.UNPROVEN
     each = supervised_loss(site.outputs(model, site.data.train), site.data.train.targets)
@@ -126,9 +127,10 @@ def test_the_loss_is_that_of_the_training_records_when_nothing_is_private() -> N
 def test_under_privacy_the_loss_has_the_noise_that_it_is_charged_for(clipping: Any) -> None:
     privacy = Privacy(noise_multiplier=5.0, delta=1e-4, steps=2, clipping=clipping)
     site, bound = sites_of(privacy)["site0"], 2.0
+    site.ceiling = 1e4  # two hundred rounds
     model, found = site.build("proxy"), []
     for number in range(200):
-        said = asyncio.run(mean_loss(site.round(number), model, bound))
+        said = asyncio.run(mean_loss(SiteRound(site, number), model, bound))
         assert said is not None
         assert said.custody == Custody.PROTECTED
         found.append(said.value)
@@ -146,7 +148,7 @@ def test_one_record_more_moves_the_tally_by_no_more_than_it_may() -> None:
     """The sum before the noise: each record adds between 0 and 1, however large its loss."""
     site = sites_of(None, bound=0.1)["site0"]
     model = site.build("proxy")
-    found = asyncio.run(mean_loss(site.round(0), model, 0.1))
+    found = asyncio.run(mean_loss(SiteRound(site, 0), model, 0.1))
     assert found is not None
     assert 0 <= found.value <= 0.1 + 1e-7
 
@@ -168,7 +170,7 @@ def test_a_site_whose_budget_is_spent_keeps_its_share_and_measures_nothing() -> 
     last = [e for e in run.events if e.kind == "weighed"][-1]
     assert isinstance(last, Event)
     assert sum(last.data["weights"].values()) == pytest.approx(1)
-    assert run.sites["site0"]["privacy"]["epsilon"] <= 1.0
+    assert run.sites["site0"].privacy.epsilon <= 1.0
 
 
 def test_options_that_mean_nothing_are_refused() -> None:

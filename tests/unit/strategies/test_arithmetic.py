@@ -54,10 +54,10 @@ class Round:
         self.kept = self.column.pop(me, 0.0)
         self.boxes, self.asked = boxes, list[str]()
 
-    async def news(self) -> Model | None:
-        return None
+    async def latest_common(self, models: int = 1) -> tuple[Parcel, ...]:
+        return ()
 
-    async def tell_newcomers(self, model: Model) -> None:
+    async def send_common(self, *models: Model, **scalars: Scalar) -> None:
         return None
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:

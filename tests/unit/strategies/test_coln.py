@@ -9,10 +9,10 @@ import pytest
 from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
 from confrere.privacy.gate import Gate
-from confrere.runtime.churn import Churn
-from confrere.runtime.run import Run
-from confrere.runtime.simulate import simulate
+from confrere.simulation.simulation import simulate
+from confrere.site.run_folder import Run
 from confrere.study import Models, Privacy, Study, Training
+from confrere.study.churn import Churn
 from tests.conftest import arrays
 
 
@@ -64,12 +64,10 @@ def test_as_printed_it_diverges_with_a_clear_message_and_everybody_keeps_the_las
     assert run.mean["accuracy"] > 0.7
 
 
-@pytest.mark.parametrize(
-    "compression", ["float16", "int8", {"name": "top-k", "share": 0.3}, {"name": "random-k", "share": 0.3}]
-)
+@pytest.mark.parametrize("compression", ["float16", "int8"])
 @pytest.mark.parametrize("topology", [None, "star", {"name": "star", "leader": "site2"}])
 def test_an_end_by_divergence_is_noticed_however_parcels_are_compressed(
-    compression: Any, topology: Any
+    compression: str, topology: Any
 ) -> None:
     asked = study(12, topology, normalise=False, largest=200.0).with_(compression=compression)
     run = simulate(asked, arrays())
@@ -77,8 +75,7 @@ def test_an_end_by_divergence_is_noticed_however_parcels_are_compressed(
     assert max(trained_in(run)) < 11  # nobody trains on after that
     models = [run.models[s]["model"].params for s in run.models]
     assert all(float(t.abs().max()) <= 200.0 for m in models for t in m.values())
-    if isinstance(compression, str):  # sums of which a third is told are of little use from the start
-        assert run.mean["accuracy"] > 0.7
+    assert run.mean["accuracy"] > 0.7
 
 
 def test_a_site_that_was_away_takes_the_last_model_from_the_answer() -> None:
@@ -145,7 +142,7 @@ def test_hosts_may_train_for_different_numbers_of_epochs() -> None:
     assert not one.models["site0"]["model"].params.equals(two.models["site0"]["model"].params)
     with pytest.raises(StudyError, match="site_epochs"):
         simulate(base.with_(training=Training(site_epochs={"nobody": 2})), arrays())
-    with pytest.raises(StudyError, match="at least 1"):
+    with pytest.raises(StudyError, match="site0 must be a number from 1"):
         base.with_(training=Training(site_epochs={"site0": 0}))
 
 
@@ -165,7 +162,7 @@ def test_halting_by_releases_keeps_the_guarantee_and_halting_by_records_does_not
     privacy = Privacy(epsilon=8.0, delta=1e-4)
     for by, proven in (("weights", True), ("accuracy", False)):
         run = simulate(study(6, privacy=privacy, halt=1e9, halt_by=by), arrays())
-        assert run.sites["site0"]["privacy"]["proven"] is proven
+        assert run.sites["site0"].privacy.proven is proven
         for event in run.events:
             if event.kind == "sent":
                 assert (Custody[event.data["custody"]] <= Custody.PROTECTED) is proven

@@ -9,11 +9,11 @@ import pytest
 from torch import nn
 
 from confrere.core.errors import StudyError
-from confrere.runtime.churn import Churn
-from confrere.runtime.faults import Fault
-from confrere.runtime.run import Run
-from confrere.runtime.simulate import simulate
+from confrere.simulation.simulation import simulate
+from confrere.site.faults import Fault
+from confrere.site.run_folder import Run
 from confrere.study import Models, Study, Training
+from confrere.study.churn import Churn
 from tests.conftest import arrays
 
 MLP = {"name": "mlp", "hidden": [6, 5]}

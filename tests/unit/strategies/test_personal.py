@@ -8,7 +8,7 @@ import pytest
 
 from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
-from confrere.runtime.simulate import simulate
+from confrere.simulation.simulation import simulate
 from confrere.study import Privacy, Study, Training
 from tests.conftest import arrays
 
@@ -34,8 +34,8 @@ def test_a_site_that_is_unlike_the_others_is_served_too(how: str, privacy: Priva
         privacy=privacy,
     )
     run = simulate(study, strangers())
-    assert run.sites["site0"]["metrics"]["accuracy"] > 0.8
-    assert run.sites["site1"]["metrics"]["accuracy"] > 0.8
+    assert run.sites["site0"].metrics.accuracy > 0.8
+    assert run.sites["site1"].metrics.accuracy > 0.8
     common = [e for e in run.events if e.kind == "evaluated" and e.site == "site0"][-1].data["test"]["common"]
     assert common["accuracy"] < 0.5
     for models in run.models.values():
@@ -43,7 +43,7 @@ def test_a_site_that_is_unlike_the_others_is_served_too(how: str, privacy: Priva
     if privacy is not None:
         charged = [e for e in run.events if e.kind == "charged" and e.site == "site0"]
         assert [e.data["role"] for e in charged] == ["common"] * 6
-        assert run.sites["site0"]["privacy"]["epsilon"] <= 8.0
+        assert run.sites["site0"].privacy.epsilon <= 8.0
 
 
 @pytest.mark.parametrize(("option", "value"), [("pull", -1.0), ("epochs", 0), ("how", "guess")])
@@ -63,5 +63,5 @@ def test_the_common_model_is_combined_as_the_study_says() -> None:
     )
     honest = [f"site{k}" for k in range(5)]
     for part in ("metrics", "proxy_metrics"):  # the site's own model, and the common one
-        lost = [sum(run.sites[n][part]["log_loss"] for n in honest) / 5 for run in (mean, median)]
+        lost = [sum(getattr(run.sites[n], part).log_loss for n in honest) / 5 for run in (mean, median)]
         assert lost[1] < lost[0] - 0.3, part

@@ -10,16 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
+from confrere.core.model import Model
 from confrere.core.params import Params
-from confrere.exchange.succession import BITS, Mean, Standing, Update, following, mean_of
-from confrere.learning.engine import Job, Trained
-from confrere.runtime.churn import Churn
-from confrere.runtime.faults import Fault
-from confrere.runtime.run import Run
-from confrere.runtime.simulate import simulate
-from confrere.study import Models, Study, Training
+from confrere.exchange.leader_handover import BITS, Mean, Standing, Update, following, mean_of
+from confrere.exchange.screening import LARGEST
+from confrere.learning.engine.one import Job, Trained
+from confrere.simulation.simulation import simulate
+from confrere.site.faults import Fault
+from confrere.site.run_folder import Run
+from confrere.study import Data, Models, Study, Training
+from confrere.study.churn import Churn
+from confrere.study.settings import Split
 from tests.conftest import arrays
 
 ROUNDS, SITES = 9, 3
@@ -55,6 +60,7 @@ def study(rounds: int = ROUNDS, **changes: Any) -> Study:
         strategy="swarm",
         training=Training(tune=False),
         models=Models("linear", "linear"),
+        data=Data(split=Split(method="stratified")),  # training parts of equal size
     )
     return plan.with_(**changes)
 
@@ -182,3 +188,11 @@ def test_what_a_site_learns_alone_for_long_is_added_up() -> None:
         standing = standing.learned(number, 0, model(0.0), model(1.0))
     assert len(standing.updates) <= 8
     assert float(standing.model().params["w"]) == 50
+
+
+def test_what_a_mean_says_of_itself_is_never_too_large_to_travel() -> None:
+    mean = Mean(Model(Params({"w": torch.zeros(1)}), "one", Custody.PUBLIC))
+    names = [f"site{k}" for k in range(2 * BITS)]
+    for number in range(2 * BITS):
+        mean = following(mean, number, mean.model, names, names)
+        assert all(abs(said.value) <= LARGEST for said in mean.scalars().values())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confrere.runtime.simulate import simulate
+from confrere.simulation.simulation import simulate
 from confrere.strategies import discover, strategies
 from tests.conftest import arrays
 from tests.unit.quick import PRIVACY, quick
@@ -46,8 +46,8 @@ def test_every_strategy_takes_every_kind_of_task(name: str, kind: str) -> None:
     assert set(run.mean) == METRICS[kind]
     assert all(math.isfinite(v) for v in run.mean.values())
     for site in run.sites.values():
-        assert set(site["metrics"]) == METRICS[kind]
-        assert name in ("local", "pooled") or site["privacy"]["proven"]
+        assert set(site.metrics) == METRICS[kind]
+        assert name in ("local", "pooled") or site.privacy.proven
 
 
 @pytest.mark.parametrize("kind", ["multiclass", "regression", "multilabel"])
@@ -66,14 +66,14 @@ def test_privacy_by_patient_protects_whoever_has_many_records(name: str, samplin
     by_patient = {n: (x, y, np.arange(len(x)) // 10) for n, (x, y) in arrays().items()}
     privacy = {**vars(PRIVACY), "unit": "patient", "sampling": sampling, "batch_size": 20}
     run = simulate(quick(name, privacy=type(PRIVACY)(**privacy)), by_patient)
-    assert {s["privacy"]["unit"] for s in run.sites.values()} == {"patient"}
+    assert {s.privacy.unit for s in run.sites.values()} == {"patient"}
     charged = [e.data["unit"] for e in run.events if e.kind == "charged"]
     assert charged
     assert set(charged) == {"patient"}
 
 
 def test_no_patient_is_in_two_parts() -> None:
-    from confrere.runtime.records import open_sites
+    from confrere.site.open_sites import open_sites
 
     by_patient = {n: (x, y, [f"p{i // 7}" for i in range(len(x))]) for n, (x, y) in arrays().items()}
     for site in open_sites(quick(), by_patient).sites.values():

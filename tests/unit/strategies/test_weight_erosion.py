@@ -12,17 +12,18 @@ from confrere.core.errors import StudyError
 from confrere.core.events import Event, Journal
 from confrere.core.protocols import Site
 from confrere.data.records import Federation
-from confrere.learning.engine import Job, OneAtATime, Trained, work
+from confrere.learning.engine.one import Job, OneAtATime, Trained, work
 from confrere.privacy.noise import secure
-from confrere.runtime.churn import Churn
-from confrere.runtime.participant import SiteRound
-from confrere.runtime.processes import simulate_processes
-from confrere.runtime.records import open_sites
-from confrere.runtime.run import Run
-from confrere.runtime.simulate import Simulation, simulate
+from confrere.simulation.simulation import Simulation, simulate
+from confrere.site.open_sites import open_sites
+from confrere.site.run_folder import Run
+from confrere.site.site_round import SiteRound
 from confrere.strategies.weight_erosion import WeightErosion
-from confrere.study import Models, Privacy, Study, Training, load
+from confrere.study import Data, Models, Privacy, Study, Training, load
+from confrere.study.churn import Churn
+from confrere.study.settings import Split
 from tests.conftest import arrays, write_study
+from tests.nodes import nodes_in_process
 
 PRIVACY = Privacy(epsilon=8.0, delta=1e-4)
 TRAINING = Training(optimiser="sgd", learning_rate=0.5, batch_size=40)
@@ -57,7 +58,7 @@ def test_a_stranger_fades_and_the_alike_stay(privacy: Privacy | None) -> None:
     run = simulate(study(privacy, rounds=12, user="site0", p_d=0.02), with_a_stranger())
     last = weights(run, "site0")[-1]
     assert last["site3"] < 0.5 * min(last["site1"], last["site2"])
-    assert run.sites["site0"]["metrics"]["accuracy"] > 0.8
+    assert run.sites["site0"].metrics.accuracy > 0.8
 
 
 def test_all_at_once_gives_each_user_the_run_that_it_would_have_had_by_itself() -> None:
@@ -76,7 +77,7 @@ def test_all_at_once_costs_each_site_a_gradient_for_every_user() -> None:
     for run, gradients in ((together, 3), (single, 1)):
         charged = [e for e in run.events if e.kind == "charged" and e.site == "site0"]
         assert len(charged) == 6 * gradients
-        assert 7.5 < run.sites["site0"]["privacy"]["epsilon"] <= 8.0  # the budget lasts, and is used
+        assert 7.5 < run.sites["site0"].privacy.epsilon <= 8.0  # the budget lasts, and is used
     noise = [e.data["noise_multiplier"] for r in (together, single) for e in r.events if e.kind == "charged"]
     assert noise[0] / noise[-1] == pytest.approx(np.sqrt(3), rel=0.1)
 
@@ -110,7 +111,8 @@ def test_a_user_whose_gradient_is_nothing_stops() -> None:
     x = np.zeros((60, 4), np.float32)
     y = np.tile([0, 1], 30)  # at weights of zero nothing is left to learn
     options = Training(optimiser="sgd", learning_rate=0.5, batch_size=1000)
-    found = study(user="site0").with_(training=options, models=_still())
+    halves = Data(split=Split(method="stratified"))
+    found = study(user="site0").with_(training=options, models=_still(), data=halves)
     run = simulate(found, {**arrays(), "site0": (x, y)})
     notes = [e.data["note"] for e in run.events if e.kind == "weighed"]
     assert notes == ["stopped"]
@@ -131,7 +133,7 @@ def test_a_spent_budget_silences_a_site_and_stops_nobody() -> None:
     privacy = Privacy(epsilon=1.0, delta=1e-4, noise_multiplier=12.0)
     run = simulate(study(privacy, rounds=30, user="site0"), arrays())
     assert any(e.kind == "budget-spent" for e in run.events)
-    assert all(s["privacy"]["epsilon"] <= 1.0 for s in run.sites.values())
+    assert all(s.privacy.epsilon <= 1.0 for s in run.sites.values())
 
 
 def on_nodes(k_min: int) -> Run:
@@ -214,9 +216,10 @@ def test_passes_and_noise_are_public_numbers_of_the_declared_count() -> None:
     assert found.effort("for site1", found.build("proxy")).passes_of_a_batch == pytest.approx(40 / found.size)
 
 
-def test_one_process_per_site_agrees_for_a_single_user(tmp_path: Any) -> None:
+def test_workers_and_nodes_agree_for_a_single_user(tmp_path: Any) -> None:
     loaded = load(write_study(tmp_path, records=60))
     found = study(PRIVACY, rounds=3, user="site1").with_(sites=loaded.sites, schema=loaded.schema)
-    memory, apart = simulate(found), simulate_processes(found, out=tmp_path / "run")
-    assert apart.mean == pytest.approx(memory.mean, abs=1e-6)
-    assert weights(apart, "site1") == [pytest.approx(w, abs=1e-6) for w in weights(memory, "site1")]
+    memory = simulate(found)
+    for apart in (simulate(found, workers=2), nodes_in_process(found, tmp_path / "run")):
+        assert apart.mean == pytest.approx(memory.mean, abs=1e-6)
+        assert weights(apart, "site1") == [pytest.approx(w, abs=1e-6) for w in weights(memory, "site1")]

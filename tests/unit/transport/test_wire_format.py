@@ -17,7 +17,7 @@ from confrere.core.custody import Custody, Scalar, private, public
 from confrere.core.errors import BadParcel, CustodyError
 from confrere.core.model import Model
 from confrere.core.params import Params
-from confrere.core.parcel import Parcel
+from confrere.core.parcel import LedgerMark, Parcel
 from confrere.transport import wire
 from confrere.transport.wire import Limits, decode, encode, sign, signed_bytes, size, verify
 
@@ -294,3 +294,14 @@ def test_a_signature_stands_for_route_numbers_and_tensors() -> None:
             verify(forged, key.public_key())
     with pytest.raises(BadParcel):
         verify(signed, Ed25519PrivateKey.generate().public_key())
+
+
+def test_a_ledger_mark_travels_with_its_parcel_and_is_covered_by_the_signature() -> None:
+    marked = replace(PARCEL, mark=LedgerMark("1e" * 32, 7, "ab" * 32, "0f" * 64))
+    data = encode(marked)
+    assert decode(data).mark == marked.mark
+    assert size(marked) == len(data)
+    assert wire.ParcelSizer().size(marked) == len(data)
+    with pytest.raises(BadParcel, match="its hash does not fit"):
+        decode(data.replace(b'"counter":7', b'"counter":8'))
+    assert b'"mark"' not in encode(PARCEL)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
-from confrere.core.errors import DataError
-from confrere.data.bundled.gender import with_gender
+from confrere.core.errors import DataError, StudyError
+from confrere.core.seeds import derive
 from confrere.data.bundled.opening import encoded, open_partitioned, table_of
-from confrere.data.partition import FRACTIONS, Fractions
-from confrere.data.records import Card, Federation
+from confrere.data.records import Card, Federation, Records, SiteData
 from confrere.data.schema import Column, Label, Schema
+from confrere.data.split.holdout import SPLIT, SplitRule
 
 ORIGINAL = Card(
     name="breast-original",
@@ -108,14 +111,14 @@ PUBLISHED = {
 def original(
     *,
     seed: int,
-    split: Fractions = FRACTIONS,
+    split: SplitRule = SPLIT,
     sites: int = 3,
     partition: str = "iid",
     records: int = 0,
     gender_bias: float = 0.0,
     **how: Any,
 ) -> Federation:
-    """`gender_bias` adds an invented gender that misleads: see `gender`."""
+    """`gender_bias` adds an invented gender that misleads: see `with_gender`."""
     schema = Schema(
         label=Label(column="class", classes=("benign", "malignant")),
         columns=tuple(Column(f"V{i + 1}", meaning=meaning, range=(1, 10)) for i, meaning in enumerate(NINE)),
@@ -141,7 +144,7 @@ def original(
 def diagnostic(
     *,
     seed: int,
-    split: Fractions = FRACTIONS,
+    split: SplitRule = SPLIT,
     sites: int = 3,
     partition: str = "iid",
     records: int = 0,
@@ -189,3 +192,38 @@ def sklearn_file(name: str) -> Path:
     if not path.is_file():
         raise DataError(f"the installed scikit-learn has no {name}")
     return path
+
+
+COLUMN = "gender (invented)"
+
+
+def with_gender(federation: Federation, bias: float, seed: int) -> Federation:
+    """The federation with one more feature, 1 for male.
+
+    At every other site, beginning with the first, `bias` of the positive records are male and as many of the negative ones
+    female; at the others it is the other way round. In the common test, gender says nothing.
+    """
+    if not 0.5 <= bias <= 1:
+        raise StudyError(f"gender_bias = {bias:g}: it is a share from 0.5 (says nothing) to 1")
+    sites: dict[str, SiteData] = {}
+    for k, (name, site) in enumerate(sorted(federation.sites.items())):
+        share = bias if k % 2 == 0 else 1 - bias
+        train, validation, test = (
+            _invented(records, (1 - share, share), derive(seed, "gender", name, part))
+            for part, records in (("train", site.train), ("validation", site.validation), ("test", site.test))
+        )
+        common = site.common_test
+        if common is not None:  # the same for all sites
+            common = _invented(common, (0.5, 0.5), derive(seed, "gender", "common"))
+        sites[name] = replace(site, train=train, validation=validation, test=test, common_test=common)
+    features = (*federation.task.features, COLUMN)
+    task = replace(federation.task, inputs=(federation.task.inputs[0] + 1,), features=features)
+    told = f"a gender was invented: {bias:.0%} of the malignant cases are male at every other site, female at the others"
+    # the schema knows nothing of an invented column, so it stays away
+    return replace(federation, sites=sites, task=task, schema=None, notes=(*federation.notes, told))
+
+
+def _invented(records: Records, male: Sequence[float], seed: int) -> Records:
+    chance = torch.tensor(male)[records.targets]
+    drawn = torch.rand(len(records), generator=torch.Generator().manual_seed(seed % 2**63)) < chance
+    return Records(torch.cat([records.inputs, drawn[:, None].float()], 1), records.targets, records.units)

@@ -13,8 +13,8 @@ from typing import Any
 
 from confrere.core.errors import StudyError
 from confrere.data.bundled import breast, centres, pictures, reviews, survival, thyroid, titanic
-from confrere.data.partition import FRACTIONS, Fractions
 from confrere.data.records import Card, Federation
+from confrere.data.split.holdout import SPLIT, SplitRule
 
 Opener = Callable[..., Federation]
 
@@ -71,7 +71,7 @@ def known(name: str) -> Bundled:
     return SETS[name]
 
 
-def federation(name: str, *, seed: int = 0, split: Fractions = FRACTIONS, **options: Any) -> Federation:
+def federation(name: str, *, seed: int = 0, split: SplitRule = SPLIT, **options: Any) -> Federation:
     """A bundled set as sites with train, validation and test parts; `options` are the set's own."""
     opener = known(name).open
     parameters = inspect.signature(opener).parameters
@@ -80,7 +80,7 @@ def federation(name: str, *, seed: int = 0, split: Fractions = FRACTIONS, **opti
         if not free and option not in parameters:
             own = ", ".join(p for p in parameters if p not in ("seed", "split")) or "none"
             raise StudyError(f"the data set {name!r} has no option {option!r}; it has {own}")
-    opened = opener(seed=seed, split=tuple(split), **options)
+    opened = opener(seed=seed, split=split, **options)
     return replace(opened, card=card(name))
 
 

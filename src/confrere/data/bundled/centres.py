@@ -1,12 +1,12 @@
-"""Trials and registers that name their centres."""
+"""Multi-centre trials and registries: diabetes, preterm, pancreatitis, Medicare."""
 
 from __future__ import annotations
 
 from confrere.data.bundled.opening import open_by_site, table_of
-from confrere.data.clinical import measurements
-from confrere.data.partition import FRACTIONS, Fractions
 from confrere.data.records import Card, Federation
+from confrere.data.reference_values import measurements
 from confrere.data.schema import Column, Label, Schema
+from confrere.data.split.holdout import SPLIT, SplitRule
 
 DIABETES = Card(
     name="diabetes",
@@ -59,7 +59,7 @@ MEDICARE = Card(
 )
 
 
-def diabetes(*, seed: int, split: Fractions = FRACTIONS, least: int = 0) -> Federation:
+def diabetes(*, seed: int, split: SplitRule = SPLIT, least: int = 0) -> Federation:
     known = measurements()
     names = {
         "chol": "cholesterol",
@@ -92,7 +92,7 @@ def diabetes(*, seed: int, split: Fractions = FRACTIONS, least: int = 0) -> Fede
     )
 
 
-def preterm(*, seed: int, split: Fractions = FRACTIONS, least: int = 0) -> Federation:
+def preterm(*, seed: int, split: SplitRule = SPLIT, least: int = 0) -> Federation:
     flags = ("Black", "White", "Public.Asstce", "Diabetes", "Prev.preg")
     unsure = ("Hisp", "Use.Tob", "Use.Alc", "Live.PTB")
     schema = Schema(
@@ -128,7 +128,7 @@ def preterm(*, seed: int, split: Fractions = FRACTIONS, least: int = 0) -> Feder
     return open_by_site(table_of("preterm"), schema, PRETERM, seed=seed, split=split, least=least)
 
 
-def pancreatitis(*, seed: int, split: Fractions = FRACTIONS, least: int = 20) -> Federation:
+def pancreatitis(*, seed: int, split: SplitRule = SPLIT, least: int = 20) -> Federation:
     sure = (
         "sod",
         "pep",
@@ -177,7 +177,7 @@ def pancreatitis(*, seed: int, split: Fractions = FRACTIONS, least: int = 20) ->
     return open_by_site(table_of("pancreatitis"), schema, PANCREATITIS, seed=seed, split=split, least=least)
 
 
-def medicare(*, seed: int, split: Fractions = FRACTIONS, least: int = 40) -> Federation:
+def medicare(*, seed: int, split: SplitRule = SPLIT, least: int = 40) -> Federation:
     schema = Schema(
         label=Label(column="died", classes=("lives", "died"), groups=(("lives", ("0",)), ("died", ("1",)))),
         columns=(

@@ -1,4 +1,4 @@
-"""The two ways a bundled set becomes sites: its own site column, or a chosen partition."""
+"""Turn a bundled table into sites: by its own site column, or by a chosen partition."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import pandas as pd
 
 from confrere.core.errors import DataError
+from confrere.data.bundled.fetch import fetched
 from confrere.data.bundled.recipes import RECIPES
-from confrere.data.encode import encode_table
-from confrere.data.federate import Source, by_site
-from confrere.data.fetch import fetched
-from confrere.data.labels import task_of
-from confrere.data.origin import counted
-from confrere.data.partition import FRACTIONS, Fractions, partition, split_indices
+from confrere.data.encode.encoder import encode_table
+from confrere.data.encode.labels import task_of
+from confrere.data.federation import Opening, Source, by_site
+from confrere.data.read.origin import counted
+from confrere.data.read.sources import read
 from confrere.data.records import Card, Federation, Records, SiteData, Task
 from confrere.data.schema import Schema
-from confrere.data.skew import held_out
-from confrere.data.tables import read
+from confrere.data.split.holdout import SPLIT, SplitRule, partition, split_indices
+from confrere.data.split.partitions import held_out
 
 Prepare = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -40,7 +40,7 @@ def open_by_site(
     card: Card,
     *,
     seed: int,
-    split: Fractions = FRACTIONS,
+    split: SplitRule = SPLIT,
     least: int = 0,
     units: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
@@ -60,7 +60,7 @@ def open_by_site(
         notes = (*notes, f"{few} with fewer than {least} records left out ({small.sum()} records in all)")
     source = Source(frame, units=units or {})
     return by_site(
-        frame, schema, name=card.name, seed=seed, split=split, card=card, notes=notes, source=source
+        frame, schema, Opening(card.name, seed, split, one_class=True, card=card, notes=notes), source
     )
 
 
@@ -70,7 +70,7 @@ def open_partitioned(
     card: Card,
     *,
     seed: int,
-    split: Fractions = FRACTIONS,
+    split: SplitRule = SPLIT,
     how: str = "iid",
     sites: int = 3,
     records_per_site: int = 0,
@@ -82,7 +82,7 @@ def open_partitioned(
 ) -> Federation:
     """Rehearsal sites, cut from one set that has none of its own.
 
-    `common` takes so many records out beforehand, all classes alike, as a common test.
+    `common` takes that many records out beforehand, all classes alike, as a common test.
     """
     if common:
         records, common_test = held_out(records, common, seed)
@@ -94,7 +94,7 @@ def open_partitioned(
     out = {}
     for k, part in enumerate(parts):
         name = f"site{k + 1}"
-        train, validation, test = (part.select(p) for p in split_indices(part, seed, split))
+        train, validation, test = (part.select(p) for p in split_indices(part, seed, split, name))
         out[name] = SiteData(name, train, validation, test, common_test=common_test)
     notes = (*notes, f"the set has no sites of its own: {sites} were cut from it ({how}, seed {seed})")
     return Federation(card.name, task, out, schema, card, notes)

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.bundled.bags import bags_of
 from confrere.data.bundled.breast import sklearn_file
 from confrere.data.bundled.opening import folder_of, open_partitioned
-from confrere.data.partition import FRACTIONS, Fractions
+from confrere.data.bundled.slide_bags import bags_of
 from confrere.data.records import Card, Federation, Records, Task
+from confrere.data.split.holdout import SPLIT, SplitRule
 
 DIGITS = Card(
     name="digits",
@@ -65,7 +65,7 @@ THINGS = ("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "sh
 def digits(
     *,
     seed: int,
-    split: Fractions = FRACTIONS,
+    split: SplitRule = SPLIT,
     sites: int = 4,
     partition: str = "iid",
     records: int = 0,
@@ -78,17 +78,17 @@ def digits(
                             how=partition, sites=sites, records_per_site=records, **how)  # fmt: skip
 
 
-def mnist(*, seed: int, split: Fractions = FRACTIONS, **options: Any) -> Federation:
+def mnist(*, seed: int, split: SplitRule = SPLIT, **options: Any) -> Federation:
     """`bags` makes sets of pictures of the single ones, as a stand-in for whole slides: see `bags`."""
     return _idx("mnist", MNIST, NUMERALS, seed, split, options)
 
 
-def fashion(*, seed: int, split: Fractions = FRACTIONS, **options: Any) -> Federation:
+def fashion(*, seed: int, split: SplitRule = SPLIT, **options: Any) -> Federation:
     return _idx("fashion-mnist", FASHION, CLOTHES, seed, split, options)
 
 
 def cifar10(
-    *, seed: int, split: Fractions = FRACTIONS, classes: list[int] | None = None, **options: Any
+    *, seed: int, split: SplitRule = SPLIT, classes: list[int] | None = None, **options: Any
 ) -> Federation:
     """`classes` keeps some of the ten only, as experiments with four classes do."""
     folder = folder_of("cifar10")
@@ -104,7 +104,7 @@ def cifar10(
 
 
 def _idx(
-    name: str, card: Card, classes: tuple[str, ...], seed: int, split: Fractions, options: dict[str, Any]
+    name: str, card: Card, classes: tuple[str, ...], seed: int, split: SplitRule, options: dict[str, Any]
 ) -> Federation:
     folder = folder_of(name)
     train, test = (
@@ -125,7 +125,7 @@ def _cut(
     classes: tuple[str, ...],
     card: Card,
     seed: int,
-    split: Fractions,
+    split: SplitRule,
     options: dict[str, Any],
 ) -> Federation:
     how = str(options.pop("partition", "p_major"))

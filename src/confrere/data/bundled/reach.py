@@ -1,4 +1,4 @@
-"""What logistic regression reaches on each bundled set, alone and pooled.
+"""Compute logistic-regression baselines for each bundled data set, alone and pooled.
 
     python -m confrere.data.bundled.reach            all sets that are here, 5 seeds
     python -m confrere.data.bundled.reach thyroid    some
@@ -65,7 +65,7 @@ def score(weights: Tensor, records: Records, binary: bool) -> float:
 def reach(name: str, seeds: int = SEEDS) -> dict[str, Any]:
     """Means over seeds, and the range over sites; on both tests where there is a common one."""
     opened = [federation(name, seed=seed, **FEWER.get(name, {})) for seed in range(seeds)]
-    binary = opened[0].task.kind == "binary"
+    binary = len(opened[0].task.classes) == 2
     metric = "AUC" if binary else "accuracy"
     scores = [_scores(one, binary) for one in opened]
     shared = "common" in scores[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confrere.data.fetch import Recipe, Wanted
+from confrere.data.bundled.fetch import Recipe, Wanted
 
 
 def _r(name: str, path: str, sha256: str) -> Recipe:

@@ -8,9 +8,9 @@ import numpy as np
 
 from confrere.core.errors import StudyError
 from confrere.data.bundled.opening import encoded, open_by_site, open_partitioned, table_of
-from confrere.data.partition import FRACTIONS, Fractions
 from confrere.data.records import Card, Federation
 from confrere.data.schema import Column, Label, Schema
+from confrere.data.split.holdout import SPLIT, SplitRule
 
 CARD = Card(
     name="movie-reviews",
@@ -28,7 +28,7 @@ CARD = Card(
 def open_federation(
     *,
     seed: int,
-    split: Fractions = FRACTIONS,
+    split: SplitRule = SPLIT,
     encoding: Literal["hashed", "ids"] = "hashed",
     buckets: int = 1024,
     ngrams: int = 1,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from confrere.data.bundled.opening import open_by_site, table_of
-from confrere.data.partition import FRACTIONS, Fractions
 from confrere.data.records import Card, Federation
 from confrere.data.schema import Column, Label, Schema
+from confrere.data.split.holdout import SPLIT, SplitRule
 
 DIALYSIS = Card(
     name="dialysis",
@@ -72,9 +72,7 @@ AIDS = Card(
 )
 
 
-def dialysis(
-    *, seed: int, split: Fractions = FRACTIONS, least: int = 100, horizon: float = 6.0
-) -> Federation:
+def dialysis(*, seed: int, split: SplitRule = SPLIT, least: int = 100, horizon: float = 6.0) -> Federation:
     frame = table_of("dialysis")
     late = frame["num_begin"] + horizon > DIALYSIS_MONTHS
     schema = Schema(
@@ -100,7 +98,7 @@ def dialysis(
     return open_by_site(frame[~late & ~small], schema, DIALYSIS, seed=seed, split=split, notes=(note, few))
 
 
-def pbc(*, seed: int, split: Fractions = FRACTIONS, least: int = 0) -> Federation:
+def pbc(*, seed: int, split: SplitRule = SPLIT, least: int = 0) -> Federation:
     schema = Schema(
         label=Label(
             column="event", kind="survival", time="time", horizon=730.0, classes=("neither", "event")
@@ -147,7 +145,7 @@ def pbc(*, seed: int, split: Fractions = FRACTIONS, least: int = 0) -> Federatio
     return open_by_site(table_of("pbc"), schema, PBC, seed=seed, split=split, least=least)
 
 
-def lung(*, seed: int, split: Fractions = FRACTIONS, least: int = 10) -> Federation:
+def lung(*, seed: int, split: SplitRule = SPLIT, least: int = 10) -> Federation:
     schema = Schema(
         label=Label(
             column="status",
@@ -174,7 +172,7 @@ def lung(*, seed: int, split: Fractions = FRACTIONS, least: int = 10) -> Federat
     return open_by_site(table_of("lung"), schema, LUNG, seed=seed, split=split, least=least)
 
 
-def leukaemia(*, seed: int, split: Fractions = FRACTIONS, least: int = 45) -> Federation:
+def leukaemia(*, seed: int, split: SplitRule = SPLIT, least: int = 45) -> Federation:
     schema = Schema(
         label=Label(column="event", kind="survival", time="time", horizon=365.0, classes=("alive", "died")),
         columns=(
@@ -190,7 +188,7 @@ def leukaemia(*, seed: int, split: Fractions = FRACTIONS, least: int = 45) -> Fe
     return open_by_site(table_of("leukaemia"), schema, LEUKAEMIA, seed=seed, split=split, least=least)
 
 
-def aids(*, seed: int, split: Fractions = FRACTIONS, least: int = 0) -> Federation:
+def aids(*, seed: int, split: SplitRule = SPLIT, least: int = 0) -> Federation:
     frame = table_of("aids")
     frame["followed"] = frame["death"] - frame["diag"]
     schema = Schema(

@@ -9,12 +9,12 @@ import pandas as pd
 
 from confrere.core.errors import DataError, StudyError
 from confrere.data.bundled.opening import encoded, open_partitioned
-from confrere.data.clinical import measurements
-from confrere.data.federate import by_site
-from confrere.data.partition import FRACTIONS, Fractions
+from confrere.data.federation import Opening, by_site
+from confrere.data.read.sources import read
 from confrere.data.records import Card, Federation
+from confrere.data.reference_values import measurements
 from confrere.data.schema import Column, Label, Schema
-from confrere.data.tables import read
+from confrere.data.split.holdout import SPLIT, SplitRule
 
 CARD = Card(
     name="thyroid",
@@ -78,7 +78,7 @@ def table() -> pd.DataFrame:
 
 
 def open_federation(
-    *, seed: int, split: Fractions = FRACTIONS, partition: str = "", sites: int | None = None, **how: Any
+    *, seed: int, split: SplitRule = SPLIT, partition: str = "", sites: int | None = None, **how: Any
 ) -> Federation:
     """By referral source; with `partition`, cut into rehearsal sites instead."""
     frame = table()
@@ -101,12 +101,7 @@ def open_federation(
             f"the data set 'thyroid' has no option {extra[0]!r}; with partition = … it has those of the partition"
         )
     small = frame["referral_source"] == LEFT_OUT
+    note = f"the referral source {LEFT_OUT} has {int(small.sum())} patients and is left out"
     return by_site(
-        frame[~small],
-        schema(),
-        name="thyroid",
-        seed=seed,
-        split=split,
-        card=CARD,
-        notes=(f"the referral source {LEFT_OUT} has {int(small.sum())} patients and is left out",),
+        frame[~small], schema(), Opening("thyroid", seed, split, one_class=True, card=CARD, notes=(note,))
     )

@@ -8,9 +8,9 @@ import numpy as np
 
 from confrere.core.errors import StudyError
 from confrere.data.bundled.opening import open_by_site, table_of
-from confrere.data.partition import FRACTIONS, Fractions
 from confrere.data.records import Card, Federation
 from confrere.data.schema import Column, Label, Schema
+from confrere.data.split.holdout import SPLIT, SplitRule
 
 CARD = Card(
     name="titanic",
@@ -33,12 +33,12 @@ GROUPS = ("under 18", "18 to 29", "30 to 44", "45 and older")
 def open_federation(
     *,
     seed: int,
-    split: Fractions = FRACTIONS,
+    split: SplitRule = SPLIT,
     by: str = "age",
     degree: float = 1.0,
     ages: list[int] | None = None,
 ) -> Federation:
-    """`degree` 1: every group is a site of its own; 0: everybody is at a random site.
+    """`degree` 1: every group is a site of its own; 0: every passenger is at a random site.
 
     `ages` are the ages at which a group begins, but the first: [21, 41] for three groups.
     """

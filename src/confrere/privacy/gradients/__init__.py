@@ -12,35 +12,33 @@ Layers have rules (`@rule`); a layer without one goes through a general, slower 
 from confrere.privacy.gradients import (  # noqa: F401 (each registers its rules)
     attention,
     convolution,
-    embedding,
-    linear,
-    normalisation,
+    layers,
     recurrent,
 )
-from confrere.privacy.gradients.forms import (
+from confrere.privacy.gradients.per_record import (
     Explicit,
     Groups,
-    Metric,
     Outer,
     RecordGradients,
-    Rows,
+    TableRows,
+    WeightedNorm,
 )
-from confrere.privacy.gradients.layout import Layout
-from confrere.privacy.gradients.recorded import Recorded
+from confrere.privacy.gradients.recorded import ClippedSum, Layout, Recorded
 from confrere.privacy.gradients.recorder import Recorder
-from confrere.privacy.gradients.registry import Tap, rewrite, rule
+from confrere.privacy.gradients.rules import GradientTap, rewrite, rule
 
 __all__ = [
+    "ClippedSum",
     "Explicit",
+    "GradientTap",
     "Groups",
     "Layout",
-    "Metric",
     "Outer",
     "RecordGradients",
     "Recorded",
     "Recorder",
-    "Rows",
-    "Tap",
+    "TableRows",
+    "WeightedNorm",
     "rewrite",
     "rule",
 ]

@@ -1,8 +1,9 @@
-"""nn.MultiheadAttention: its projections are used without being called, so the layer is run here."""
+"""Rule of nn.MultiheadAttention: its projections are used without being called, so the layer is run here."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from confrere.core.errors import UnsafeModule
-from confrere.privacy.gradients.forms import Explicit, Groups, Metric, Outer
-from confrere.privacy.gradients.linear import affine
-from confrere.privacy.gradients.registry import Gradients, Tap, rewrite
+from confrere.privacy.gradients.layers import affine
+from confrere.privacy.gradients.per_record import Explicit, Groups, Outer, Sum, WeightedNorm
+from confrere.privacy.gradients.rules import Gradients, GradientTap, rewrite
 
 
 @dataclass(frozen=True)
-class Stacked:
+class Blocks:
     """Gradients of a matrix whose rows belong to several products (queries, keys and values)."""
 
     parts: tuple[Outer, ...]
@@ -26,11 +27,11 @@ class Stacked:
     def records(self) -> int:
         return self.parts[0].records
 
-    def squares(self, metric: Metric | None = None, groups: Groups | None = None) -> Tensor:
+    def squares(self, norm: WeightedNorm | None = None, groups: Groups | None = None) -> Tensor:
         total, at = None, 0
         for part in self.parts:
             end = at + part.errors.shape[2]
-            piece = None if metric is None else Metric(metric.weight[at:end], metric.centre[at:end])
+            piece = None if norm is None else WeightedNorm(norm.weight[at:end], norm.centre[at:end])
             found = part.squares(piece, groups)
             total, at = found if total is None else total + found, end
         assert total is not None
@@ -45,8 +46,11 @@ class Stacked:
     def explicit(self, rows: slice | Tensor) -> Tensor:
         return torch.cat([part.explicit(rows) for part in self.parts], 1)
 
-    def without(self, bad: Tensor) -> Stacked:
-        return Stacked(tuple(part.without(bad) for part in self.parts))
+    def without(self, bad: Tensor) -> Blocks:
+        return Blocks(tuple(part.without(bad) for part in self.parts))
+
+    def joined(self, others: Sequence[Blocks]) -> Sum:
+        return Sum((self, *others))
 
 
 def _accepts(layer: nn.MultiheadAttention) -> bool:
@@ -78,7 +82,7 @@ def _mask(
 
 
 def _project(
-    layer: nn.MultiheadAttention, tap: Tap, query: Tensor, key: Tensor, value: Tensor
+    layer: nn.MultiheadAttention, tap: GradientTap, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, ...]:
     """Queries, keys and values, projected, records × positions × features; tapped as one tensor."""
     sources = (query, key, value)
@@ -105,7 +109,7 @@ def _project(
         errors = unpack(error)
         parts = tuple(Outer(e, x.detach()) for e, x in zip(errors, sources, strict=True))
         out: dict[str, Any] = {"in_proj_bias": Explicit(torch.cat([e.sum(1) for e in errors], 1))}
-        out.update(zip(names, parts, strict=True) if names else {"in_proj_weight": Stacked(parts)})
+        out.update(zip(names, parts, strict=True) if names else {"in_proj_weight": Blocks(parts)})
         return out
 
     packed = torch.cat([x.flatten(1) for x in made], 1)
@@ -115,7 +119,7 @@ def _project(
 @rewrite(nn.MultiheadAttention, accepts=_accepts)
 def attention(
     layer: nn.MultiheadAttention,
-    tap: Tap,
+    tap: GradientTap,
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -1,4 +1,4 @@
-"""Convolutions in one, two and three dimensions.
+"""Rule of convolutions in one, two and three dimensions.
 
 A kernel's gradient is Σ over places of error ⊗ patch. Three ways lead to its length, and which is cheapest
 depends on the shapes: write the gradient out (few parameters), or take the product of two Gram matrices over
@@ -9,6 +9,7 @@ follows a cost model fitted to measured times, not a stopwatch, so that runs can
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -17,18 +18,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from confrere.privacy.gradients.forms import (
+from confrere.privacy.gradients.per_record import (
     FEW,
     KEPT,
     Explicit,
     Groups,
-    Metric,
+    Sum,
+    WeightedNorm,
     blank,
     few_squares,
     gram_squares,
     squares_in_chunks,
 )
-from confrere.privacy.gradients.registry import Gradients, rule
+from confrere.privacy.gradients.rules import Gradients, rule
 
 AnyConv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Way = Literal["keep", "write", "patches", "pixels"]
@@ -52,7 +54,7 @@ class Geometry:
 
 
 @dataclass
-class Convolved:
+class KernelPatches:
     """Gradients of a kernel, from inputs (records × channels × places) and errors."""
 
     errors: Tensor
@@ -75,17 +77,17 @@ class Convolved:
     def size(self) -> int:
         return self.errors.shape[1] * self.inside
 
-    def squares(self, metric: Metric | None = None, groups: Groups | None = None) -> Tensor:
-        way = self._way(metric is None and groups is None)
-        if metric is not None and groups is None and way == "write" and self._is_small():
+    def squares(self, norm: WeightedNorm | None = None, groups: Groups | None = None) -> Tensor:
+        way = self._way(norm is None and groups is None)
+        if norm is not None and groups is None and way == "write" and self._is_small():
             errors = self.errors.flatten(2).mT
-            return few_squares(errors, self._all_patches().mT, metric)
+            return few_squares(errors, self._all_patches().mT, norm)
         if way == "keep" and self._kept is None:
             self._kept = self.explicit(slice(None))
         if self._kept is not None:
-            return Explicit(self._kept).squares(metric, groups)
+            return Explicit(self._kept).squares(norm, groups)
         if way == "write":
-            return squares_in_chunks(self.explicit, self.records, self.size, metric, groups)
+            return squares_in_chunks(self.explicit, self.records, self.size, norm, groups)
         errors = self.errors.flatten(2)
         seen = self._gram_of_patches() if way == "patches" else self._gram_of_pixels()
         return gram_squares(errors.mT @ errors, seen)
@@ -188,8 +190,11 @@ class Convolved:
         )  # fmt: skip
         like.copy_(gradient)
 
-    def without(self, bad: Tensor) -> Convolved:
-        return Convolved(blank(self.errors, bad), blank(self.inputs, bad), self.geometry)
+    def without(self, bad: Tensor) -> KernelPatches:
+        return KernelPatches(blank(self.errors, bad), blank(self.inputs, bad), self.geometry)
+
+    def joined(self, others: Sequence[KernelPatches]) -> Sum:
+        return Sum((self, *others))
 
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d, covers=("weight", "bias"))
@@ -202,7 +207,7 @@ def convolution(layer: AnyConv, inputs: tuple[Any, ...], error: Tensor) -> Gradi
         x = F.pad(x, sides, mode="constant" if layer.padding_mode == "zeros" else layer.padding_mode)
         padding = (0,) * len(layer.kernel_size)
     geometry = Geometry(layer.kernel_size, layer.stride, layer.dilation, padding, layer.groups)
-    out: dict[str, Any] = {"weight": Convolved(error, x, geometry)}
+    out: dict[str, Any] = {"weight": KernelPatches(error, x, geometry)}
     if layer.bias is not None:
         out["bias"] = Explicit(error.flatten(2).sum(2))
     return out

@@ -1,4 +1,4 @@
-"""The general way: per-record gradients of any layer, written out.
+"""Per-record gradients of layers without a rule, written out.
 
 Each record gets its own copy of the parameters (a view, no memory) and the layer is run over the
 records with `torch.func.vmap`; autograd then gives one gradient per copy. Nothing is run twice, so
@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from confrere.core.errors import UnsafeModule
-from confrere.privacy.gradients.forms import Explicit
-from confrere.privacy.gradients.registry import Tap
+from confrere.privacy.gradients.per_record import Explicit
+from confrere.privacy.gradients.rules import GradientTap
 
 
 def expanded_forward(
     layer: nn.Module,
     names: set[str],
     records: int,
-    tap: Tap,
+    tap: GradientTap,
     inputs: tuple[Any, ...],
     options: dict[str, Any],
 ) -> Any:

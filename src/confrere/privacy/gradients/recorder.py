@@ -1,4 +1,4 @@
-"""One forward and one backward pass, from which every per-record gradient can be told.
+"""Recording one forward and backward pass of a model, from which every per-record gradient follows.
 
 While a model is recorded, each layer that has a rule runs with its parameters frozen: autograd then
 never computes their summed gradient, and the recorder keeps what went in and the gradient of what
@@ -20,9 +20,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from confrere.core.errors import UnsafeModule
 from confrere.privacy.gradients.fallback import expanded_forward
-from confrere.privacy.gradients.layout import Layout
-from confrere.privacy.gradients.recorded import Recorded
-from confrere.privacy.gradients.registry import Gradients, Rule, rule_for
+from confrere.privacy.gradients.recorded import Layout, Recorded
+from confrere.privacy.gradients.rules import Gradients, Rule, rule_for
 
 
 class _Start(torch.autograd.Function):

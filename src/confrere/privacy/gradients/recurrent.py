@@ -1,8 +1,9 @@
-"""RNN, GRU and LSTM: any number of layers, both directions, with or without the batch first.
+"""Rules of RNN, GRU and LSTM: any number of layers, both directions, with or without the batch first.
 
 The projection of all inputs is one product, and its gradient (that of the gates before their
 activation) is all that the rule needs: the weights are linear layers whose positions are time steps.
-The recurrence runs in an autograd function of its own, which never touches a weight gradient.
+The recurrence runs in autograd functions of its own, time × records × features, which never compute a weight
+gradient. What does not depend on the recurrence (the derivatives of the gates) is computed for all steps at once.
 """
 
 from __future__ import annotations
@@ -17,9 +18,132 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from confrere.core.errors import UnsafeModule
-from confrere.privacy.gradients.forms import Explicit, Outer
-from confrere.privacy.gradients.recurrence import GRUSteps, LSTMSteps, RNNSteps
-from confrere.privacy.gradients.registry import Gradients, Tap, rewrite
+from confrere.privacy.gradients.per_record import Explicit, Outer
+from confrere.privacy.gradients.rules import Gradients, GradientTap, rewrite
+
+
+class LSTMSteps(torch.autograd.Function):
+    """Gates (projected inputs with biases) → hidden states of all steps, and the last cell state."""
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        steps, records, size = *gates.shape[:2], h.shape[1]
+        gates = gates.contiguous().clone() if ctx.needs_input_grad[0] else gates.clone()
+        outputs, cells, squashed = (gates.new_empty(steps, records, size) for _ in range(3))
+        transposed = weight.T
+        previous = c
+        for t in range(steps):
+            now = gates[t].addmm_(h, transposed)
+            now[:, : 2 * size].sigmoid_()
+            now[:, 2 * size : 3 * size].tanh_()
+            now[:, 3 * size :].sigmoid_()
+            i, f, g, o = now.chunk(4, 1)
+            torch.mul(f, previous, out=cells[t])
+            previous = cells[t].addcmul_(i, g)
+            torch.tanh(previous, out=squashed[t])
+            h = torch.mul(o, squashed[t], out=outputs[t])
+        ctx.save_for_backward(gates, c, cells, squashed, weight)
+        return outputs, cells[-1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *errors: Any) -> Any:
+        error, last_error = errors
+        gates, c, cells, squashed, weight = ctx.saved_tensors
+        steps, records, size = cells.shape
+        i, f, g, o = gates.chunk(4, 2)
+        before = torch.cat([c.unsqueeze(0), cells[:-1]])
+        # derivative of the cell state (first three) and of the output (fourth) by each gate's sum
+        slopes = torch.empty_like(gates).view(steps, records, 4, size)
+        torch.mul(g * i, 1 - i, out=slopes[:, :, 0])
+        torch.mul(before * f, 1 - f, out=slopes[:, :, 1])
+        torch.mul(i, 1 - g * g, out=slopes[:, :, 2])
+        torch.mul(squashed * o, 1 - o, out=slopes[:, :, 3])
+        through = o * (1 - squashed * squashed)
+        forget = f.contiguous()
+        dc = torch.zeros_like(c) if last_error is None else last_error.clone()
+        dh = torch.zeros_like(c)
+        for t in range(steps - 1, -1, -1):
+            dh.add_(error[t])
+            dc.addcmul_(dh, through[t])
+            now = slopes[t]
+            now[:, :3].mul_(dc.unsqueeze(1))
+            now[:, 3].mul_(dh)
+            dh = now.view(records, 4 * size) @ weight
+            dc.mul_(forget[t])
+        return slopes.view(steps, records, 4 * size), dh, dc, None
+
+
+class RNNSteps(torch.autograd.Function):
+    """Sums (projected inputs with biases) → hidden states of all steps."""
+
+    @staticmethod
+    def forward(ctx: Any, sums: Tensor, h: Tensor, weight: Tensor, relu: bool) -> Tensor:
+        outputs = sums.contiguous().clone()
+        transposed = weight.T
+        for t in range(len(outputs)):
+            h = outputs[t].addmm_(h, transposed)
+            h = h.relu_() if relu else h.tanh_()
+        ctx.save_for_backward(outputs, weight)
+        ctx.relu = relu
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *errors: Any) -> Any:
+        (error,) = errors
+        outputs, weight = ctx.saved_tensors
+        slopes = (outputs > 0).to(outputs.dtype) if ctx.relu else 1 - outputs * outputs
+        dh = torch.zeros_like(outputs[0])
+        for t in range(len(outputs) - 1, -1, -1):
+            slopes[t].mul_(dh.add_(error[t]))
+            dh = slopes[t] @ weight
+        return slopes, dh, None, None
+
+
+class GRUSteps(torch.autograd.Function):
+    """Sums (projected inputs with their bias) → hidden states and reset gates of all steps."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, sums: Tensor, h: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        steps, records, size = *sums.shape[:2], h.shape[1]
+        gates = sums.contiguous().clone()
+        outputs, news = (gates.new_empty(steps, records, size) for _ in range(2))
+        first, transposed = h, weight.T
+        for t in range(steps):
+            hidden = h @ transposed if bias is None else torch.addmm(bias, h, transposed)
+            rz = gates[t][:, : 2 * size].add_(hidden[:, : 2 * size]).sigmoid_()
+            news[t] = hidden[:, 2 * size :]
+            n = gates[t][:, 2 * size :].addcmul_(rz[:, :size], news[t]).tanh_()
+            h = torch.lerp(n, h, rz[:, size:], out=outputs[t])
+        reset = gates[..., :size].contiguous()
+        ctx.save_for_backward(gates, first, outputs, news, weight)
+        ctx.mark_non_differentiable(reset)
+        return outputs, reset
+
+    @staticmethod
+    def backward(ctx: Any, *errors: Any) -> Any:
+        error = errors[0]
+        gates, first, outputs, news, weight = ctx.saved_tensors
+        steps, records, size = outputs.shape
+        r, z, n = gates.chunk(3, 2)
+        before = torch.cat([first.unsqueeze(0), outputs[:-1]])
+        by_z = (before - n) * z * (1 - z)
+        by_n = (1 - z) * (1 - n * n)
+        by_r = by_n * news * r * (1 - r)
+        out = torch.empty_like(gates)
+        hidden = gates.new_empty(records, 3 * size)
+        dh = torch.zeros_like(first)
+        for t in range(steps - 1, -1, -1):
+            dh = dh + error[t]
+            now = out[t]
+            torch.mul(dh, by_r[t], out=now[:, :size])
+            torch.mul(dh, by_z[t], out=now[:, size : 2 * size])
+            torch.mul(dh, by_n[t], out=now[:, 2 * size :])
+            hidden[:, : 2 * size] = now[:, : 2 * size]
+            torch.mul(now[:, 2 * size :], r[t], out=hidden[:, 2 * size :])
+            dh = torch.addmm(dh * z[t], hidden, weight)
+        return out, dh, None, None
 
 
 @dataclass(frozen=True)
@@ -58,7 +182,7 @@ class _Direction:
 
 
 State = tuple[Tensor, ...]
-Cell = Callable[[nn.RNNBase, Tap, _Direction, Tensor, State], tuple[Tensor, State]]
+Cell = Callable[[nn.RNNBase, GradientTap, _Direction, Tensor, State], tuple[Tensor, State]]
 """(layer, tap, weights, inputs, first state) → outputs of all steps, last state."""
 
 
@@ -68,7 +192,7 @@ def _before(first: Tensor, outputs: Tensor) -> Tensor:
 
 
 def _lstm_cell(
-    layer: nn.RNNBase, tap: Tap, w: _Direction, steps: Tensor, state: State
+    layer: nn.RNNBase, tap: GradientTap, w: _Direction, steps: Tensor, state: State
 ) -> tuple[Tensor, State]:
     hidden: list[Tensor] = []
     gates = F.linear(steps, w.w_input, w.both_biases())
@@ -79,7 +203,7 @@ def _lstm_cell(
 
 
 def _rnn_cell(
-    layer: nn.RNNBase, tap: Tap, w: _Direction, steps: Tensor, state: State
+    layer: nn.RNNBase, tap: GradientTap, w: _Direction, steps: Tensor, state: State
 ) -> tuple[Tensor, State]:
     hidden: list[Tensor] = []
     sums = F.linear(steps, w.w_input, w.both_biases())
@@ -91,7 +215,7 @@ def _rnn_cell(
 
 
 def _gru_cell(
-    layer: nn.RNNBase, tap: Tap, w: _Direction, steps: Tensor, state: State
+    layer: nn.RNNBase, tap: GradientTap, w: _Direction, steps: Tensor, state: State
 ) -> tuple[Tensor, State]:
     hidden: list[Tensor] = []
 
@@ -113,7 +237,9 @@ def _accepts(layer: nn.RNNBase) -> bool:
     return True
 
 
-def _run(layer: nn.RNNBase, tap: Tap, cell: Cell, input: Tensor, first: State) -> tuple[Tensor, State]:
+def _run(
+    layer: nn.RNNBase, tap: GradientTap, cell: Cell, input: Tensor, first: State
+) -> tuple[Tensor, State]:
     """All layers and directions; `first` holds the first states, layers·directions × records × size."""
     steps = input.transpose(0, 1) if layer.batch_first else input
     directions = 2 if layer.bidirectional else 1
@@ -144,7 +270,7 @@ def _zeros(layer: nn.RNNBase, input: Any) -> Tensor:
 
 
 @rewrite(nn.LSTM, accepts=_accepts)
-def lstm(layer: nn.LSTM, tap: Tap, input: Tensor, hx: Any = None) -> Any:
+def lstm(layer: nn.LSTM, tap: GradientTap, input: Tensor, hx: Any = None) -> Any:
     """LSTM: four gates a step."""
     zeros = _zeros(layer, input)
     outputs, last = _run(layer, tap, _lstm_cell, input, (zeros, zeros) if hx is None else tuple(hx))
@@ -152,7 +278,7 @@ def lstm(layer: nn.LSTM, tap: Tap, input: Tensor, hx: Any = None) -> Any:
 
 
 @rewrite(nn.RNN)
-def rnn(layer: nn.RNN, tap: Tap, input: Tensor, hx: Tensor | None = None) -> Any:
+def rnn(layer: nn.RNN, tap: GradientTap, input: Tensor, hx: Tensor | None = None) -> Any:
     """Plain recurrence with tanh or ReLU."""
     zeros = _zeros(layer, input)
     outputs, (last,) = _run(layer, tap, _rnn_cell, input, (zeros if hx is None else hx,))
@@ -160,7 +286,7 @@ def rnn(layer: nn.RNN, tap: Tap, input: Tensor, hx: Tensor | None = None) -> Any
 
 
 @rewrite(nn.GRU)
-def gru(layer: nn.GRU, tap: Tap, input: Tensor, hx: Tensor | None = None) -> Any:
+def gru(layer: nn.GRU, tap: GradientTap, input: Tensor, hx: Tensor | None = None) -> Any:
     """GRU: its third gate sees the hidden state through the reset gate, so that has its own error."""
     zeros = _zeros(layer, input)
     outputs, (last,) = _run(layer, tap, _gru_cell, input, (zeros if hx is None else hx,))

@@ -1,0 +1,1 @@
+"""The published experiments, run again: `python -m repro` and docs/records/studies.md. Not part of the package."""

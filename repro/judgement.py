@@ -1,0 +1,180 @@
+"""What a source reports beside what was measured here: by arm and measure, and claim by claim."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy import stats
+
+from confrere.core.metrics import METRICS, named
+from confrere.site.run_folder import Run
+from confrere.statistics.verdict import Gain, judge
+from repro.reported import Claim, Reported
+
+PROXY = "/proxy"
+"""An arm's proxy rather than the model that a site would use: «proxyfl/proxy»."""
+
+Points = dict[tuple[int, str], float]
+"""A measure by seed and site."""
+
+
+def beside(reported: Reported, runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
+    """All that the source reports, each with what was measured; what was not run here is left open."""
+    measured = {}
+    for arm in _arms(runs):
+        found = {m: _spread(_points(runs, arm, m, reported.test)) for m in (*METRICS, "epsilon")}
+        measured[arm] = {m: s for m, s in found.items() if s is not None}
+        if "epsilon" in measured[arm]:
+            measured[arm]["epsilon"] |= _guarantee(runs[arm])
+    return {
+        "source": reported.source,
+        "shows": reported.shows,
+        "test": reported.test,
+        "says": list(reported.says),
+        "differs": list(reported.differs),
+        "remarks": list(reported.remarks),
+        "values": {
+            arm: {m: _stated(v) for m, v in measures.items()} for arm, measures in reported.values.items()
+        },
+        "measured": measured,
+        "claims": [_judged(claim, runs, reported.test) for claim in reported.claims],
+    }
+
+
+def _guarantee(runs: Sequence[Run]) -> dict[str, Any]:
+    """The largest ε of all sites, and what it says nothing without: δ, for whom, by which accountant, whether it is proven."""
+    spent = [p for run in runs for entry in run.sites.values() if (p := entry.privacy)]
+    largest = max(spent, key=lambda p: p.epsilon)
+    return {
+        "mean": largest.epsilon,
+        **{k: getattr(largest, k) for k in ("delta", "unit", "accountant", "proven")},
+    }
+
+
+def _arms(runs: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Every arm, and after it its proxy where it has one."""
+    out = []
+    for name, found in runs.items():
+        out.append(name)
+        if any(entry.proxy_metrics for entry in found[0].sites.values()):
+            out.append(name + PROXY)
+    return out
+
+
+def _stated(value: float | list[float]) -> dict[str, float | None]:
+    return (
+        {"mean": value[0], "spread": value[1]} if isinstance(value, list) else {"mean": value, "spread": None}
+    )
+
+
+def _points(runs: Mapping[str, Sequence[Run]], arm: str, metric: str, test: str) -> Points:
+    """The measure of each seed and site; empty where the arm was not run or has no such measure."""
+    name, proxy = arm.removesuffix(PROXY), arm.endswith(PROXY)
+    part = ("common_" if test == "common" else "") + ("proxy_metrics" if proxy else "metrics")
+    out: Points = {}
+    for run in runs.get(name, ()):
+        for site, entry in run.sites.items():
+            if metric == "epsilon":
+                value = entry.privacy.epsilon if entry.privacy and not proxy else None
+            else:
+                value = (getattr(entry, part) or {}).get(metric)
+            if value is not None and math.isfinite(value):
+                out[run.study.seed, site] = float(value)
+    return out
+
+
+def _by_seed(points: Points) -> dict[int, float]:
+    """The mean over sites, seed by seed."""
+    seeds = sorted({seed for seed, _ in points})
+    return {s: statistics.fmean(v for (seed, _), v in points.items() if seed == s) for s in seeds}
+
+
+def _spread(points: Points) -> dict[str, Any] | None:
+    """Mean over seeds and sites, the standard deviation over seeds (of means over sites) and over all of them."""
+    if not points:
+        return None
+    means = list(_by_seed(points).values())
+    return {
+        "mean": statistics.fmean(points.values()),
+        "over_seeds": statistics.stdev(means) if len(means) > 1 else None,
+        "over_all": statistics.stdev(points.values()) if len(points) > 1 else None,
+        "seeds": len(means),
+        "sites": len({site for _, site in points}),
+    }
+
+
+def _judged(claim: Claim, runs: Mapping[str, Sequence[Run]], test: str) -> dict[str, Any]:
+    """The claim with the difference that was measured: positive is as the source says.
+
+    Two p-values, both of a paired t-test: over seeds (means over sites), and over all sites of all seeds, which is what
+    sources tend to count although sites of one seed have learned from one another.
+    """
+    sign = -1.0 if claim.metric == "epsilon" else named(claim.metric).sign
+    test = claim.test or test
+    better, than = (_points(runs, arm, claim.metric, test) for arm in (claim.better, claim.than))
+    out: dict[str, Any] = {
+        "better": claim.better, "than": claim.than, "metric": claim.metric, "about": claim.about, "test": claim.test,
+        "reported_p": claim.p, "difference": None, "p_seeds": None, "p_sites": None, "verdict": "not run",
+    }  # fmt: skip
+    if not better or not than:
+        return out
+    one, two = _by_seed(better), _by_seed(than)
+    seeds = sorted(one.keys() & two.keys())
+    over_seeds = [sign * (one[s] - two[s]) for s in seeds]
+    pairs = sorted(better.keys() & than.keys())
+    if len(pairs) < max(len(better), len(than)):  # one model for all sites: each site against it
+        pairs_of = [sign * (v - two[seed]) for (seed, _), v in better.items() if seed in two]
+    else:
+        pairs_of = [sign * (better[k] - than[k]) for k in pairs]
+    found = judge(over_seeds)
+    if found is None:  # no seed has both
+        return out
+    out |= {
+        "difference": {"mean": found.mean, "over_seeds": found.std, "seeds": found.pairs},
+        "p_seeds": paired_p(over_seeds),
+        "p_sites": paired_p(pairs_of),
+    }
+    out["verdict"] = _verdict(claim, found)
+    return out
+
+
+def paired_p(differences: Sequence[float]) -> float | None:
+    """The two-sided p-value of Student's t-test that the mean of paired differences is zero; None for fewer than two."""
+    if len(differences) < 2:
+        return None
+    if all(d == differences[0] for d in differences):
+        return 1.0 if differences[0] == 0 else 0.0
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+def _verdict(claim: Claim, found: Gain) -> str:
+    """What became of the claim, by the rule of all comparisons."""
+    if claim.about == "as good":
+        return "no clear difference" if not found.clear else "one is clearly better"
+    if not found.clear:
+        return "same direction, not clear" if found.mean > 0 else "other direction, not clear"
+    return "holds here" if found.mean > 0 else "the opposite holds here"
+
+
+def curves(runs: Mapping[str, Sequence[Run]], metric: str, test: str) -> dict[str, list[dict[str, float]]]:
+    """How each arm's measure went, round by round: mean and standard deviation over sites and seeds."""
+    part = "common_test" if test == "common" else "test"
+    out: dict[str, list[dict[str, float]]] = {}
+    for name, found in runs.items():
+        by_role: dict[str, dict[int, list[float]]] = {}
+        for event in (
+            e for run in found for e in run.events if e.kind == "evaluated" and e.round is not None
+        ):
+            for role, measures in (event.data.get(part) or {}).items():
+                if metric in measures:
+                    assert event.round is not None
+                    by_role.setdefault(role, {}).setdefault(event.round + 1, []).append(measures[metric])
+        for index, (role, rounds) in enumerate(by_role.items()):
+            out[name if index == 0 else f"{name}/{role}"] = [
+                {"round": r, "mean": statistics.fmean(v), "std": statistics.stdev(v) if len(v) > 1 else 0.0}
+                for r, v in sorted(rounds.items())
+            ]
+    return out

@@ -1,0 +1,1 @@
+"""Turn the fields of a table into numbers."""

@@ -1,0 +1,70 @@
+"""The label of each record, by the schema alone. What differs between kinds of label is in `data.tasks`."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from confrere.core.errors import DataError
+from confrere.data.encode.tally import EncodingTally
+from confrere.data.read.origin import BadRows, counted, origin_of, place, some
+from confrere.data.records import Branch, BranchKind, Task
+from confrere.data.schema import ARRAYS, TABLE, Column, Label, Schema
+from confrere.data.tasks import Targets, task_kinds
+
+
+def task_of(schema: Schema) -> Task:
+    """What the schema asks of a model."""
+    features = tuple(n for c in schema.columns if c.kind not in ARRAYS for n in c.features)
+    kind = task_kinds[schema.label.kind]
+    return kind.task(schema.label, inputs=schema.inputs, features=features, branches=branches_of(schema))
+
+
+def encode_label(frame: pd.DataFrame, label: Label, tally: EncodingTally) -> Targets:
+    """The targets of the records that have one, and which records those are."""
+    for name in label.all_columns:
+        if name not in frame.columns:
+            raise DataError(
+                f"{origin_of(frame).name}: the label column {name!r} is not there; "
+                f"columns are {some([str(c) for c in frame.columns], 12)}"
+            )
+    return task_kinds[label.kind].encode(frame, label, tally)
+
+
+def label_column(label: Label, name: str = "") -> Column:
+    """A column that the label reads as a number."""
+    return Column(name or label.column, range=(-1e300, 1e300), missing=label.missing, identifying=False)
+
+
+def refuse_gaps(frame: pd.DataFrame, label: Label, known: NDArray[np.bool_], tally: EncodingTally) -> None:
+    """Refuse records without a label, or count them where the schema drops them."""
+    if known.all():
+        return
+    if label.unlabelled == "refuse":
+        at = int(np.flatnonzero(~known)[0])
+        raise BadRows(
+            f"{place(frame, at, label.column)}: the label is missing ({counted((~known).sum(), 'such record')}); "
+            'to leave these records out, say unlabelled = "drop" in the schema',
+            frame,
+            ~known,
+        )
+    tally.tell("", (~known).sum(), "record", " without a label left out")
+
+
+MASKED = ("series", "bag")
+
+
+def branches_of(schema: Schema) -> tuple[Branch, ...]:
+    """What lies where in an encoded record; nothing where there is but one branch and no mask in it."""
+    plain = [c for c in schema.columns if c.kind not in ARRAYS]
+    width = sum(len(c.features) for c in plain)
+    found = [Branch(TABLE, 0, (width,))] if plain else []
+    for column in schema.columns:
+        if column.kind in ARRAYS:
+            kind = cast("BranchKind", column.kind)
+            found.append(Branch(column.name, width, column.array, kind, kind in MASKED))
+            width += len(column.features)
+    return tuple(found) if len(found) > 1 or any(b.mask for b in found) else ()

@@ -1,0 +1,1 @@
+"""Train, validation and test parts, and the sites of a rehearsal."""

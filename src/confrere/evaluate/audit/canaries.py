@@ -1,0 +1,303 @@
+"""Orthogonal canaries: one run of the real training gives hundreds of nearly independent trials.
+
+A guarantee holds for every data set and every network, so the attacker chooses both. The audited site holds
+canaries, each along a feature of its own, and trains a linear proxy on them; a canary's gradient is therefore a
+direction of its own in the space of parameters, clipped to the full norm. Each canary is in or out by its own fair
+coin. What is the study's own: its strategy, its whole [privacy] section, its graph, its sites with their declared
+sizes, and the code that samples, clips, adds noise, charges and admits.
+
+Every tenth canary has echoes: pairs of ordinary records along the same feature, with both labels, that are always
+in. A sound release treats them alike whether the canary is in or out; a proxy that learns from a model which was
+trained without noise repeats through them what that model learned from the canary.
+
+The attacker knows everything but the coins, the samples and the noise: all other records, the weights that each
+training began with, and the rule of every step. It reads from each release the movement along each canary's
+feature and combines all of them into one likelihood ratio per canary (privacy/audit_statistics.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from confrere.core.errors import StudyError
+from confrere.core.model import Model
+from confrere.core.params import Params
+from confrere.core.seeds import generator
+from confrere.data.records import Federation, Records, Task
+from confrere.evaluate.audit.watch import ObservedTraining, Seen, Watched
+from confrere.privacy.accounting import Guarantee
+from confrere.privacy.audit_statistics import Detected, Trials, detect
+from confrere.study import Models, Study, Training
+from confrere.study.churn import Churn
+
+ROUNDS = 2
+"""At most this many rounds are run. Where the study states ε, the noise is calibrated for them by the same code as
+always, so that they spend the study's whole ε."""
+
+ECHOED = 10
+"""One of this many canaries has echoes."""
+
+PAIRS = 8
+"""Pairs of echoes of such a canary."""
+
+FAR = 1000.0
+"""How many times further out than its echoes a canary lies: clipping must make it as harmless as any record."""
+
+STEEP = 0.04
+"""Rate of the plain descent of models that stay, in units of records over squared features: one step on a canary
+changes for good what such a model says about the echoes, and pairs of echoes alone stay where they are."""
+
+MOVE = 1e-6
+"""How far a unit of noise moves a weight: so little that gradients stay what they were in the first step."""
+
+EXPLAINED = 0.05
+"""The part of a release, relative to what training moved, that its origin may leave unexplained."""
+
+FEWEST_RUNS = 8
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """What was detected over all runs, what was claimed for them, and how many trials there were."""
+
+    detected: Detected
+    claimed: Guarantee | None
+    canaries: int
+    runs: int
+    rounds: int
+    releases: int
+    """How many releases of one run the attacker used."""
+
+    @property
+    def trials(self) -> int:
+        """One for each canary in each run; half of them choose the test, half are judged."""
+        return self.canaries * self.runs
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The canaries, the records that are always there, and the sign of each canary's gradient."""
+
+    canaries: Records
+    others: Records
+    sign: Tensor
+    echoed: Tensor
+    """Which canaries have echoes."""
+    each: int
+    """Records of one canary: with privacy per patient it is a patient with two records."""
+
+    @property
+    def size(self) -> int:
+        return len(self.sign)
+
+    def records(self, included: Tensor) -> Records:
+        """The records of one run: the canaries that are in, and the others after them."""
+        birds = self.canaries.select(included.repeat_interleave(self.each).nonzero()[:, 0])
+        units = None
+        if birds.units is not None and self.others.units is not None:
+            units = torch.cat([birds.units, self.others.units])
+        return Records(
+            torch.cat([birds.inputs, self.others.inputs]),
+            torch.cat([birds.targets, self.others.targets]),
+            units,
+        )
+
+
+def attack(
+    study: Study,
+    federation: Federation,
+    site: str,
+    *,
+    canaries: int,
+    seconds: float | None = None,
+    runs: int | None = None,
+    confidence: float = 0.95,
+    tick: Callable[[float], None] = lambda done: None,
+) -> Canaries:
+    """Train again and again, for so long or so often, and guess from the releases which canaries were in."""
+    plan = prepared(study, federation, site, canaries)
+    watched = Watched(plan, hosting(federation, canaries), site, peers_train=False)
+    birds = nest(plan, canaries)
+    began, number = time.perf_counter(), 0
+    coins, seen = [], []
+    reader: Reader | None = None
+    claimed = None
+    while _goes_on(number, runs, time.perf_counter() - began, seconds):
+        included = torch.rand(canaries, generator=generator(study.seed, "audit", "coins", number)) < 0.5
+        run = watched.play(number, birds.records(included))
+        reader = reader or Reader.of(run)
+        if not reader.origins:
+            raise StudyError(f'strategy "{study.strategy_name}" sends nothing: there is nothing to audit')
+        coins.append(included.numpy())
+        seen.append(reader.moved(run, birds))
+        claimed, number = run.claimed, number + 1
+        tick(number / runs if runs else (time.perf_counter() - began) / (seconds or 1.0))
+    assert reader is not None
+    mechanism, steps = watched.sites[site].mechanism, watched.sites[site].steps
+    noise = None
+    if mechanism is not None:
+        effective = mechanism.clipping.effective_noise_multiplier
+        noise = effective(mechanism.noise_multiplier, mechanism.expected_batch)
+    trials = Trials(
+        np.stack(seen),
+        np.stack(coins),
+        calls=[o.call for o in reader.origins],
+        rate=1.0 if mechanism is None else float(mechanism.sampling.rate),
+        steps=max(1, steps),
+        noise=noise,
+        kinds={"echoed": birds.echoed.numpy(), "plain": (~birds.echoed).numpy()},
+    )
+    delta = study.privacy.delta if study.privacy else 0.0
+    found = detect(trials, delta=delta, confidence=confidence)
+    return Canaries(found, claimed, canaries, number, plan.rounds, len(reader.origins))
+
+
+def _goes_on(done: int, runs: int | None, passed: float, seconds: float | None) -> bool:
+    if runs is not None:
+        return done < runs
+    return done < FEWEST_RUNS or passed < (seconds or 0.0)
+
+
+def prepared(study: Study, federation: Federation, site: str, canaries: int) -> Study:
+    """The study with the networks and the optimisers that betray most; neither is part of any guarantee."""
+    privacy, size = study.privacy, federation.sites[site].size
+    rate = 1e-3
+    if privacy is not None:
+        batch = size if privacy.sampling == "full" else min(privacy.batch_size, size)
+        rate = MOVE * batch / _norm(study)
+    blank = {"name": "linear", "zeros": True}  # what it says about every record is known: nothing
+    records = canaries * (1 / 2 + 2 * PAIRS / ECHOED)
+    return replace(
+        study,
+        rounds=min(study.rounds, ROUNDS),
+        models=Models(blank, blank),
+        training=Training(
+            optimiser="sgd",
+            learning_rate=STEEP * records / _near(study) ** 2,
+            weight_decay=0.0,
+            batch_size=1_000_000_000,
+            protected={"optimiser": "sgd", "learning_rate": rate},
+            tune=False,
+        ),
+        churn=Churn(),
+        stop=None,
+        variants={},
+    )
+
+
+def hosting(federation: Federation, canaries: int) -> Federation:
+    """The same sites with the same declared sizes, and with as many features as there are canaries."""
+    task = Task("binary", ("0", "1"), (canaries,))
+    few = Records(torch.eye(4, canaries), torch.arange(4) % 2, torch.arange(4))
+    sites = {
+        name: replace(
+            data, train=few, validation=few, test=few, common_test=None, notes=(), lacks={}
+        )  # declared stays
+        for name, data in federation.sites.items()
+    }
+    return replace(federation, task=task, sites=sites, schema=None, notes=())
+
+
+def _norm(study: Study) -> float:
+    return float(getattr(study.privacy.clipper(), "norm", 1.0)) if study.privacy else 1.0
+
+
+def _near(study: Study) -> float:
+    """How far out echoes lie: their gradients are about as long as the norm that they are clipped to, or longer."""
+    return 2 * max(1.0, _norm(study))
+
+
+def nest(study: Study, count: int) -> Nest:
+    """Canaries with both labels in turn, and echoes of some of them."""
+    by_patient = study.privacy is not None and study.privacy.unit == "patient"
+    each = 2 if by_patient else 1
+    near = _near(study)
+    labels = torch.arange(count) % 2
+    features = torch.eye(count)
+    echoed = torch.arange(count) // 2 % ECHOED == ECHOED - 1  # of both labels
+    echoes = near * features[echoed].repeat(2 * PAIRS, 1)
+    answers = torch.arange(2 * PAIRS).repeat_interleave(int(echoed.sum())) % 2
+    numbers = torch.arange(count).repeat_interleave(each)
+    return Nest(
+        Records(FAR * near * features[numbers], labels[numbers], numbers if by_patient else None),
+        Records(echoes, answers, count + torch.arange(len(echoes)) if by_patient else None),
+        torch.where(labels == 0, 1.0, -1.0),
+        echoed,
+        each,
+    )
+
+
+def _row(params: Params, count: int) -> Tensor:
+    """The weights of the features in a linear model of one output."""
+    return next(t for _, t in params.items() if t.numel() == count).reshape(-1)
+
+
+@dataclass(frozen=True)
+class ReleaseOrigin:
+    """Where a release comes from: which training it shows, and how: release = kept·start + shown·(end − start)."""
+
+    passed: int
+    training: int
+    call: int
+    kept: float
+    shown: float
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the releases of a run show what its trainings did.
+
+    Strategies send a trained model as it is, or stretched, or as a gradient. Which of them is a public fact, the same
+    in all runs: it is read off the first.
+    """
+
+    origins: tuple[ReleaseOrigin, ...]
+
+    @classmethod
+    def of(cls, seen: Seen) -> Reader:
+        found: dict[int, ReleaseOrigin] = {}
+        for at, model in enumerate(seen.left):
+            origin = _origin(at, model, seen.trained[: seen.before[at]])
+            if origin is not None:
+                found.setdefault(origin.training, origin)  # a second look at the same noise shows nothing new
+        return cls(tuple(found.values()))
+
+    def moved(self, seen: Seen, birds: Nest) -> Numbers:
+        """For each release, how far it moved down each canary's loss, but for a common factor."""
+        rows = []
+        for o in self.origins:
+            if o.passed >= len(seen.left) or o.training >= len(seen.trained):
+                raise StudyError("the number of releases differs from run to run: it depends on the records")
+            start = _row(seen.trained[o.training].start, birds.size).double()
+            end = (_row(seen.left[o.passed].params, birds.size).double() - o.kept * start) / o.shown
+            rows.append((-birds.sign.double() * end).numpy())
+        return np.stack(rows) if rows else np.zeros((0, birds.size))
+
+
+def _origin(at: int, model: Model, trained: Sequence[ObservedTraining]) -> ReleaseOrigin | None:
+    """The training that explains a release best, if any does."""
+    best, chosen = EXPLAINED, None
+    for number, training in enumerate(trained):
+        if training.start.shapes != model.params.shapes:
+            continue
+        release, start = _flat(model.params), _flat(training.start)
+        moved = _flat(training.end) - start
+        kept, shown = np.linalg.lstsq(np.stack([start, moved], 1), release, rcond=1e-12)[0].tolist()
+        rest = float((release - kept * start - shown * moved).norm())
+        error = rest / max(abs(shown) * float(moved.norm()), 1e-300)
+        if error < best:
+            best, chosen = error, ReleaseOrigin(at, number, training.call, kept, shown)
+    return chosen
+
+
+def _flat(params: Params) -> Tensor:
+    return torch.cat([t.double().reshape(-1) for _, t in params.items()])

@@ -1,0 +1,237 @@
+"""Several ways to collaborate on the same records, over several seeds, beside training alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from confrere.core.errors import StudyError
+from confrere.core.events import Event
+from confrere.core.registry import nearest, strategies
+from confrere.core.results import ALONE, POOLED, ComparisonResult, StrategyResult
+from confrere.data.records import Federation
+from confrere.evaluate.strategy_summary import gap, paired_intervals, summary
+from confrere.report.page import write_report
+from confrere.simulation.simulation import simulate
+from confrere.site.open_sites import Source, open_sites
+from confrere.site.outcome import mean_metrics
+from confrere.site.predictions import PARTS
+from confrere.site.run_folder import Run, check_free, hardware, write_json
+from confrere.strategies import discover
+from confrere.study import Comparing, Study, merged, named
+from confrere.study.exchange_settings import sends
+from confrere.version import versions
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of a comparison: `comparison.strategies["proxyfl"].gains.auc.mean` is a number.
+
+    `comparison.result` has everything that `confrere compare --json` prints (`comparison.result.as_json()`).
+    """
+
+    result: ComparisonResult
+    runs: dict[str, list[Run]] = field(repr=False, default_factory=dict)
+    """By strategy, one run per seed."""
+    folder: Path | None = None
+
+    @property
+    def strategies(self) -> Mapping[str, StrategyResult]:
+        return self.result.strategies
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the HTML report: one file, by default report.html in the comparison's folder."""
+        if self.folder is None:
+            raise StudyError("a report needs the files of the runs: compare(…, out=FOLDER)")
+        return write_report(self.folder, Path(path) if path else None)
+
+
+def variant(study: Study, name: str) -> Study:
+    """The study as `name` would run it: one of its `[variants]`, or a strategy with its own topology.
+
+    The study's strategy options and topology are those of its own strategy; every other strategy runs with
+    its defaults, unless `[variants.NAME]` says otherwise. «NAME@SETTING» is NAME in one of the comparison's settings.
+    """
+    discover()
+    arm, setting = study.comparison.parts(name)
+    if setting is not None and name not in study.variants:
+        return merged(
+            variant(study, arm), study.comparison.settings[setting], f'comparison.settings."{setting}"'
+        )
+    if name not in study.variants and name not in strategies:
+        known = sorted({*study.variants, *strategies.names()})
+        raise StudyError(f'unknown strategy "{name}"{nearest(name, known)}; known: {", ".join(known)}')
+    study = _fitting(study, name)
+    if name != study.strategy_name and name in strategies:
+        study = replace(study, strategy=name, topology=None)
+    if name in study.variants:
+        study = merged(study, study.variants[name], f"variants.{name}")
+    return replace(study, variants={}, comparison=Comparing(), scales={})
+
+
+def _fitting(study: Study, name: str) -> Study:
+    """Without what is said about models on their way, where `name` sends none, or says it anew."""
+    own = study.variants.get(name, {})
+    chosen = own.get("strategy", name if name in strategies else study.strategy)
+    rule = strategies[named(chosen, f"variants.{name}.strategy")[0]]
+    if getattr(rule, "topology", None) is None and "topology" not in own:
+        return replace(study, combiner=None, compression=None, attack=None)
+    return replace(study, combiner=None) if "combiner" in own else study
+
+
+def arms(study: Study, names: Sequence[str] | None = None, pooled: bool = False) -> dict[str, Study]:
+    """All that a comparison runs: training alone, the named ways, each also under the study's attack, and pooling."""
+    honest = replace(study, attack=None)
+    found: dict[str, Study] = {}
+    for name in dict.fromkeys([ALONE, *(names or default_arms(study)), *([POOLED] if pooled else [])]):
+        found[name] = variant(honest, name)
+        if study.attack is not None and sends(found[name]) and found[name].attack is None:
+            under = named(study.attack, "attack")[0]
+            found[f"{name}+{under}"] = replace(found[name], attack=study.attack)
+    return found
+
+
+def default_arms(study: Study) -> list[str]:
+    """What a comparison of the study runs beside training alone, unless it is told otherwise."""
+    return study.comparison.names() or [study.strategy_name]
+
+
+def compare(
+    study: Study,
+    names: Sequence[str] | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    sites: Mapping[str, Source] | None = None,
+    *,
+    out: str | Path | None = None,
+    device: str = "cpu",
+    listeners: tuple[Callable[[Event], None], ...] = (),
+    command: str = "",
+    pooled: bool = False,
+) -> Comparison:
+    """Run each strategy with each seed on the same records, and compare it with training alone.
+
+    `names` are strategies or [variants] of the study; `sites` are your own records, as in `simulate`. With `out`, all runs
+    are kept in that folder. With `pooled`, one model of all records without noise is trained as well: how much there is to
+    gain.
+
+    >>> found = confrere.compare(study, ["fedavg"], seeds=[0, 1], sites=sites)
+    >>> gain = found.strategies["fedavg"].gains.accuracy
+    >>> len(gain.values), gain.worst_site <= gain.mean
+    (2, True)
+    """
+    if not seeds:
+        raise StudyError("a comparison needs at least one seed")
+    folder = Path(out) if out is not None else None
+    if folder is not None:
+        check_free(folder)
+    variants = arms(study, names, pooled)
+    runs, seconds = _run_all(variants, seeds, sites, folder, device=device, listeners=listeners)
+    attackers = {n: found[0].result.attack.attackers for n, found in runs.items() if found[0].result.attack}
+    runs = {name: [among_honest(run, attackers) for run in found] for name, found in runs.items()}
+    found = {part: paired_intervals(runs, part) for part in PARTS}
+    results = {
+        name: summary(name, label(name, variants[name]), runs, round(seconds[name], 2), found)
+        for name in variants
+    }
+    result = ComparisonResult(
+        results,
+        tuple(seeds),
+        title=study.title or study.name,
+        question=study.question,
+        notes=(*_notes(runs[ALONE][0]), *_unpaired(variants), *_attack_note(attackers)),
+        facts={
+            "study": study.hash(),
+            "scale": study.scale,
+            "versions": versions(),
+            "hardware": hardware(device),
+            "command": command,
+        },
+        gap=gap(results),
+        attack=attackers,
+    )
+    if folder is not None:
+        write_json(folder / "comparison.json", result.as_json())
+        (folder / "study.toml").write_text(study.to_toml(), encoding="utf-8")
+    return Comparison(result, runs, folder)
+
+
+def _run_all(
+    variants: Mapping[str, Study], seeds: Sequence[int], sites: Mapping[str, Source] | None, folder: Path | None,
+    **options: Any,
+) -> tuple[dict[str, list[Run]], dict[str, float]]:  # fmt: skip
+    """Every arm with every seed, and the seconds that each arm took."""
+    runs: dict[str, list[Run]] = {name: [] for name in variants}
+    seconds = dict.fromkeys(variants, 0.0)
+    for seed in seeds:
+        opened: list[tuple[Study, Federation]] = []
+        for name, arm in variants.items():
+            arm, began = arm.with_(seed=seed), time.perf_counter()
+            place = folder / "runs" / f"{quote(name, safe=' ')}-{seed}" if folder else None
+            runs[name].append(simulate(arm, shared(opened, arm, sites), out=place, **options))
+            seconds[name] += time.perf_counter() - began
+    return runs, seconds
+
+
+def shared(
+    opened: list[tuple[Study, Federation]], study: Study, sites: Mapping[str, Source] | None = None
+) -> Federation:
+    """The study's records: read and encoded once for all arms of a seed that have the same ones."""
+    for other, found in opened:
+        if _same_records(other, study):
+            return found
+    opened.append((study, open_sites(study, sites)))
+    return opened[-1][1]
+
+
+def among_honest(run: Run, attackers: Mapping[str, Sequence[str]]) -> Run:
+    """The run without the sites that attack in any arm: all arms are compared on the same, honest ones."""
+    gone = {site for sites in attackers.values() for site in sites}
+    if not gone:
+        return run
+    sites = {n: s for n, s in run.sites.items() if n not in gone}
+    common = (
+        None if run.result.common_mean is None else mean_metrics(s.common_metrics for s in sites.values())
+    )
+    mean = mean_metrics(s.metrics for s in sites.values())
+    result = replace(run.result, sites=sites, mean=mean, common_mean=common)
+    return replace(run, result=result, said={n: k for n, k in run.said.items() if n not in gone})
+
+
+def _attack_note(attackers: Mapping[str, Sequence[str]]) -> list[str]:
+    """Who attacked, and that they do not count."""
+    if not attackers:
+        return []
+    who = "; ".join(f"{name}: {', '.join(sites)}" for name, sites in attackers.items())
+    return [f"All figures are of the honest sites alone. Dishonest were {who}."]
+
+
+def _unpaired(variants: Mapping[str, Study]) -> list[str]:
+    """Which strategies ran on other records than training alone: their gains mix both differences."""
+    alone = variants[ALONE]
+    others = [n for n, s in variants.items() if not _same_records(alone, s)]
+    return [f'"{n}" has other records than «{ALONE}»: its gains are not paired' for n in others]
+
+
+def label(name: str, study: Study) -> str:
+    """What people call an arm: «ProxyFL, with noise»; one that is not named after its strategy keeps its name."""
+    honest, _, attack = name.partition("+")
+    suffix = honest.removeprefix(study.strategy_name)
+    if not suffix:
+        text = study.strategy_label
+    elif suffix == honest or suffix[0] != "-":
+        text = honest
+    else:
+        text = f"{study.strategy_label}{', with noise' if suffix == '-dp' else f' ({suffix[1:]})'}"
+    return f"{text}, under {attack}" if attack else text
+
+
+def _same_records(one: Study, two: Study) -> bool:
+    return (one.data, one.sites, one.schema) == (two.data, two.sites, two.schema)
+
+
+def _notes(run: Run) -> list[str]:
+    return [str(e.data["text"]) for e in run.events if e.kind == "notice" and e.site is None]

@@ -1,0 +1,224 @@
+"""Forecast whether a study's proxy will be useful at its budget, and suggest settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confrere.core.errors import StudyError
+from confrere.data.records import Federation
+from confrere.evaluate.suggested_settings import Suggestion, suggest
+from confrere.exchange.topology import Nobody
+from confrere.privacy.accounting import check_delta, check_epsilon
+from confrere.privacy.charges import rounded_up
+from confrere.privacy.planning import (
+    GRADIENT_VARIANCE,
+    MEAN_GRADIENT,
+    Contributor,
+    Forecast,
+    balanced_worth,
+    least_noise,
+    noise_over_steps,
+    warnings,
+)
+from confrere.simulation.simulation import Simulation
+from confrere.site.open_sites import Source, open_sites
+from confrere.site.participant import Participant
+from confrere.study import Study
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A forecast with the budget that it was made for."""
+
+    forecast: Forecast
+    suggestion: Suggestion
+    budget: str
+    """As people read it: «ε = 3 (δ = 1e-05, per record, PLD)»."""
+    guarantees: dict[str, str]
+    own: dict[str, float]
+    """How many evenly mixed records each site's own are worth."""
+    full_batch: Forecast
+    uneven: bool = False
+    """The study has its sites' classes count alike, and nobody declared how unevenly they are mixed."""
+
+    @property
+    def prediction(self) -> str:
+        """What the proxy would carry: "signal", "noise", or "unclear"."""
+        return self.forecast.judged(self.own)
+
+    @property
+    def warnings(self) -> list[str]:
+        return warnings(self.forecast, self.budget, self.own, self.uneven)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `confrere plan --json` prints."""
+        forecast, suggestion = self.forecast, self.suggestion
+        return {
+            "estimate": True,
+            "prediction": self.prediction,
+            "signal_to_noise": forecast.signal_to_noise,
+            "worth": forecast.worth,
+            "records": forecast.records,
+            "parameters": forecast.parameters,
+            "largest_proxy": forecast.largest_proxy,
+            "guarantee": self.budget,
+            "sites": {
+                s.name: {
+                    "records": s.records,
+                    "own_worth": self.own[s.name],
+                    "new_worth": forecast.worth_beside(s),
+                    "noise": s.noise,
+                    "guarantee": self.guarantees.get(s.name, self.budget),
+                    "outlook": forecast.outlook(s, self.own[s.name]),
+                }
+                for s in forecast.sites
+            },
+            "full_batch": {
+                "signal_to_noise": self.full_batch.signal_to_noise,
+                "worth": self.full_batch.worth,
+            },
+            "assumptions": {"mean_gradient": MEAN_GRADIENT, "gradient_variance": GRADIENT_VARIANCE},
+            "warnings": self.warnings,
+            "suggestion": {
+                "rounds": suggestion.rounds,
+                "topology": suggestion.topology,
+                "proxy": suggestion.proxy,
+                "most_parameters": forecast.largest_proxy,
+                "noise_multiplier": suggestion.noise_multiplier,
+                "clipping_norm": suggestion.norm,
+                "learning_rates": list(suggestion.learning_rates),
+                "toml": suggestion.toml,
+                "remarks": suggestion.remarks,
+            },
+        }
+
+
+def plan_for_sizes(
+    records: Sequence[int],
+    parameters: int,
+    epsilon: float,
+    delta: float = 1e-5,
+    *,
+    rounds: int | None = None,
+    classes: int | None = None,
+    largest_class: float | None = None,
+) -> Plan:
+    """Estimate, from public numbers alone, whether a proxy carries a signal at a budget, and suggest settings.
+
+    `records` are those of each site, `parameters` those of the proxy, ε and δ what each site may spend, per record.
+    `largest_class` is the share of a site's records that its largest class of `classes` holds, where that is declared.
+
+    >>> plan = confrere.plan_for_sizes([1000] * 8, parameters=8450, epsilon=3.0)
+    >>> plan.prediction, plan.suggestion.rounds
+    ('unclear', 20)
+    """
+    check_epsilon(epsilon)
+    check_delta(delta, max(records))
+    sigma = least_noise(epsilon, delta)
+    forecast = Forecast(
+        parameters, tuple(Contributor(f"site {i + 1}", n, sigma) for i, n in enumerate(records))
+    )
+    budget = f"ε = {rounded_up(epsilon)} (δ = {delta:g}, per record, PLD)"
+    suggestion = suggest(forecast, epsilon=epsilon, delta=delta, noise=sigma, rounds=rounds)
+    own = _own(forecast, classes, largest_class)
+    return Plan(forecast, suggestion, budget, {}, own, forecast)
+
+
+def plan(
+    study: Study,
+    sites: Mapping[str, Source] | Federation | None = None,
+    *,
+    rounds: int | None = None,
+    largest_class: float | None = None,
+) -> Plan:
+    """Estimate whether a study's proxy carries a signal at its budget, and suggest settings; nothing is trained.
+
+    `sites` are your own records, as in `simulate`; `rounds` are those to suggest; `largest_class` is the share of a
+    site's records that its largest class holds, where that is declared.
+
+    >>> plan = confrere.plan(study, sites)
+    >>> plan.forecast.signal_to_noise > 0
+    True
+    """
+    if study.privacy is None:
+        raise StudyError(
+            f'study "{study.name}" has no [privacy]: without noise there is nothing to plan; add [privacy]'
+            " epsilon = 3.0"
+        )
+    simulation = Simulation(study, open_sites(study, sites))
+    simulation.prepare()
+    forecast = forecast_of(simulation)
+    if forecast is None:
+        raise StudyError(
+            f'nothing would be sent: strategy "{study.strategy_name}" shares nothing, or no budget lasts for one step'
+        )
+    guarantees = {n: str(g) for n, site in simulation.sites.items() if (g := site.planned()) is not None}
+    spent = {n: g.epsilon for n, site in simulation.sites.items() if (g := site.planned()) is not None}
+    delta, accountant, task = study.privacy.delta, study.privacy.accountant, simulation.federation.task
+    epsilon = study.privacy.epsilon or max(spent.values())
+    full_batch = forecast.with_noise([least_noise(spent[s.name], delta, accountant) for s in forecast.sites])
+    suggestion = suggest(
+        forecast, epsilon=epsilon, delta=delta, noise=least_noise(epsilon, delta, accountant), unit=study.privacy.unit,
+        accountant=accountant,
+        pictures=bool(study.data.features) or len(task.inputs) > 1,
+        states_training=study.training.states_steps, proxy=study.models.proxy, rounds=rounds,
+    )  # fmt: skip
+    own = _own(forecast, max(2, len(task.classes)), largest_class)
+    uneven = study.training.balanced and largest_class is None
+    return Plan(forecast, suggestion, _common(guarantees), guarantees, own, full_batch, uneven)
+
+
+def _common(guarantees: dict[str, str]) -> str:
+    """The guarantee of all sites, or that they differ."""
+    different = list(dict.fromkeys(guarantees.values()))
+    return different[0] if len(different) == 1 else f"{different[0]} and, by their own caps, others"
+
+
+def _own(forecast: Forecast, classes: int | None, largest_class: float | None) -> dict[str, float]:
+    if largest_class is None:
+        return {s.name: float(s.records) for s in forecast.sites}
+    if classes is None or classes < 2:
+        raise StudyError("--largest-class needs --classes, at least 2")
+    if not 1 / classes <= largest_class < 1:
+        raise StudyError(
+            f"--largest-class is {largest_class:g}; of {classes} classes the largest holds at least"
+            f" {1 / classes:.2g} and less than 1"
+        )
+    return {s.name: balanced_worth(s.records, classes, largest_class) for s in forecast.sites}
+
+
+def forecast_of(simulation: Simulation) -> Forecast | None:
+    """The forecast of a study that was prepared; None if nothing is sent, or nothing of it has noise.
+
+    The noise is that of the mechanisms: a site's own caps are heeded, and steps that its budget does not allow are left
+    out, and with them a site that could not make a single one.
+    """
+    sites = list(simulation.sites.values())
+    if simulation.pools or isinstance(simulation.study.graph(), Nobody):
+        return None
+    if any(site.mechanism is None for site in sites):
+        return None
+    found = tuple(c for site in sites if (c := _contributor(site)) is not None)
+    role = getattr(simulation.strategy, "architecture", "proxy")
+    return Forecast(trained_parameters(sites[0], role), found) if found else None
+
+
+def trained_parameters(site: Participant, role: str = "proxy") -> int:
+    """How many weights of the model that is sent are trained, and so get noise."""
+    network = site.network(role, site.architecture(role).name)
+    return int(network.flat.numel())
+
+
+def _contributor(site: Participant) -> Contributor | None:
+    mechanism, privacy = site.mechanism, site.study.privacy
+    assert mechanism is not None
+    assert privacy is not None
+    steps, left = site.steps * site.study.rounds, site.rounds_left()
+    if privacy.noise_multiplier is not None and left is not None:  # else the noise was made to last
+        steps = min(steps, site.steps * left)
+    if steps < 1:
+        return None
+    noise = noise_over_steps(mechanism.noise_multiplier, float(mechanism.sampling.rate), steps)
+    return Contributor(site.name, site.size, noise)

@@ -1,0 +1,198 @@
+"""What a strategy gains over training alone: paired by seed and site, with intervals."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from confrere.core.metrics import in_order
+from confrere.core.metrics import named as metric_named
+from confrere.core.results import (
+    ALONE,
+    POOLED,
+    CommonResult,
+    Gap,
+    Group,
+    MeanGain,
+    Measured,
+    Metrics,
+    PrivacySpent,
+    SiteResult,
+    StrategyResult,
+)
+from confrere.site.outcome import by_columns, mean_metrics
+from confrere.site.run_folder import Run
+from confrere.statistics.bootstrap import Intervals, intervals
+from confrere.statistics.verdict import judge
+
+Scored = Sequence[Mapping[str, Metrics[float]]]
+"""For each seed, the metrics of each site."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A strategy beside training alone, on the same records with the same seeds."""
+
+    together: Scored
+    alone: Scored
+    intervals: Intervals | None = None
+
+    def mean(self, sites: Sequence[str], metrics: Sequence[str]) -> Metrics[Measured]:
+        """The mean over some sites."""
+        means = [mean_metrics(run.get(s) for s in sites) for run in self.together]
+        return _spreads({m: [mean[m] for mean in means if m in mean] for m in metrics})
+
+    def gains(self, sites: Sequence[str], metrics: Sequence[str]) -> Metrics[Measured]:
+        """The gain on the mean over some sites."""
+        return _spreads(
+            {m: [statistics.fmean(g.values()) for g in self.pairs(sites, m) if g] for m in metrics}
+        )
+
+    def gains_of_all(self, sites: Sequence[str], metrics: Sequence[str]) -> Metrics[Measured]:
+        """The gain on the mean over all sites, with its interval and the site that gains least."""
+        found = {}
+        for metric, gain in self.gains(sites, metrics).items():
+            by_site = self.by_site(sites, metric)
+            worst = min(by_site, key=lambda s: statistics.fmean(by_site[s]))
+            ends = self.intervals.mean.get(metric) if self.intervals else None
+            least = statistics.fmean(by_site[worst])
+            found[metric] = MeanGain(gain.mean, gain.std, gain.values, ends, least, worst)
+        return Metrics(found)
+
+    def site(self, name: str, metrics: Sequence[str]) -> SiteResult[Measured]:
+        """One site over all seeds."""
+        values = {m: [run[name][m] for run in self.together if m in run.get(name, {})] for m in metrics}
+        gains = _spreads({m: self.by_site([name], m).get(name, []) for m in metrics})
+        ends = self.intervals.sites.get(name, {}) if self.intervals else {}
+        gains = Metrics({m: replace(gain, interval=ends.get(m)) for m, gain in gains.items()})
+        return SiteResult(name, metrics=_spreads(values), gains=gains)
+
+    def by_site(self, sites: Sequence[str], metric: str) -> dict[str, list[float]]:
+        """The gains of each site over the seeds; a site without any is left out."""
+        pairs = self.pairs(sites, metric)
+        return {s: gains for s in sites if (gains := [pair[s] for pair in pairs if s in pair])}
+
+    def pairs(self, sites: Sequence[str], metric: str) -> list[dict[str, float]]:
+        """For each seed, how much better each site does together than alone; positive is better."""
+        sign = metric_named(metric).sign
+        return [
+            {
+                s: sign * (together[s][metric] - alone[s][metric])
+                for s in sites
+                if metric in together.get(s, {}) and metric in alone.get(s, {})
+            }
+            for together, alone in zip(self.together, self.alone, strict=True)
+        ]
+
+
+def summary(
+    name: str,
+    label: str,
+    runs: Mapping[str, Sequence[Run]],
+    seconds: float,
+    found: Mapping[str, Mapping[str, Intervals]],
+) -> StrategyResult:
+    """One strategy over all seeds; `found` are the intervals of its gains, by part and strategy."""
+    own = runs[name]
+    first, sites, metrics = own[0].sites, sorted(own[0].sites), in_order(own[0].mean)
+    scores = Scores(_scored(own), _scored(runs[ALONE]), found["test"].get(name))
+    by_site = {
+        s: replace(
+            scores.site(s, metrics),
+            records=first[s].records,
+            privacy=_largest(run.sites[s].privacy for run in own),
+            bytes_sent=round(statistics.fmean(run.sites[s].bytes_sent or 0 for run in own)),
+            missing_columns=first[s].missing_columns,
+        )
+        for s in sites
+    }
+    return StrategyResult(
+        name,
+        by_site,
+        scores.mean(sites, metrics),
+        _largest(site.privacy for run in own for site in run.sites.values()),
+        seconds,
+        scores.gains_of_all(sites, metrics),
+        {
+            kind: Group(tuple(names), scores.mean(names, metrics), scores.gains(names, metrics))
+            for kind, names in by_columns(first).items()
+        },
+        _common(own, runs[ALONE], found["common_test"].get(name)),
+        label,
+    )
+
+
+def _common(own: Sequence[Run], alone: Sequence[Run], found: Intervals | None) -> CommonResult | None:
+    """The same on the common test records, where the study has them."""
+    first = {s: site.common_metrics for s, site in sorted(own[0].sites.items()) if site.common_metrics}
+    if not first:
+        return None
+    sites, metrics = list(first), in_order(m for scores in first.values() for m in scores)
+    scores = Scores(_scored(own, common=True), _scored(alone, common=True), found)
+    return CommonResult(
+        tuple(sites),
+        scores.mean(sites, metrics),
+        scores.gains_of_all(sites, metrics),
+        {s: scores.site(s, metrics) for s in sites},
+    )
+
+
+def _scored(runs: Sequence[Run], common: bool = False) -> Scored:
+    return [
+        {n: (s.common_metrics if common else s.metrics) or Metrics() for n, s in run.sites.items()}
+        for run in runs
+    ]
+
+
+def paired_intervals(runs: Mapping[str, Sequence[Run]], part: str) -> dict[str, Intervals]:
+    """By strategy, the 95 % intervals of its gains: on the sites' own test records, or on the common ones."""
+    predictions = {
+        n: [{s: k.parts[part] for s, k in r.said.items() if part in k.parts} for r in found]
+        for n, found in runs.items()
+    }
+    return intervals(predictions, ALONE)
+
+
+def gap(results: Mapping[str, StrategyResult]) -> dict[str, Gap]:
+    """For each metric: alone, pooled without noise, and the share of the way between them that each strategy made.
+
+    Where pooling gains nothing that is clear, a share of it would mean nothing and is None.
+    """
+    if POOLED not in results:
+        return {}
+    alone, pooled, found = results[ALONE], results[POOLED], {}
+    for metric in pooled.mean:
+        way = pooled.gains.get(metric)
+        judged = judge(way.values, way.interval) if way is not None else None
+        clear = judged is not None and judged.mean > 0 and judged.word in ("better", "one seed only")
+        closed = {}
+        for name, result in results.items():
+            gain = result.gains.get(metric)
+            closed[name] = gain.mean / way.mean if clear and way is not None and gain is not None else None
+        found[metric] = Gap(
+            alone.mean[metric].mean if metric in alone.mean else None,
+            pooled.mean[metric].mean,
+            way,
+            {name: share for name, share in closed.items() if name not in (ALONE, POOLED)},
+        )
+    return found
+
+
+def _spreads(values: Mapping[str, Sequence[float]]) -> Metrics[Measured]:
+    """Mean and standard deviation over seeds of what was measured."""
+    return Metrics(
+        {
+            m: Measured(
+                statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, tuple(found)
+            )
+            for m, found in values.items()
+            if found
+        }
+    )
+
+
+def _largest(found: Iterable[PrivacySpent | None]) -> PrivacySpent | None:
+    """The privacy of the site and seed that spent most."""
+    spent = [p for p in found if p is not None]
+    return max(spent, key=lambda p: p.epsilon) if spent else None

@@ -1,0 +1,95 @@
+"""One optimiser for all sites: it acts on the opened sum, and its moments are part of the common state.
+
+Every site makes the same step from the same state, so that all of them hold the same model without exchanging it. A
+site that was not there is sent model and moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from confrere.core.custody import public, strictest
+from confrere.core.model import Model
+from confrere.core.params import Params
+from confrere.core.protocols import OpenedSum, Optimiser, Peers
+
+
+@dataclass(frozen=True)
+class CommonState:
+    """What all sites have in common between two sums."""
+
+    model: Model
+    moments: dict[str, Model] = field(default_factory=dict)
+    """The vectors that the optimiser remembers, in the shape of the model."""
+    version: int = 0
+    """Identifies the sums that the state was made of."""
+    steps: int = 0
+
+
+async def latest(state: CommonState, rule: Optimiser, peers: Peers) -> CommonState:
+    """The current common state: one's own, or what the others send to a site that was not there."""
+    names = _vectors(rule)
+    parcels = await peers.latest_common(1 + len(names))
+    models = [p.model for p in parcels if p.model is not None]
+    if len(models) != 1 + len(names):
+        return state
+    numbers = parcels[0].scalars
+    held = strictest(number.custody for number in numbers.values())
+    moments = {name: moment.held(held) for name, moment in zip(names, models[1:], strict=True)}
+    version, steps = (int(numbers[n].value) if n in numbers else 0 for n in ("version", "steps"))
+    return CommonState(models[0].held(held), moments, version, steps)
+
+
+async def send(state: CommonState, rule: Optimiser, peers: Peers) -> None:
+    """Let sites that were not there have the common state."""
+    moments = [state.moments[name] for name in _vectors(rule)]
+    await peers.send_common(state.model, *moments, version=public(state.version), steps=public(state.steps))
+
+
+def stepped(
+    state: CommonState, rule: Optimiser, opened: OpenedSum, trainable: Collection[str]
+) -> CommonState:
+    """The state after one step along the mean gradient: the sum over the declared sizes of those that are in it.
+
+    `opened` holds the declared sizes as `weight`, and each learning rate times that as `rate`.
+    """
+    weight, rate = opened.scalars["weight"], opened.scalars["rate"]
+    common: Any = replace(rule, learning_rate=rate.value / weight.value)  # type: ignore[type-var]
+    model, names = state.model, sorted(trainable)
+    weights = _joined(model.params, names)
+    gradient = _joined(opened.vector.params, names) / weight.value
+    memory = common.start(weights.numel())
+    for key, fresh in memory.items():
+        if fresh.ndim == 0:
+            memory[key] = fresh + state.steps
+        elif key in state.moments:
+            memory[key] = _joined(state.moments[key].params, names)
+    common.update(weights, gradient.to(weights.dtype), memory)
+    custody = strictest([model.custody, opened.vector.custody, weight.custody, rate.custody])
+
+    def shaped(flat: Tensor, start: Params) -> Model:
+        return Model(_divided(flat, names, start), model.architecture, custody)
+
+    nothing = model.params * 0.0
+    moments = {key: shaped(memory[key], nothing) for key in _vectors(rule)}
+    return CommonState(shaped(weights, model.params), moments, opened.version, state.steps + 1)
+
+
+def _vectors(rule: Optimiser) -> list[str]:
+    """The names of the vectors that an optimiser remembers."""
+    return sorted(key for key, value in rule.start(1).items() if value.ndim)
+
+
+def _joined(params: Params, names: list[str]) -> Tensor:
+    return torch.cat([params[name].reshape(-1) for name in names])
+
+
+def _divided(flat: Tensor, names: list[str], start: Params) -> Params:
+    parts = torch.split(flat, [start[name].numel() for name in names])
+    moved = {name: part.view_as(start[name]) for name, part in zip(names, parts, strict=True)}
+    return Params({**start, **moved})

@@ -1,0 +1,1 @@
+"""Local training steps: one site, or many sites as one stack."""

@@ -1,0 +1,190 @@
+"""The simulation's trainer: groups jobs that arrive together into one stacked computation.
+
+Sites take their turns on one event loop. A job waits until the loop has gone round without another job coming in: by
+then every site has handed in its job or waits for something else. So no site has to be counted, and one that is
+absent, lost or late does not hold up the others: a job that comes later is done later. Results do not depend on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+from confrere.core.errors import ConfrereError, StudyError
+from confrere.core.protocols import Optimiser
+from confrere.learning.engine.one import Job, OneAtATime, Trained, Trainer, work
+from confrere.learning.engine.stack import Dense
+from confrere.learning.engine.stacked import work_together
+from confrere.learning.engine.stacked_losses import kind_of as kind_of_loss
+from confrere.learning.engine.stacked_losses import needed
+from confrere.learning.optimisers import SGD, Adam, AdamW, Collect
+
+ROOM = 1 << 24
+"""About this many numbers of records and activations are worked on at once: more would not stay in fast memory."""
+
+ALIKE = 0.5
+"""In full batches a site with less than this share of the largest one's records is worked on apart: padding costs."""
+
+
+class Cohort:
+    """Trains sites together whose networks, losses, mechanisms and optimisers agree; all others one at a time."""
+
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        self.tell = tell
+        """Hears, once for each reason, why sites are trained one at a time."""
+        self._told: set[str] = set()
+        self._waiting: list[tuple[Job, asyncio.Future[Trained]]] = []
+
+    async def run(self, job: Job) -> Trained:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Trained] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._look, 0)
+        self._waiting.append((job, future))
+        return await future
+
+    def _look(self, seen: int) -> None:
+        """Wait as long as jobs come in, then do them."""
+        if len(self._waiting) > seen:
+            asyncio.get_running_loop().call_soon(self._look, len(self._waiting))
+            return
+        waiting, self._waiting = self._waiting, []
+        waiting = [(job, future) for job, future in waiting if not future.done()]
+        try:
+            self._do(waiting)
+        except Exception as error:  # nobody else would hear of it, and all sites would wait for ever
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+
+    def _do(self, waiting: Sequence[tuple[Job, asyncio.Future[Trained]]]) -> None:
+        for part in self._cohorts([job for job, _ in waiting]):
+            jobs, futures = [waiting[at][0] for at in part], [waiting[at][1] for at in part]
+            for future, result in zip(futures, _results(jobs), strict=True):
+                if isinstance(result, BaseException):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
+
+    def _cohorts(self, jobs: Sequence[Job]) -> Iterator[list[int]]:
+        """Which jobs are done together; a job of a kind of its own is done alone."""
+        alike: dict[Hashable, list[int]] = {}
+        for at, job in enumerate(jobs):
+            reason = why_alone(job)
+            if reason is None:
+                alike.setdefault(kind_of(job), []).append(at)
+            else:
+                if len(jobs) > 1:
+                    self._say(reason)
+                yield [at]
+        for together in alike.values():
+            yield from _in_rooms(jobs, together)
+
+    def _say(self, reason: str) -> None:
+        if reason not in self._told:
+            self._told.add(reason)
+            if self.tell is not None:
+                self.tell(f"sites are trained one at a time: {reason}")
+
+
+TRAINERS: dict[str, Callable[[], Trainer]] = {"cohort": Cohort, "one": OneAtATime}
+
+
+def trainer_of(name: Trainer | str | None) -> Trainer:
+    """The trainer of this name; a trainer is itself, and None is the usual one."""
+    if name is None:
+        return Cohort()
+    if isinstance(name, str):
+        if name not in TRAINERS:
+            raise StudyError(f'there is no trainer "{name}"; there are {", ".join(TRAINERS)}')
+        return TRAINERS[name]()
+    return name
+
+
+def _results(jobs: Sequence[Job]) -> Sequence[Trained | BaseException]:
+    """What came of the jobs; an error that concerns one site is that site's alone."""
+    try:
+        if len(jobs) > 1:
+            return work_together(jobs)
+        return [work(jobs[0])]
+    except (ConfrereError, RuntimeError, ValueError, ArithmeticError) as error:
+        return [error, *(type(error)(*error.args) for _ in jobs[1:])]
+
+
+def why_alone(job: Job) -> str | None:
+    """Why a job cannot be done together with others; None if it can."""
+    if job.device != "cpu":
+        return f"stacking is for the processor, and this study computes on {job.device}"
+    for role in _roles(job):
+        if role not in job.weights:
+            return f'the weights of "{role}" are in its network already'
+        if job.networks[role].layers is None:
+            kind = type(job.networks[role].module).__name__
+            return f'the network of "{role}" ({kind}) is not a chain of dense layers'
+    if job.records.inputs.dtype != job.networks[next(iter(job.objective))].flat.dtype:
+        return "the records are not single-precision numbers"
+    for rule in job.optimisers.values():
+        if type(rule) not in (SGD, Adam, AdamW, Collect):
+            return f"the optimiser {type(rule).__name__} is not known on stacks"
+    for mechanism in job.private.mechanisms.values():
+        if mechanism.unit != "record":
+            return f"privacy is per {mechanism.unit}"
+    return None
+
+
+def kind_of(job: Job) -> Hashable:
+    """What jobs must share to be done together. Sizes, weights, noise and rates may differ from site to site."""
+    return (
+        tuple((r, kind_of_loss(loss), _kind_of_rule(job.optimisers[r])) for r, loss in job.objective.items()),
+        tuple([(r, job.networks[r].layers) for r in sorted(_roles(job))]),
+        tuple([(r, m.sampling.rate < 1, m.clipping) for r, m in job.private.mechanisms.items()]),
+        (None if _in_one_batch(job) else job.batch_size, job.epochs),
+        (job.records.inputs.shape[1:], job.records.targets.dtype, job.records.targets.shape[1:]),
+    )
+
+
+def _in_one_batch(job: Job) -> bool:
+    """Whether a job is a single step on all records of its site, however many these are."""
+    return all(type(rule) is Collect for rule in job.optimisers.values())
+
+
+def _kind_of_rule(rule: Optimiser) -> Hashable:
+    """Plain descent may take steps of a site's own length; moments must be kept alike."""
+    if isinstance(rule, SGD):
+        return (SGD, rule.momentum, rule.weight_decay)
+    return (type(rule), rule)
+
+
+def _roles(job: Job) -> set[str]:
+    return {*job.objective, *(r for loss in job.objective.values() for r in needed(loss))}
+
+
+def _in_rooms(jobs: Sequence[Job], together: Sequence[int]) -> Iterator[list[int]]:
+    """Cohorts that fit into fast memory, of sites whose full batches do not differ too much."""
+    first = jobs[together[0]]
+    full = any(m.sampling.rate == 1 for m in first.private.mechanisms.values())
+    width = sum(
+        layer.outputs + layer.inputs
+        for role in _roles(first)
+        for layer in first.networks[role].layers or ()
+        if isinstance(layer, Dense)
+    )
+    weights = sum(first.networks[r].flat.numel() for r in first.objective)
+    cohort: list[int] = []
+    most = used = 0
+    for at in sorted(together, key=lambda i: -len(jobs[i].records)):
+        records = len(jobs[at].records)
+        batch = records if full else min(records, max(first.batch_size, _expected(jobs[at])))
+        most = most or batch
+        needs = most * width + jobs[at].records.inputs.numel() + 4 * weights
+        if cohort and (used + needs > ROOM or (full and batch < ALIKE * most)):
+            yield sorted(cohort)
+            cohort, used, most = [], 0, batch
+            needs = most * width + jobs[at].records.inputs.numel() + 4 * weights
+        cohort.append(at)
+        used += needs
+    yield sorted(cohort)
+
+
+def _expected(job: Job) -> int:
+    return int(max((m.expected_batch for m in job.private.mechanisms.values()), default=0.0)) + 1

@@ -1,0 +1,1 @@
+"""Fit a site's own model, cross-validated."""

@@ -1,0 +1,72 @@
+"""Release a site's mean loss under differential privacy, charged like a model.
+
+A private step releases a sum of what each record says. Here each record says its loss, cut off at a public bound, as
+the slope of a single weight; so the mean loss is learned with the mechanism that everything else is learned with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from confrere.core.custody import Custody, Scalar
+from confrere.core.model import Model
+from confrere.core.protocols import Site
+from confrere.learning.networks.architectures import network
+from confrere.learning.objectives import supervised_loss
+
+TALLY = "tally"
+
+
+class LossSum(nn.Module):
+    """One weight, and nothing of the record: it is moved by what the loss says about records."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.outputs = outputs
+        self.total = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.total.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one: Tensor = self.total(x.new_ones(len(x), 1))
+        return one.expand(-1, self.outputs)
+
+
+@network(TALLY)
+def tally(shape: Sequence[int], outputs: int) -> nn.Module:
+    """Holds one number, the mean loss of another model; no model of a study."""
+    return LossSum(outputs)
+
+
+@dataclass(frozen=True)
+class LossAsSum:
+    """Not a loss but a sum: its slope is minus the loss of the model `of`, between 0 and 1 bound."""
+
+    of: str
+    bound: float
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset([self.of])
+
+    def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+        found = supervised_loss(others[self.of], targets).clamp(0, self.bound) / self.bound
+        return -own[:, 0] * found
+
+
+async def mean_loss(site: Site, model: Model, bound: float) -> Scalar | None:
+    """The mean loss of a model on the site's training records, each cut off at `bound`; it may leave the site.
+
+    None where the site's budget is spent: then nothing was measured. With noise the mean may come out below 0 or above
+    the bound; it is put back between them.
+    """
+    start = site.build(TALLY)
+    found = (
+        await site.train({TALLY: LossAsSum("model", bound)}, {TALLY: start, "model": model}, protect=[TALLY])
+    )[TALLY]
+    if found.custody == Custody.PUBLIC:
+        return None
+    value = bound * float(found.params["total.weight"])
+    return Scalar(min(max(value, 0.0), bound), found.custody)

@@ -1,0 +1,99 @@
+"""Handshake callbacks of a node: what it announces, and what it checks about ledgers.
+
+A ledger that was put back from an old copy looks right from inside. So peers keep the highest marks that a site has
+signed (`witness.py`) and return them; a site that is shown a higher one than its own ledger has stops training. A folder
+that was put back would give numbers to parcels that were used before, and forget what it has taken in: peers return the
+header of the last parcel that they were sent, and a site that is shown one that it does not know of stops as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from confrere.core.errors import CheckpointError, ConfrereError, LedgerRolledBack, PeerRefused
+from confrere.core.parcel import LedgerMark
+from confrere.node.config import Setting
+from confrere.node.database import DiskFull
+from confrere.node.store import LEAVING, Store
+from confrere.node.witness import Witness
+from confrere.privacy.ledger import Ledger
+from confrere.transport import ledger_marks
+from confrere.transport.grpc.greeting import LONGEST_HEADER, Greeting
+from confrere.transport.wire import proven
+from confrere.version import __version__
+
+
+class HandshakeCallbacks:
+    """The two callbacks of `Connections` that concern a handshake, and what peers return with receipts."""
+
+    def __init__(self, setting: Setting, store: Store, ledger: Ledger, witness: Witness) -> None:
+        self._setting, self._store, self._ledger, self._witness = setting, store, ledger, witness
+        self.rolled_back: ConfrereError | None = None
+        """Set once a peer has shown that this site's ledger or folder was rolled back: it must not go on."""
+
+    def greet(self, peer: str) -> Greeting:
+        setting = self._setting
+        return Greeting(
+            setting.run, setting.digest or setting.agreed, setting.roster, setting.epoch, setting.me, peer,
+            mark=self.mark(), seen=self.seen(peer), last=self._last(peer), version=__version__,
+        )  # fmt: skip
+
+    def met(self, peer: str, greeting: Greeting) -> None:
+        """Learn where one's own ledgers stood, and keep where the peer's stands."""
+        self.compare(greeting.seen)
+        if isinstance(self.rolled_back, LedgerRolledBack):
+            self._stop(self.rolled_back, "its ledger was rolled back")
+        self._compare_parcels(peer, greeting.last)
+        if greeting.mark is not None:
+            with suppress(DiskFull):  # there will be another handshake
+                self.keep(peer, greeting.mark)
+
+    def mark(self) -> LedgerMark:
+        """Where this site's ledger stands, signed."""
+        return ledger_marks.sign(self._ledger.mark(), self._setting.identity.key)
+
+    def keep(self, peer: str, mark: LedgerMark) -> bool:
+        """Remember where a peer's ledger stands; whether the peer has signed that."""
+        key = self._setting.peers[peer].key
+        genuine = ledger_marks.genuine(mark, key)
+        if genuine:
+            self._witness.keep(key, mark)
+        return genuine
+
+    def seen(self, peer: str) -> tuple[LedgerMark, ...]:
+        """What to return to a peer."""
+        return self._witness.marks(self._setting.peers[peer].key)
+
+    def compare(self, seen: Sequence[LedgerMark]) -> None:
+        """Notice that a ledger here is older than this site itself has signed; a peer may make marks up."""
+        for mark in seen:
+            if ledger_marks.genuine(mark, self._setting.identity.member.key):
+                try:
+                    self._ledger.refuse_older_than(mark)
+                except LedgerRolledBack as error:
+                    self.rolled_back = error
+
+    def _compare_parcels(self, peer: str, text: str) -> None:
+        header = proven(text, self._setting.identity.member.key) if text else None
+        if header is None or (header.run, header.receiver) != (self._setting.run, peer):
+            return
+        own = self._store.highest_sent(peer)
+        if (
+            header.phase < LEAVING and header.sequence > own
+        ):  # a farewell has a number that no exchange reaches
+            error = CheckpointError(
+                f'{self._setting.home} is an old copy, or a new folder: "{peer}" has parcel {header.sequence} of this'
+                f" site, with its signature, and the folder knows of {own}. Bring back the newest folder; if there is"
+                " none, leave (`confrere roster leave`) and agree on another run (another seed)"
+            )
+            self._stop(error, "its folder is an old copy, or a new one")
+
+    def _stop(self, error: ConfrereError, reason: str) -> None:
+        """End the node with what its owner has to know; the peer is given the reason without any local detail."""
+        self.rolled_back = error
+        raise PeerRefused(f'"{self._setting.me}" cannot go on: {reason}') from None
+
+    def _last(self, peer: str) -> str:
+        text = self._store.facts().get(f"last:{peer}", "")
+        return text if len(text) <= LONGEST_HEADER else ""

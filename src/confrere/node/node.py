@@ -1,0 +1,497 @@
+"""A site at work in the field: its rounds, its peers, its owner's word. It may be killed at any instant.
+
+How its rounds relate to those of others: every site counts for itself. It does round n with whatever its peers sent
+in round n or before, waits for those that are expected at most for the study's `patience`, and goes on without them;
+who was missing is in the journal. A site that is more rounds behind than there are members was away: it goes on in the
+round where most of its peers are. The rounds in between are neither trained nor paid for, and parcels of those
+rounds count as late ones: push-sum credits them, averages pass over them. A site that hears of nobody begins no
+round. When all rounds are over it stays, to deliver what it owes and to take in what others still send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from confrere.core.errors import CheckpointError, ConfrereError, PrivacyError
+from confrere.core.events import Event
+from confrere.core.protocols import Strategy
+from confrere.node import roster
+from confrere.node.conduct import Conduct
+from confrere.node.config import Setting
+from confrere.node.database import DiskFull
+from confrere.node.delivery import Epochs, ParcelReceiver, PeerSender
+from confrere.node.failpoints import reach
+from confrere.node.handshake_state import HandshakeCallbacks
+from confrere.node.lateness import Lateness
+from confrere.node.membership import churn_of, exchanges, farewells, front
+from confrere.node.node_journal import Log, NodeJournal
+from confrere.node.replay import (
+    CallCounter,
+    CapReached,
+    DurableMailbox,
+    OutboxTransport,
+    RememberedSite,
+    durably,
+    in_thread,
+)
+from confrere.node.setup import (
+    Links,
+    ledger_of,
+    lock_folder,
+    lock_ledger,
+    most_waiting,
+    parcel_rules,
+    refuse_older_than_ledger,
+    refuse_other_records,
+    site_of,
+)
+from confrere.node.start_conditions import StartConditions
+from confrere.node.start_events import tell_start
+from confrere.node.store import Store
+from confrere.node.witness import Witness
+from confrere.site import snapshot
+from confrere.site.peers import Office
+from confrere.site.schedule import Calendar
+from confrere.site.site_folder import Ending, save_model
+from confrere.site.site_run import SiteRun, site_run_of
+from confrere.site.stopping import Clock, stop_text
+from confrere.study.churn import Churn
+from confrere.transport.grpc.connections import Connections
+
+GLANCE, SELDOM = 0.1, 1.0
+"""Seconds between looks at whether a round may begin, and at what changes slowly."""
+
+
+class Node:
+    """One site over a whole run, however often its process is ended and started."""
+
+    done: int
+    """How many rounds are over."""
+    leaving: dict[str, int]
+    mailroom: DurableMailbox
+    site_run: SiteRun
+    """The site itself, after `done` rounds; everything around it is there so that it survives a crash."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        connect: Callable[..., Links] = Connections,
+        listeners: tuple[Callable[[Event], None], ...] = (),
+    ) -> None:
+        self.setting, self.study, self.me = setting, setting.study, setting.me
+        self.everybody, self.others = sorted(setting.members), sorted(setting.peers)
+        self._lock = lock_folder(setting)
+        try:
+            self._set_up(connect, listeners)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _set_up(self, connect: Callable[..., Links], listeners: tuple[Callable[[Event], None], ...]) -> None:
+        setting = self.setting
+        self.strategy: Strategy = self.study.rule()
+        self.log = Log(setting.home / "log.jsonl")
+        self.journal = NodeJournal(setting.home / "journal.jsonl", listeners=(self.log, *listeners))
+        self.store = Store(setting.home / "node.sqlite", run=setting.run, site=self.me)
+        self.store.sweep()
+        self.witness = Witness(self.store, setting.identity.folder or setting.home)
+        self.ledger, data = ledger_of(setting, self.witness)
+        setting = self.setting = replace(setting, data=data)
+        self.site = site_of(setting, self.strategy, self.journal, self.ledger)
+        self._charges = lock_ledger(setting, self.site)
+        self.site.reuses = self._charges is not None
+        refuse_older_than_ledger(setting, self.store, self.ledger)
+        refuse_other_records(setting, self.store)
+        self.began, self.doing, self.reason = time.time(), "starting", ""
+        self.paused = self.store.facts().get("paused") == "yes"
+        self.interrupted = asyncio.Event()
+        self.quality: dict[str, Any] = {}
+        self.introductions = HandshakeCallbacks(setting, self.store, self.ledger, self.witness)
+        self.desk = OutboxTransport(
+            self.store, setting.identity.key, self._allow, self.room, self.introductions.mark
+        )
+        self.desk.posted = self._wake
+        self.conduct = Conduct(self.me, self.others, self.journal.add)
+        self.lateness = Lateness(self.conduct.waited)
+        rules = parcel_rules(setting, self.site, self.strategy)
+        epochs = Epochs(
+            lambda: self.churn.epoch(self.done),
+            lambda round: churn_of(setting, self.store.leaving()).epoch(round),
+        )
+        kept = most_waiting(setting.caps, rules.limits.total)
+        self.reception = ParcelReceiver(rules, self.store, self.conduct, epochs, kept, self.introductions)
+        self.couriers = {
+            p: PeerSender(self.me, p, self.store, self.conduct.add, self.introductions) for p in self.others
+        }
+        self._restore()
+        self.links = connect(
+            setting.identity, setting.peers, greet=self.introductions.greet, deliver=self.reception.deliver,
+            notice=self.conduct.add, met=self.introductions.met, listen=setting.listen,
+            largest=rules.limits.total, patience=self.study.patience, folder=self.store.shelf.folder,
+        )  # fmt: skip
+        self._beginning = StartConditions(setting, lambda: self.links.connected)
+
+    # -- the whole life ---------------------------------------------------------------------------
+
+    async def run(self, until_done: bool = False) -> None:
+        """Take part until the owner says otherwise; `until_done` ends when nothing is left to do or owed."""
+        tell_start(self)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await self.links.start()
+            tasks = [asyncio.create_task(c.run(self.links)) for c in self.couriers.values()]
+            tasks.append(asyncio.create_task(self._watch_peers()))
+            tasks.append(asyncio.create_task(self._life(until_done)))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.links.stop()
+            self.close()
+
+    def close(self) -> None:
+        with suppress(ConfrereError, OSError):
+            self.journal.close()
+        self.log.close()
+        self.store.close()
+        self.ledger.close()
+        self.witness.close()
+        if self._charges is not None:
+            self._charges.close()
+        self._lock.close()
+
+    async def _life(self, until_done: bool) -> None:
+        cap, said = self.setting.caps.rounds, self.store.leaving().get(self.me)
+        if said is not None:
+            await self.leave(said)  # a farewell that a crash may have cut short
+        elif cap is not None and cap < self.study.rounds:
+            await self.leave(cap, f"its own cap is {cap} rounds")
+        while self._takes_part():
+            if await self._interrupted(asyncio.create_task(self._step())):
+                break
+        await self._finish()
+        await self._settle(until_done)
+
+    async def _interrupted(self, step: asyncio.Task[None]) -> bool:
+        """See a step through; whether its owner's word came first."""
+        word = asyncio.create_task(self.interrupted.wait())
+        try:
+            await asyncio.wait({step, word}, return_when=asyncio.FIRST_COMPLETED)
+            if step.done():
+                step.result()
+            return not step.done()
+        except CapReached as reached:
+            await self.leave(self.done, str(reached))
+            return False
+        finally:
+            for task in (step, word):
+                task.cancel()
+            await asyncio.gather(step, word, return_exceptions=True)
+
+    def _takes_part(self) -> bool:
+        if self.done >= self.study.rounds or self.store.facts().get("left") == "yes":
+            return False
+        if self.done and self.site_run.resting(self.churn, self.done - 1):
+            return False
+        return self.me in self.churn.members(self.done, self.everybody)
+
+    def _left_as_planned(self) -> bool:
+        """Whether this site is no longer a member because the study says so, not by its owner's decision."""
+        planned = self.done < self.study.rounds and self.me not in self.store.leaving()
+        return planned and self.me not in self.churn.members(self.done, self.everybody)
+
+    async def _step(self) -> None:
+        """One round, or a jump to where the others are."""
+        await self._may_begin()
+        try:
+            if not await self._skip():
+                await self._round()
+        except (DiskFull, PrivacyError) as error:
+            if not isinstance(error, DiskFull) and "disk is full" not in str(error):
+                raise
+            await self.room()  # nothing was charged and nothing was sent: the round begins anew
+            self._restore()
+
+    async def _round(self) -> None:
+        number, churn = self.done, self.churn
+        members, epoch = churn.members(number, self.everybody), churn.epoch(number)
+        self._now("in a round")
+        here = [self.me, *(p for p in members if p in self.links.connected)]
+        data = {"members": list(members), "present": sorted(here), "epoch": epoch}
+        self.journal.add(Event("round-started", self.me, number, data=data))
+        run = self.site_run
+        run.announce(number)
+        if churn.present(number, self.me):
+            self.mailroom.diary = diary = CallCounter(number)
+            self.desk.clear()
+            inside = RememberedSite(self.site, self.store, diary, self.room)
+            await run.round(number, inside, time_is_up=self._time_is_up())
+            await self.desk.post()
+        resting = run.resting(churn, number)
+        if run.evaluation_due(number, stops=bool(resting)):
+            await self._evaluate(number)
+        if resting and number + 1 < self.study.rounds:
+            text = stop_text(Clock(), self.study.stop, number + 1, resting)
+            self.journal.add(
+                Event("notice", self.me, number, data={"text": text, "stopped": number + 1, "told": True})
+            )
+        await self._close(number + 1)
+        privacy = self.study.privacy
+        if self.site.spent and privacy is not None and privacy.when_spent == "leave":
+            await self.leave(self.done, "its budget is spent")
+
+    def _time_is_up(self) -> bool:
+        """By this site's clock, counted from the first round that it ever began."""
+        stop = self.study.stop
+        if stop is None or stop.hours is None:
+            return False
+        began = self.store.facts().get("began")
+        if began is None:
+            self.store.note(began=str(time.time()))
+            return False
+        return time.time() - float(began) >= stop.hours * 3600
+
+    async def _evaluate(self, number: int, fitted: bool = False) -> None:
+        async def measure() -> dict[str, Any]:
+            return self.site_run.evaluate(number, fitted)
+
+        self.quality = await in_thread(measure())
+
+    async def _skip(self) -> bool:
+        """Go on where the others are, if this site was away for long."""
+        members = self.churn.members(self.done, self.everybody)
+        heard = await asyncio.to_thread(self.store.heard)
+        there = front(heard, [p for p in members if p != self.me])
+        if there <= self.done + len(members):
+            return False
+        text = f"was away: goes on in round {there + 1}, rounds {self.done + 1} to {there} are missed"
+        data = {"text": text, "rounds": [self.done, there - 1]}
+        self.journal.add(Event("absent", self.me, there, data=data))
+        self.office.caught_up = there - 1
+        await self._close(there)
+        return True
+
+    async def _finish(self) -> None:
+        """When all rounds are over, the site's own model is trained to the end and saved with its card."""
+        self.reception.mailroom = None  # what still arrives is counted, and not kept
+        if self.store.facts().get("finished") != "yes":
+            await self._train_to_the_end()
+        text = f"finished: the model is in {self.setting.home / 'model'}"
+        self.journal.add(Event("notice", self.me, data={"text": text, "finished": True}))
+
+    async def _train_to_the_end(self) -> None:
+        if self._left_as_planned():
+            self.site_run.announce(self.done)
+        self._now("training its own model to the end")
+        inside = RememberedSite(self.site, self.store, CallCounter(self.study.rounds), self.room)
+        if await self.site_run.finish(inside):
+            await self._evaluate(self.study.rounds, fitted=True)
+        elif not self.quality:
+            await self._evaluate(self.done)
+        body = snapshot.dumps(self._content(self.done, self.leaving))
+        await durably(self.room, self.store.close_round, self.done, body)
+        await durably(self.room, self._save)
+
+    def _save(self) -> None:
+        try:
+            setting = self.setting
+            ending = Ending(
+                setting.agreed, self.everybody, self.done, setting.schema, self.quality, setting.rehearsal
+            )
+            save_model(setting.home, self.site_run, self.me, ending, _settle)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise DiskFull(f"{self.setting.home}: the disk is full") from None
+        self.store.note(finished="yes")
+
+    async def _settle(self, until_done: bool) -> None:
+        """Stay for the peers: what they were promised is delivered, and what they send is taken in."""
+        told = False
+        while True:
+            owed = await asyncio.to_thread(self.store.owed)
+            gone = self.me in await asyncio.to_thread(self.store.leaving)
+            self._now("left" if gone else "finished", f"parcels wait for {', '.join(owed)}" if owed else "")
+            if not owed and not told:
+                told = True
+                text = "nothing is owed to any peer"
+                self.journal.add(Event("notice", self.me, data={"text": text, "settled": True}))
+            if until_done and not owed:
+                return
+            await asyncio.sleep(GLANCE if until_done or not told else SELDOM)
+
+    # -- when a round may begin -------------------------------------------------------------------
+
+    async def _may_begin(self) -> None:
+        peers = [p for p in self.churn.members(self.done, self.everybody) if p != self.me]
+        if not exchanges(self.setting, self.done):
+            peers = []
+        began, told = time.monotonic(), ""
+        self._refuse_rollback()
+        while reason := self._beginning.obstacle(peers, self.mailroom, self.paused, time.monotonic() - began):
+            if reason != told:
+                told = reason
+                self._now("waiting", reason)
+                data = {"text": f"waits: {reason}", "waiting": True}
+                self.journal.add(Event("notice", self.me, self.done, data=data))
+            await asyncio.sleep(GLANCE)
+            self._refuse_rollback()
+
+    def _refuse_rollback(self) -> None:
+        if self.introductions.rolled_back is not None:
+            raise self.introductions.rolled_back
+
+    async def _watch_peers(self) -> None:
+        """A peer that comes back is waited for again; a ledger or a folder that was rolled back ends the node."""
+        before: frozenset[str] = frozenset()
+        while True:
+            self._refuse_rollback()
+            now = self.links.connected
+            for peer in now - before:
+                self.mailroom.back(peer)
+                self.couriers[peer].wake()
+            before = now
+            await asyncio.sleep(2 * GLANCE)
+
+    async def room(self) -> None:
+        """The disk is full: say so, and wait until something can be written."""
+        doing, self.doing = self.doing, "paused: the disk is full"
+        self.reason = f"free some space at {self.setting.home}; nothing is lost, the node goes on by itself"
+        self.journal.add(Event("notice", self.me, self.done, data={"text": f"{self.doing}; {self.reason}"}))
+        while not (await asyncio.to_thread(self.store.has_room) and self.journal.flush()):
+            await asyncio.sleep(SELDOM)
+        self.doing, self.reason = doing, ""
+        self.journal.add(Event("notice", self.me, self.done, data={"text": "there is room again: goes on"}))
+
+    # -- what is kept -----------------------------------------------------------------------------
+
+    @property
+    def office(self) -> Office:
+        return self.site_run.peers
+
+    async def _close(self, done: int) -> None:
+        leaving = await asyncio.to_thread(self.store.leaving)
+        body = await asyncio.to_thread(snapshot.dumps, self._content(done, leaving))
+        await durably(self.room, self.store.close_round, done, body)
+        self.done = done
+        for site in leaving.keys() - self.leaving.keys() - {self.me}:
+            text = f"leaves for good before round {leaving[site] + 1}"
+            self.journal.add(Event("left", site, done, data={"text": text}))
+        self._count_leaving(leaving)
+        if epoch := self.churn.epoch(done):
+            await durably(self.room, self.store.cancel, epoch)
+
+    def _content(self, done: int, leaving: Mapping[str, int]) -> dict[str, Any]:
+        """A state is also where a new membership begins to count, so that a replayed round has the old one."""
+        facts = {"done": done, "leaving": dict(leaving), "quality": self.quality}
+        return {**facts, **self.site_run.snapshot()}
+
+    def _restore(self) -> None:
+        """The newest state that is whole; a damaged one is passed over, and its round replayed."""
+        found: dict[str, Any] | None = None
+        for done, body in self.store.latest():
+            with suppress(CheckpointError):
+                found = {**snapshot.loads(body, str(self.store.path)), "done": done}
+                break
+        if found is None and self.store.newest() is not None:
+            raise CheckpointError(
+                f"{self.store.path}: neither of its two states is whole; restore the folder from a backup"
+                " (but never the ledger)"
+            )
+        self.leaving = dict(found["leaving"]) if found else {}
+        self.mailroom = self.reception.mailroom = DurableMailbox(
+            self.store, self.desk, self.room, self.lateness
+        )
+        self.site_run = self._new_site_run()
+        if found is None:
+            self.done = self.churn.join.get(self.me, 0)
+            self.site_run.begin(self.done)
+            self.office.caught_up = self.done - 1
+            self.store.close_round(self.done, snapshot.dumps(self._content(self.done, {})))
+            return
+        self.done, self.quality = int(found["done"]), found["quality"]
+        self.site_run.restore(found)
+        if self.done != self.store.newest():
+            text = f"the newest state is damaged; went back to round {self.done + 1} and replays it"
+            self.journal.add(Event("notice", self.me, self.done, data={"text": text}))
+
+    def _new_site_run(self) -> SiteRun:
+        """The site among its present peers, with a mailbox and a way out that survive a crash."""
+        calendar = Calendar(self.churn, self.everybody, self.study.graph())
+        return site_run_of(
+            self.site, self.strategy, calendar, self.desk, patience=self.study.patience, mailbox=self.mailroom
+        )
+
+    def _count_leaving(self, leaving: Mapping[str, int]) -> None:
+        """From here on these sites are no members after the rounds that they named."""
+        if dict(leaving) != self.leaving:
+            kept = self.site_run.snapshot()
+            self.leaving = dict(leaving)
+            self.site_run = self._new_site_run()
+            self.site_run.restore(kept)
+
+    # -- the owner's word -------------------------------------------------------------------------
+
+    @property
+    def churn(self) -> Churn:
+        return churn_of(self.setting, self.leaving)
+
+    def pause(self, paused: bool) -> None:
+        """Begin no round (or begin them again); what is owed is delivered and what comes is taken all the same."""
+        self.store.note(paused="yes" if paused else "no")
+        self.paused = paused
+
+    async def leave(self, first: int | None = None, why: str = "its owner said so") -> None:
+        """Say to everybody, signed and for good, that this site takes no part from round `first` on."""
+        known = await asyncio.to_thread(self.store.leaving)
+        if first is None:
+            heard = await asyncio.to_thread(self.store.heard)
+            most = max(self.done, front(heard, self.others)) + len(self.everybody)  # whatever one peer claims
+            first = known.get(self.me, min(max([self.done, *heard.values()]), most) + 1)
+            await durably(self.room, lambda: self.store.note(left="yes"))
+            self.interrupted.set()
+        first = min(max(first, 1), self.study.rounds)  # an epoch begins after the first round at the earliest
+        await durably(self.room, self.store.leaves, self.me, first)
+        if "farewell" not in self.store.facts():
+            await durably(self.room, self.store.debit, farewells(self.setting, first, known))
+            await durably(self.room, lambda: self.store.note(farewell=first))
+        if self.setting.farewell is not None:  # for the roster of those who stay
+            signed = roster.leave(roster.load_roster(self.setting.farewell), self.setting.identity)
+            roster.keep_signature(signed, self.setting.farewell)
+        if self.me not in known:
+            text = f"leaves for good before round {first + 1}: {why}"
+            self.journal.add(Event("left", self.me, self.done, data={"text": text}))
+        self._count_leaving({**self.leaving, self.me: first})
+        self._wake()
+
+    def _wake(self) -> None:
+        for courier in self.couriers.values():
+            courier.wake()
+
+    def _now(self, doing: str, reason: str = "") -> None:
+        self.doing, self.reason = doing, reason
+
+    def _allow(self, size: int) -> None:
+        cap, left = self.setting.caps.bytes, self.store.bytes_out()
+        if cap is not None and left + size > cap:
+            raise CapReached(f"its own cap is {cap:,} bytes, and {left:,} have left")
+
+
+def _settle(path: Path) -> None:
+    """Make sure that a file of the result is on the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    if path.name.startswith("model.safetensors"):
+        reach("result-written")

@@ -1,0 +1,318 @@
+"""A round that can be done again: what a strategy did and was given before a crash is read back, not repeated.
+
+A strategy sees the same `Site` and `Peers` as in a simulation. Behind them, each call that cannot be repeated has
+a number within its round. If the store has a result under that number, it is handed out; otherwise the call
+is made and its result is on the disk before the strategy goes on. Everything else that a round does is a pure
+function of these results, so that the round ends as it would have ended without the crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from torch import nn
+
+from confrere.core.custody import Custody, Scalar, may_leave
+from confrere.core.errors import PrivacyError
+from confrere.core.events import Event
+from confrere.core.model import Model
+from confrere.core.parcel import Inbox, LedgerMark, Parcel
+from confrere.core.protocols import Effort, Fitted, Loss, Metrics, Objective, Optimiser
+from confrere.learning.engine.one import Job, Trained, work
+from confrere.node.database import DiskFull
+from confrere.node.failpoints import reach
+from confrere.node.lateness import Lateness
+from confrere.node.store import Store
+from confrere.site import snapshot
+from confrere.site.mailbox import NOBODY, Mailbox, Slip
+from confrere.site.participant import Participant
+from confrere.site.site_round import SiteRound
+from confrere.transport import wire
+
+T = TypeVar("T")
+
+
+class CapReached(PrivacyError):
+    """A cap of the site's own; what would go beyond it was not done."""
+
+
+@dataclass
+class CallCounter:
+    """The calls of one round, numbered."""
+
+    round: int
+    calls: int = -1
+
+    def call(self) -> int:
+        self.calls += 1
+        return self.calls
+
+
+class FailpointTrainer:
+    """Trains one job, with a failpoint before and one after the computation."""
+
+    async def run(self, job: Job) -> Trained:
+        reach("charged")
+        done = work(job)
+        reach("trained")
+        return done
+
+
+async def in_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of this site in another thread, so that the node goes on answering its peers.
+
+    Whoever is cancelled here still waits for the thread: two of them must never work on the same networks.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(asyncio.run, work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+Room = Callable[[], Awaitable[None]]
+"""Returns once there is room on the disk again."""
+
+
+async def durably(room: Room, write: Callable[..., object], *what: Any) -> None:
+    """Write to the store; where the disk is full, wait for room instead of losing what was done."""
+    while True:
+        try:
+            await asyncio.to_thread(write, *what)
+            return
+        except DiskFull:
+            await room()
+
+
+class RememberedSite:
+    """`Site` for one round: trainings are in the store before anything of them can leave."""
+
+    def __init__(self, participant: Participant, store: Store, diary: CallCounter, room: Room) -> None:
+        self._site, self._store, self._diary, self._room = participant, store, diary, room
+        self._inner = SiteRound(participant, diary.round)
+        self.name, self.size = participant.name, participant.size
+        self.rehearsal = self._inner.rehearsal
+
+    def build(self, role: str) -> Model:
+        return self._inner.build(role)
+
+    def module(self, role: str) -> nn.Module:
+        return self._inner.module(role)
+
+    def tell(self, text: str) -> None:
+        self._inner.tell(text)
+
+    def effort(self, role: str, model: Model) -> Effort:
+        return self._inner.effort(role, model)
+
+    def weigh(self, weights: Mapping[str, Scalar], note: str = "") -> None:
+        self._inner.weigh(weights, note)
+
+    async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
+        return await in_thread(self._inner.evaluate(models))
+
+    async def fit(self, losses: Sequence[Loss], role: str, models: Mapping[str, Model]) -> Fitted:
+        return await in_thread(self._inner.fit(losses, role, models))
+
+    def optimiser(self) -> Optimiser:
+        return self._inner.optimiser()
+
+    async def train(
+        self, objective: Objective, models: Mapping[str, Model], *, protect: Sequence[str] = ()
+    ) -> Mapping[str, Model]:
+        return await self._once(lambda: self._inner.train(objective, models, protect=protect))
+
+    async def gradient_sum(
+        self, loss: Loss, *, at: Model, role: str = "model", reads: Mapping[str, Model] | None = None
+    ) -> Model | None:
+        async def add_up() -> Mapping[str, Model]:
+            found = await self._inner.gradient_sum(loss, at=at, role=role, reads=reads)
+            return {} if found is None else {role: found}
+
+        return (await self._once(add_up)).get(role)
+
+    async def _once(
+        self, train: Callable[[], Coroutine[Any, Any, Mapping[str, Model]]]
+    ) -> Mapping[str, Model]:
+        """Train, or read back what the same call came to before a crash."""
+        round, call = self._diary.round, self._diary.call()
+        site, journal = self._site, self._site.journal
+        found = await asyncio.to_thread(self._before, round, call)
+        if found is not None:
+            self._inner.trained_before()
+            site.memory, site.spent = found["memory"], found["spent"]
+            for row in found["events"]:
+                journal.add(
+                    Event(row["kind"], row["site"], row["round"], Custody[row["custody"]], row["data"])
+                )
+            await asyncio.to_thread(self._leaves, found.get("paid"), found["models"])
+            return dict(found["models"])
+        first, self._inner.paid = len(journal.events), None
+        try:
+            trained = await in_thread(train())
+        except (
+            Exception
+        ):  # only the death of the process gives a charge back: else results could be chosen among
+            await asyncio.to_thread(self._keep_charge)
+            raise
+        mine = ("charged", "trained", "budget-spent")
+        told = [e.as_json() for e in journal.events[first:] if e.site == site.name and e.kind in mine]
+        content = {
+            "models": dict(trained), "memory": site.memory, "spent": site.spent, "events": told,
+            "paid": self._inner.paid,
+        }  # fmt: skip
+        body = await asyncio.to_thread(snapshot.dumps, content)
+        await durably(self._room, self._store.keep, round, call, body)
+        await asyncio.to_thread(self._leaves, self._inner.paid, trained)
+        return trained
+
+    def _before(self, round: int, call: int) -> dict[str, Any] | None:
+        """The result of this call from before a crash, unless the ledger says that another one has left."""
+        body = self._store.kept(round, call, "training")
+        if body is None:
+            return None
+        found: dict[str, Any] = snapshot.loads(body, f"the training of round {round + 1}")
+        paid = found.get("paid")
+        if paid is not None and not self.rehearsal:
+            left = self._site.ledger.released(paid, self._site.fingerprint)
+            if left not in (None, release_digest(found["models"])):
+                self._store.forget(round, call)
+                return None
+        return found
+
+    def _leaves(self, paid: str | None, models: Mapping[str, Model]) -> None:
+        """Have the ledger say what may leave from here on; a rehearsal's noise is the same again, and needs no mark."""
+        if paid is not None and not self.rehearsal:
+            self._site.ledger.leaves(paid, self._site.fingerprint, release_digest(models))
+        reach("release-marked")
+
+    def _keep_charge(self) -> None:
+        if self._inner.paid is not None and not self.rehearsal:
+            self._site.ledger.keep_charge(self._inner.paid, self._site.fingerprint)
+
+
+def release_digest(models: Mapping[str, Model]) -> str:
+    """A hash of those models of a training that may leave the site."""
+    found = hashlib.sha256()
+    for role, model in sorted(models.items()):
+        if may_leave(model.custody, consent=True):
+            found.update(f"{role!r} {model.architecture!r} {model.params.shapes!r}\n".encode())
+            for tensor in model.params.values():
+                found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+class OutboxTransport:
+    """The way out: signs parcels, and puts all of an exchange into the outbox at once."""
+
+    def __init__(
+        self,
+        store: Store,
+        key: Ed25519PrivateKey,
+        allow: Callable[[int], None],
+        room: Room,
+        mark: Callable[[], LedgerMark] | None = None,
+    ) -> None:
+        """`mark` is where the site's ledger stands, signed; it goes along with every parcel."""
+        self._store, self._key, self._allow, self._room, self._mark = store, key, allow, room, mark
+        self._staged: list[wire.Sealed] = []
+        self.posted: Callable[[], None] = lambda: None
+        """Told when there is something to deliver."""
+
+    async def send(self, to: str, parcel: Parcel) -> int:
+        known = await asyncio.to_thread(self._store.sent_size, to, parcel.sequence)
+        if known is not None:  # before a crash; the bytes of then are those that count
+            return known
+        sealed = await asyncio.to_thread(self._sealed, parcel)
+        self._staged.append(sealed)
+        return sealed.size
+
+    def _sealed(self, parcel: Parcel) -> wire.Sealed:
+        mark = None if self._mark is None else self._mark()
+        return wire.seal(replace(parcel, mark=mark), self._key)
+
+    async def post(self) -> None:
+        """Make what was handed in durable; from here on it is owed to its receivers."""
+        staged, self._staged = self._staged, []
+        if staged:
+            self._allow(sum(sealed.size for sealed in staged))
+            await durably(self._room, self._store.debit, staged)
+        self.posted()
+
+    def clear(self) -> None:
+        """Forget what was not posted: the round begins anew."""
+        self._staged = []
+
+    async def receive(self) -> Parcel:
+        raise NotImplementedError("on a node parcels arrive through `DurableMailbox.deliver`")
+
+
+class DurableMailbox(Mailbox):
+    """A mailbox whose parcels are in the store, and who was given which of them too.
+
+    Nobody is waited for twice in vain: a sender that was missing is not waited for again before something is
+    heard of it.
+    """
+
+    def __init__(
+        self, store: Store, desk: OutboxTransport, room: Room, lateness: Lateness | None = None
+    ) -> None:
+        super().__init__()
+        self._lateness = lateness or Lateness()
+        self._store, self._desk, self._room = store, desk, room
+        self.diary = CallCounter(0)
+        for body in store.waiting():
+            self.deliver(wire.decode(body))
+
+    def deliver(self, parcel: Parcel) -> bool:
+        self.back(parcel.sender)
+        return super().deliver(parcel)
+
+    def given_up(self) -> set[str]:
+        """Whom nobody waits for at present."""
+        return set(self._gone)
+
+    async def take(
+        self,
+        round: int,
+        phase: int,
+        epoch: int,
+        expected: Sequence[Slip],
+        patience: float | None,
+        ended: Mapping[str, int] = NOBODY,
+    ) -> Inbox:
+        await self._desk.post()
+        number, call = self.diary.round, self.diary.call()
+        before = await asyncio.to_thread(self._store.taken, number, call)
+        if before is not None:
+            parcels = [p for p in map(wire.decode, before[0]) if p.epoch == epoch]
+            parcels.sort(key=lambda p: (p.round, p.phase, p.sender, p.sequence))
+            return Inbox(tuple(parcels), tuple(before[1]["missing"]), round, phase)
+        clock = asyncio.get_running_loop().time
+        self._lateness.begin({sender for _, _, sender in expected}, patience or 0.0, clock())
+        inbox = await super().take(round, phase, epoch, expected, patience, ended)
+        self._lateness.end(inbox.missing, clock())
+        ids = [(parcel.sender, parcel.sequence) for parcel in self.lately]
+        facts = {"missing": list(inbox.missing)}
+        await durably(self._room, self._store.take, number, call, ids, facts)
+        for sender in inbox.missing:
+            self.gone(sender, round)
+        return inbox
+
+    async def _until_here(
+        self, expected: Sequence[Slip], patience: float | None, ended: Mapping[str, int]
+    ) -> None:
+        """Wait for each peer as long as it is owed, and not only until the patience ends."""
+        clock = asyncio.get_running_loop().time
+        while awaited := {slip[2] for slip in expected if self._waiting([slip], ended)}:
+            left = self._lateness.left(awaited, clock())
+            if left <= 0:
+                return
+            await self._something_new(left)

@@ -1,0 +1,215 @@
+"""Build a node's parts, and refuse to start where a guarantee could not hold."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Protocol
+
+import torch
+
+from confrere.core.errors import CheckpointError, CustodyError
+from confrere.core.events import Journal
+from confrere.core.owner_only import make_private_folder, require_owner_only
+from confrere.core.protocols import LooksAtMembers, Strategy
+from confrere.data.records import Records, SiteData
+from confrere.node.config import Setting
+from confrere.node.delivery import MOST_WAITING
+from confrere.node.inspection import ParcelRules
+from confrere.node.membership import exchanges
+from confrere.node.replay import FailpointTrainer
+from confrere.node.store import Store
+from confrere.node.witness import Witness, gone
+from confrere.privacy.ledger import Ledger
+from confrere.privacy.noise import secure
+from confrere.privacy.patients import check_of, hashes, secret_beside
+from confrere.site.assemble import consents, participant_of
+from confrere.site.exchange_rules import bounds_of, exchange_rules
+from confrere.site.open_sites import mark_of
+from confrere.site.participant import Participant
+from confrere.study import Caps
+from confrere.transport import wire
+from confrere.transport.body import Body
+from confrere.transport.receipt import Receipt
+
+FEWEST_WAITING = 4
+"""Parcels of one peer that are kept however large they are: those of a round, and one ahead."""
+
+
+class Links(Protocol):
+    """What a node needs of its connections: `transport.grpc.Connections`, or a double of it."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def send(self, to: str, parcel_id: str, body: Body) -> Receipt: ...
+    async def wait_connected(self, peer: str, timeout: float) -> None: ...
+    @property
+    def connected(self) -> frozenset[str]: ...
+    @property
+    def last_contact(self) -> Mapping[str, float]: ...
+    @property
+    def bytes_sent(self) -> Mapping[str, int]: ...
+    @property
+    def bytes_received(self) -> Mapping[str, int]: ...
+
+
+def lock_folder(setting: Setting) -> IO[str]:
+    """Hold the node's folder for this process alone, as long as the file is open."""
+    require_owner_only(make_private_folder(setting.home), CheckpointError)
+    lock = open(setting.home / "lock", "a")  # noqa: SIM115
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise CheckpointError(
+            f"{setting.home}: a node is at work here already; see `confrere status`"
+        ) from None
+    return lock
+
+
+def lock_ledger(setting: Setting, site: Participant) -> IO[str] | None:
+    """Hold the ledger's charges for this run and these records for this process alone; None if another one has them.
+
+    A charge without a release may only be used again when the process that made it is dead. A rehearsal draws the same
+    noise again, and uses none.
+    """
+    if setting.rehearsal:
+        return None
+    what = hashlib.sha256(f"{setting.run}/{site.fingerprint}".encode()).hexdigest()
+    lock = open(setting.ledger.with_name(f"{setting.ledger.name}.{what[:16]}.lock"), "a")  # noqa: SIM115
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+def ledger_of(setting: Setting, witness: Witness) -> tuple[Ledger, SiteData]:
+    """The institution's ledger, for all studies on these patients, and the site's records without other populations' patients.
+
+    A ledger that is older than what this site has charged is refused.
+    """
+    path, privacy = setting.ledger, setting.study.privacy
+    held = _held(setting.earlier)
+    if not path.exists() and path.with_suffix(".key").exists():
+        raise gone(path, "its secret is still there")
+    if not path.exists() and not held:
+        witness.refuse_missing(path)
+    ledger = Ledger(path, population=setting.population, accountant=privacy.accountant if privacy else "pld")
+    try:
+        witness.refuse_rollback(path, {**held, **ledger.counters()})
+        if setting.earlier is not None:
+            ledger.adopt(setting.earlier)
+            setting.earlier.rename(setting.earlier.with_suffix(".adopted"))
+        secret, units = secret_beside(path), setting.data.all.units
+        patients = None if units is None else hashes(secret, set(units.tolist()))
+        elsewhere = ledger.register(patients, check_of(secret))
+        ledger.noted = witness.note
+        for id, counter in ledger.counters().items():
+            witness.note(id, counter)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger, _without(setting.data, elsewhere, secret)
+
+
+def _without(data: SiteData, elsewhere: frozenset[bytes], secret: bytes) -> SiteData:
+    """The records of all patients but these. Each patient's absence changes only the patient's own records."""
+    if not elsewhere:
+        return data
+
+    def kept(part: Records) -> Records:
+        assert part.units is not None
+        units = set(part.units.tolist())
+        gone = [unit for unit in units if hashes(secret, [unit]) <= elsewhere]
+        return part.select((~torch.isin(part.units, torch.tensor(gone))).nonzero()[:, 0])
+
+    note = (
+        f"{len(elsewhere):,} patients of this file belong to another population of the institution and are left out; if"
+        " the file is of that population, name it as `population` in site.toml"
+    )
+    train, validation, test = map(kept, (data.train, data.validation, data.test))
+    return replace(data, train=train, validation=validation, test=test).with_notes(note)
+
+
+def _held(path: Path | None) -> dict[str, int]:
+    """Where the ledgers stand of a file that is to be taken in."""
+    if path is None:
+        return {}
+    with Ledger(path) as found:
+        return found.counters()
+
+
+def site_of(setting: Setting, strategy: Strategy, journal: Journal, ledger: Ledger) -> Participant:
+    """The site itself. Its noise and its sampling are secure, but for a rehearsal's."""
+    site = participant_of(
+        setting.study, strategy, setting.data, setting.task,
+        run=setting.run, journal=journal, trainer=FailpointTrainer(), ledger=ledger, doubt=setting.doubt,
+        among=len(setting.members), joined=True,
+    )  # fmt: skip
+    if isinstance(strategy, LooksAtMembers):
+        strategy.look_at(list(setting.members), setting.rehearsal)
+    site.secret = secret_beside(setting.ledger)
+    if not setting.rehearsal:
+        site.randomness = secure()
+    caveat = None if consents(setting.study, site) else site.caveat()
+    if caveat is not None and exchanges(setting, 0):
+        kind = "no proven guarantee" if site.unproven is not None else "less privacy than its ceiling demands"
+        raise CustodyError(
+            f'site "{setting.me}" takes no part: {caveat}, so that what leaves it would have {kind}.'
+            " If that is wanted, say accept_unproven_privacy = true in site.toml"
+        )
+    return site
+
+
+def refuse_other_records(setting: Setting, store: Store) -> None:
+    """A run goes on with the records that it was started with, or what was held out would be learned from."""
+    mark, known = mark_of(setting.data), store.facts().get("records")
+    if known is None:
+        store.note(records=mark)
+    elif known != mark:
+        raise CheckpointError(
+            f'site "{setting.me}": its records are not those that this run was started with; put them back, or agree on'
+            " a new study for the new ones"
+        )
+
+
+def refuse_older_than_ledger(setting: Setting, store: Store, ledger: Ledger) -> None:
+    """A round is charged once the state before it is in the store: one that paid for a later round has forgotten it."""
+    start = f"{setting.run}/"
+    keys = [
+        str(entry["key"]).removeprefix(start) for entry in ledger.entries() if entry["key"].startswith(start)
+    ]
+    paid = max((int(key.split("/")[0]) for key in keys), default=-1)
+    known = store.newest()
+    if paid > (-1 if known is None else known):
+        raise CheckpointError(
+            f"{setting.home} is an old copy, or a new folder: its ledger has paid for round {paid + 1} of this run, and"
+            f" the folder knows of {0 if known is None else known} rounds. Bring back the newest folder; if there is"
+            " none, leave (`confrere roster leave`) and agree on another run (another seed)"
+        )
+
+
+def parcel_rules(setting: Setting, site: Participant, strategy: Strategy) -> ParcelRules:
+    """Who may send what: members of the roster, models of this study, no larger than those."""
+    models = [site.build(role) for role in ("private", "proxy", *site.further)]
+    largest = 2 * max(4 * m.params.count for m in models) + 2**18
+    bounds, by = bounds_of(setting.study, site, setting.sizes), getattr(strategy, "mass", None)
+    return ParcelRules(
+        setting.me, setting.run, setting.study.rounds, {n: m.key for n, m in setting.peers.items()},
+        {m.architecture: m.params.shapes for m in models}, sizes=setting.sizes,
+        numbers=getattr(strategy, "numbers", None), bounds=bounds,
+        start_mass=None if by is None else 1.0 if by == "equal" else float(setting.sizes[setting.me]),
+        packing=exchange_rules(setting.study, site)["packing"],
+        limits=replace(wire.STANDARD, total=min(wire.STANDARD.total, largest)),
+        accept_unproven=consents(setting.study, site),
+    )  # fmt: skip
+
+
+def most_waiting(caps: Caps, largest: int) -> int:
+    """Parcels of one peer that are kept until they are used: what `caps.peer_bytes` allows, and enough for a round."""
+    return max(FEWEST_WAITING, min(MOST_WAITING, caps.peer_bytes // largest))

@@ -1,0 +1,1 @@
+"""Choose partners: transfer loss, influence, similarity, clusters and profiles, with their table and page."""

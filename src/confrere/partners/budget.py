@@ -1,0 +1,113 @@
+"""Privacy-budgeted queries to peers, used to choose partners.
+
+With `privacy.selection_share` noise is added to all answers, which together keep within that share of ε and δ:
+four tenths pay for a gradient in every round, three for each peer's model, one for that model's loss at home, one
+for a profile of its records, one for a histogram of them. Without it nothing is protected, and what comes out is for
+rehearsals only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from confrere.core.seeds import derive
+from confrere.data.records import Federation
+from confrere.privacy.accounting import Guarantee, calibrate
+from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.noise import seeded
+from confrere.privacy.steps import OneRelease
+from confrere.simulation.simulation import Simulation
+from confrere.site.assemble import own_ceiling
+from confrere.site.participant import Participant
+from confrere.study import Privacy, Study
+
+GRADIENTS, MODELS, LOSSES, PROFILES, HISTOGRAMS = 0.4, 0.3, 0.1, 0.1, 0.1
+"""How the share of the budget is divided."""
+
+ROOM = 1.01
+"""A little more noise than the sum needs: accountants round up."""
+
+
+class Selection:
+    """One site's questions to all others."""
+
+    def __init__(self, study: Study, federation: Federation, user: str) -> None:
+        self.study, self.federation, self.user = study, federation, user
+        privacy = study.privacy
+        self.privacy: Privacy | None = (
+            privacy if privacy is not None and privacy.selection_share > 0 else None
+        )
+        """What there is to spend; None where nothing is protected."""
+        accountant = privacy.accountant if privacy else "pld"
+        self.ledgers = {name: Ledger(dataset=name, accountant=accountant) for name in federation.sites}
+
+    @property
+    def released(self) -> bool:
+        """Whether what peers send is differentially private."""
+        return self.privacy is not None
+
+    @property
+    def peers(self) -> list[str]:
+        return sorted(n for n in self.federation.sites if n != self.user)
+
+    def sites(self, share: float, strategy: Mapping[str, Any]) -> Simulation:
+        """All sites, ready to spend this share of the budget; over all shares each keeps one ledger."""
+        steps = self.study.rounds * (self.privacy.steps or 1 if self.privacy else 1)
+        study = replace(
+            self.study, strategy=dict(strategy), topology=None, privacy=self.part(share, steps), partners=None
+        )
+        simulation = Simulation(study, self.federation, trainer="one")
+        simulation.prepare()
+        for name, site in simulation.sites.items():
+            site.ledger, site.run = self.ledgers[name], f"{site.run}-partners-{share:g}"
+            if self.privacy is not None:
+                whole = self.privacy.for_selection()
+                assert whole.epsilon is not None
+                site.budget = Budget(whole.epsilon, whole.delta, whole.unit)
+        return simulation
+
+    def part(self, share: float, steps: int) -> Privacy | None:
+        """A share of the budget, for `steps` steps; None where nothing is protected.
+
+        Full batches under plain noise compose exactly: shares of 1/noise² add up to the whole, which is much more than
+        shares of ε would give. Anything else is given its share of ε.
+        """
+        if self.privacy is None:
+            return None
+        whole = self.privacy.for_selection()
+        assert whole.epsilon is not None  # a share is one of ε
+        plain = whole.sampling == "full" and whole.clipper().fixed_noise
+        if not plain:
+            return replace(self.privacy.for_selection(share), noise_multiplier=None)
+        once = calibrate(whole.epsilon, whole.delta, sample_rate=1, steps=1, accountant=whole.accountant)
+        return replace(whole, noise_multiplier=ROOM * once * math.sqrt(steps / share))
+
+    def pay(self, site: Participant, share: float, what: str) -> OneRelease:
+        """Charge a site for one release out of this share, before anything is drawn."""
+        part = self.part(share, 1)
+        assert part is not None  # nothing is released without privacy
+        assert part.epsilon is not None  # a share is one of ε
+        noise = part.noise_multiplier or calibrate(
+            part.epsilon, part.delta, sample_rate=1, steps=1, accountant=part.accountant
+        )
+        source = site.randomness or seeded(derive(self.study.seed, site.name, what, site.run))
+        paid = OneRelease(what, noise, part.unit, source)
+        site.ledger.spend(
+            [paid.charge],
+            key=f"{site.run}/{what}",
+            budget=site.budget,
+            replay=site.rehearsal,
+            records=site.fingerprint,
+        )
+        return paid
+
+    def guarantees(self) -> dict[str, Guarantee]:
+        """What each site has spent on the selection."""
+        if self.privacy is None:
+            return {}
+        delta, unit = self.privacy.for_selection().delta, self.privacy.unit
+        spent = {n: ledger.guarantee(delta, unit) for n, ledger in self.ledgers.items() if ledger.charges()}
+        return {n: replace(g, ceiling=own_ceiling(self.study, n)) for n, g in spent.items()}

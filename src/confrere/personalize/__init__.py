@@ -1,1 +1,0 @@
-"""Whom to learn from, and how to make a common model one's own: personalised learning for medical data."""

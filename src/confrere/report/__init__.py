@@ -1,0 +1,1 @@
+"""Readers of the journal: history, progress, tables, words, gains and the HTML report."""

@@ -1,0 +1,95 @@
+"""The gains of a comparison, at each site and on the mean; `statistics.verdict` judges them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from confrere.core import metrics
+from confrere.core.results import ComparisonResult, Measured, StrategyResult
+from confrere.statistics.verdict import Gain, GapClosed, judge, nothing_gained, share_of_gap
+
+
+def stated_gain(figure: Measured | None) -> Gain | None:
+    """A gain that the comparison states, judged."""
+    return judge(figure.values, figure.interval) if figure else None
+
+
+def site_gain(
+    comparison: ComparisonResult, site: str, metric: str, strategy: StrategyResult | None = None
+) -> Gain | None:
+    """What one site gains; None where one of the two was not measured there."""
+    chosen = strategy or comparison.together
+    stated = chosen.sites[site].gains.get(metric) if chosen and site in chosen.sites else None
+    return stated_gain(stated) if stated else judge(_differences(comparison, site, metric, strategy))
+
+
+def mean_gain(
+    comparison: ComparisonResult, metric: str, strategy: StrategyResult | None = None
+) -> Gain | None:
+    """The gain averaged over sites (each counts the same), then judged over seeds."""
+    chosen = strategy or comparison.together
+    if chosen and metric in chosen.gains and chosen.gains[metric].values:
+        return stated_gain(chosen.gains[metric])
+    rows = [_differences(comparison, site, metric, strategy) for site in comparison.sites]
+    return judge(_by_seed([row for row in rows if row]))
+
+
+def gap_closed(comparison: ComparisonResult, metric: str, site: str | None = None) -> GapClosed | None:
+    """How much of the way to pooled training was made, at one site or averaged over them."""
+    if comparison.pooled is None or comparison.together is None:
+        return None
+    sites = comparison.sites if site is None else (site,)
+    both = [
+        (_differences(comparison, s, metric, comparison.pooled), _differences(comparison, s, metric, None))
+        for s in sites
+    ]
+    both = [(p, t) for p, t in both if p and t and len(p) == len(t)]
+    gaps, gains = _by_seed([p for p, _ in both]), _by_seed([t for _, t in both])
+    gap, gained = judge(gaps), judge(gains)
+    if site is None:  # as the comparison states them, with their intervals
+        gap, gained = mean_gain(comparison, metric, comparison.pooled), mean_gain(comparison, metric)
+    if gap is None or gained is None:
+        return None
+    return share_of_gap(gap, gained, gaps, gains)
+
+
+def not_worth_it(comparison: ComparisonResult) -> bool:
+    """Whether collaboration cost privacy and brought nothing that is clear: by no deciding measure, on no site's mean.
+
+    The deciding measures are the headline and the log loss. One seed says nothing either way.
+    """
+    together = comparison.together
+    if together is None or comparison.alone is None or together.privacy is None:
+        return False
+    names = [n for n in dict.fromkeys((comparison.headline, metrics.proper(comparison.metrics))) if n]
+    return nothing_gained(g for n in names if (g := mean_gain(comparison, n)))
+
+
+def _differences(
+    comparison: ComparisonResult, site: str, metric: str, strategy: StrategyResult | None
+) -> list[float | None]:
+    """Seed by seed, together minus alone, turned so that more is better."""
+    strategy = strategy or comparison.together
+    alone = _values(comparison.alone, site, metric)
+    together = _values(strategy, site, metric)
+    if len(alone) != len(together):
+        return []
+    sign = metrics.named(metric).sign
+    return [None if a is None or t is None else sign * (t - a) for a, t in zip(alone, together, strict=True)]
+
+
+def _values(strategy: StrategyResult | None, site: str, metric: str) -> Sequence[float | None]:
+    result = strategy.sites.get(site) if strategy else None
+    measured: Measured | None = result.metrics.get(metric) if result else None
+    if measured is None:
+        return ()
+    return measured.values or (measured.mean,)
+
+
+def _by_seed(rows: Sequence[Sequence[float | None]]) -> list[float]:
+    """The mean over sites for each seed; a seed that lacks a site's figure is left out of the pairs."""
+    if not rows or len({len(row) for row in rows}) != 1:
+        return []
+    columns = [[v for v in column if v is not None] for column in zip(*rows, strict=True)]
+    return [math.fsum(c) / len(c) for c in columns if len(c) == len(rows)]

@@ -1,0 +1,64 @@
+"""One HTML file that tells what was asked, what came out, what left the building and what it cost.
+
+The file needs no network: style, charts and the few lines of script are inside, and its content security
+policy forbids everything else. It makes sense without the script, and in print.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from confrere.report.page.comparison_page import comparison_page
+from confrere.report.page.markup import Child, tag, together
+from confrere.report.page.run_page import run_page
+from confrere.report.results import read_comparison, read_run
+from confrere.version import __version__
+
+__all__ = ["write_report"]
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write the report of a run or of a comparison; by default as report.html in its folder."""
+    if (folder / "comparison.json").exists():
+        title, body = comparison_page(read_comparison(folder), folder)
+    else:
+        title, body = run_page(read_run(folder))
+    path = out or folder / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(page(title, body), encoding="utf-8")
+    beside.replace(path)
+    return path
+
+
+def page(title: str, body: list[Child]) -> str:
+    """The whole document. Only the style and the script that are written here may act in it."""
+    here = files("confrere.report.page")
+    template = (here / "page.html").read_text(encoding="utf-8")
+    style = (here / "style.css").read_text(encoding="utf-8")
+    script = re.search(r"<script>(.*?)</script>", template, re.DOTALL)
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script[1] if script else '')}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    footer = tag(
+        "footer",
+        f"Made by Confrère {__version__}. One file, no network. Nothing is shown that was not measured. "
+        "The results of single sites are private to them: pass this page on only with their consent.",
+    )
+    filled = {
+        "policy": policy,
+        "title": escape(f"{title} – Confrère"),
+        "style": style,
+        "body": together([*body, footer]),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda m: filled[m[1]], template)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

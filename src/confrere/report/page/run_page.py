@@ -1,0 +1,120 @@
+"""The report of a single run: what each site reached, without an alone to compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confrere.core.metrics import in_order
+from confrere.core.results import SiteResult, is_collaboration
+from confrere.report import words
+from confrere.report.page import answer
+from confrere.report.page.markup import Child, Markup, section, table, tag
+from confrere.report.page.sections import Page, body, report_section
+from confrere.report.results import RunRecord
+
+
+def run_page(run: RunRecord) -> tuple[str, list[Child]]:
+    """Title and body."""
+    started = run.history.started
+    title = str(started.get("title") or run.facts.get("name") or started.get("name") or "A run")
+    sites = list(run.sites) or list(run.history.sites)
+    sites.sort(key=lambda s: (-(_records(run, s) or 0), s))
+    seed = run.facts.get("seed", started.get("seed"))
+    what = f"seed {seed}" if seed is not None else "this run"
+    histories = {"together" if is_collaboration(run.strategy) else "alone": [run.history]}
+    metrics = in_order(m for s in run.sites.values() for m in s.metrics)
+    metric = next(iter(metrics), None)
+    legend = [(kind, run.label or "this run") for kind in histories]
+    page = Page(
+        run=run,
+        comparison=None,
+        sites=sites,
+        history=run.history,
+        shown=what,
+        histories=histories,
+        legend=legend,
+        metrics=metrics,
+        headline=metric,
+        notes=(),
+        facts=[{**started, **run.facts}],
+        seeds=[seed] if seed is not None else [],
+    )
+    return title, [_header(run, title, sites, what), *body(page)]
+
+
+def _header(run: RunRecord, title: str, sites: Sequence[str], what: str) -> Markup:
+    """The first screen: what ran, what it reached, what left the buildings and what it cost."""
+    rounds, planned = len(run.history.rounds), run.history.started.get("rounds")
+    done = f"{rounds} of {planned} rounds" if planned and planned != rounds else words.count(rounds, "round")
+    kicker = f" · {run.label} · {words.count(len(sites), 'site')} · {done} · {what}"
+    rows = _rows(run, sites)
+    cards = tag("div", answer.left_card(rows, run.history), answer.privacy_card(rows), class_="cards")
+    return tag(
+        "header",
+        tag("p", tag("b", "Confrère"), kicker, class_="kicker"),
+        tag("h1", title),
+        tag("p", _summary(run), class_="answer"),
+        tag(
+            "p",
+            "One run has no spread, and nothing here says whether learning together is better than "
+            "learning alone: for that, compare it with alone over several seeds (confrere compare).",
+        ),
+        cards if run.finished else None,
+    )
+
+
+def _summary(run: RunRecord) -> Markup:
+    if not run.finished:
+        return tag(
+            "span",
+            tag("strong", "Not finished."),
+            " This run has no result yet; below is what its journal tells so far.",
+        )
+    means = [
+        f"{words.metric(m).label} {words.figure(m, run.result.mean[m])}" for m in in_order(run.result.mean)
+    ]
+    return tag(
+        "span", f"Mean over {words.count(len(run.sites), 'site')}: ", tag("strong", ", ".join(means)), "."
+    )
+
+
+@report_section("results", order=20)
+def _results(page: Page) -> Markup | None:
+    rows = _rows(page.run, page.sites) if page.run is not None else []
+    if not rows:
+        return None
+    metrics = in_order(m for r in rows for m in r.metrics)
+    head: list[Child] = [
+        "Site",
+        "Privacy spent",
+        "Records",
+        *(words.capital(words.metric(m).label) for m in metrics),
+        "Sent",
+    ]
+    made: list[list[Child]] = [
+        [
+            r.name,
+            words.privacy(r.privacy) if r.privacy or r.bytes_sent else "nothing left the site",
+            "–" if r.records is None else f"{r.records:,}".replace(",", "\u2009"),
+            *(words.measured(m, r.metrics.get(m)) for m in metrics),
+            words.size(r.bytes_sent),
+        ]
+        for r in rows
+    ]
+    return section(
+        "Site by site",
+        table(head, made, text=2),
+        lead="On each site's own test records; one seed, so no spread.",
+    )
+
+
+def _rows(run: RunRecord, sites: Sequence[str]) -> list[SiteResult[float]]:
+    return [run.sites[s] for s in sites if s in run.sites]
+
+
+def _records(run: RunRecord, site: str) -> int | None:
+    if site in run.sites:
+        return run.sites[site].records
+    described = (run.history.started.get("sites") or {}).get(site) or {}
+    records = described.get("records")
+    return int(records) if records is not None else None

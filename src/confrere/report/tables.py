@@ -1,0 +1,347 @@
+"""Results in the terminal: plain words, figures with their spread, for wide screens and for 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from confrere.core.events import Json
+from confrere.core.metrics import in_order
+from confrere.core.results import ComparisonResult, Measured, RunResult, SiteResult, StrategyResult
+from confrere.core.seeds import NOT_PRIVATE
+from confrere.report import words
+from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain, stated_gain
+from confrere.report.history import read_history
+from confrere.report.results import with_ledgers
+from confrere.statistics.verdict import Gain
+
+WIDE = 120
+STYLES = {"better": "green", "worse": "red", "no clear difference": "dim", "one seed only": "dim"}
+
+
+def comparison_table(comparison: ComparisonResult) -> RenderableType:
+    """What `compare --json` prints, for people. `read_comparison(folder)` also knows the budgets."""
+    return _ComparisonTable(comparison)
+
+
+def profile_table(profile: Mapping[str, Json]) -> RenderableType:
+    """Where the time of a run went, the dearest part first."""
+    table = _table()
+    table.add_column("Spent on")
+    for heading in ("CPU seconds", "Share", "Calls"):
+        table.add_column(heading, justify="right")
+    for part, found in profile["parts"].items():
+        calls = "" if found["calls"] is None else f"{found['calls']:,}"
+        table.add_row(part, f"{found['cpu_seconds']:.2f}", f"{found['share']:.0%}", calls)
+    table.add_row("in all", f"{profile['cpu_seconds']:.2f}", "", "", style="bold")
+    return table
+
+
+def run_table(result: RunResult) -> RenderableType:
+    """What `simulate --json` prints, for people."""
+    run = _with_journal(result)
+    metrics = in_order(m for s in run.sites.values() for m in s.metrics)
+    table = _table()
+    table.add_column("Site", overflow="fold")
+    table.add_column("Records", justify="right")
+    for name in metrics:
+        table.add_column(words.capital(words.metric(name).label), justify="right")
+    table.add_column("Sent", justify="right")
+    for site in sorted(run.sites.values(), key=lambda s: (-(s.records or 0), s.name)):
+        figures = (words.measured(m, site.metrics.get(m)) for m in metrics)
+        table.add_row(_named(site), _records(site), *figures, words.size(site.bytes_sent))
+    if len(run.sites) > 1:
+        table.add_section()
+        means = (words.measured(m, run.mean.get(m)) for m in metrics)
+        table.add_row("mean over sites", "", *means, "", style="bold")
+    for kind, group in run.by_columns.items():
+        means = (words.measured(m, group.mean.get(m)) for m in metrics)
+        table.add_row(f"mean over {words.of_kind(kind, len(group.sites))}", "", *means, "")
+    notes = [
+        *_privacy_lines(run.sites.values()),
+        "One seed, so no spread; «confrere compare» shows it.",
+        *_scale_lines(run.scale),
+    ]
+    return Group(table, Text(""), *(Text(n) for n in notes))
+
+
+def _with_journal(result: RunResult) -> RunResult:
+    """The run with what only its journal knows (the budget), if that is at hand."""
+    path = Path(result.run or "") / "journal.jsonl"
+    return with_ledgers(result, read_history(path)) if result.run and path.exists() else result
+
+
+class _ComparisonTable:
+    """Chooses its layout when the width of the terminal is known."""
+
+    def __init__(self, comparison: ComparisonResult) -> None:
+        self.comparison = comparison
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        comparison, wide = self.comparison, options.max_width >= WIDE
+        if comparison.title:
+            yield Text(comparison.title, style="bold")
+        if comparison.question:
+            yield Text(comparison.question)
+        yield Text("")
+        if comparison.together is not None and comparison.alone is not None:
+            yield _sites(comparison, comparison.alone, comparison.together, wide)
+            yield Text("")
+        yield _strategies(comparison, wide)
+        yield Text("")
+        if comparison.headline and any(s.by_columns for s in comparison.strategies.values()):
+            yield _by_columns(comparison, comparison.headline)
+            yield Text("")
+        if comparison.together is not None:
+            for line in _privacy_lines(comparison.together.sites.values()):
+                yield Text(line)
+        if not_worth_it(comparison):
+            yield Text(words.NOT_WORTH_IT, style="bold")
+        for line in (
+            *_common_lines(comparison),
+            *_gap_lines(comparison),
+            _footnote(comparison),
+            *_scale_lines(str(comparison.facts.get("scale") or "full")),
+            *comparison.notes,
+        ):
+            yield Text(line)
+
+
+def _sites(
+    comparison: ComparisonResult, alone: StrategyResult, together: StrategyResult, wide: bool
+) -> Table:
+    """A line for each site and measure; the site's own facts stand in its first line."""
+    table = _table()
+    table.add_column("Site", overflow="fold", max_width=28 if wide else 14)
+    if wide:
+        table.add_column("Records", justify="right")
+    table.add_column("Measure")
+    table.add_column("Alone", justify="right", no_wrap=True)
+    table.add_column("Together", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("Gain", justify="right", no_wrap=True)
+    table.add_column("In a word", no_wrap=True)
+    if wide:
+        table.add_column("Sent", justify="right", no_wrap=True)
+    names = [m for m in comparison.metrics if wide or not words.metric(m).detail] or list(comparison.metrics)
+    for site in comparison.sites:
+        for index, name in enumerate(names):
+            gain = site_gain(comparison, site, name)
+            other = together.sites.get(site, SiteResult(site))
+            row: list[RenderableType] = [_label(alone.sites[site], other, index, wide)]
+            if wide:
+                row.append(_records(alone.sites[site]) if index == 0 else "")
+            row += [
+                _measure(name),
+                words.measured(name, alone.sites[site].metrics.get(name)),
+                words.measured(name, other.metrics.get(name)),
+            ]
+            if wide:
+                row.append(_gain(name, gain))
+            row.append(_word(gain))
+            if wide:
+                row.append(words.size(other.bytes_sent) if index == 0 else "")
+            table.add_row(*row)
+        table.add_section()
+    return table
+
+
+def _strategies(comparison: ComparisonResult, wide: bool) -> Table:
+    """Means over sites for each way to learn."""
+    table = _table()
+    names = [m for m in comparison.metrics if wide or not words.metric(m).detail][: 4 if wide else 2]
+    table.add_column("Mean over sites")
+    for name in names:
+        table.add_column(words.capital(_measure(name)), justify="right", no_wrap=True)
+    headline = comparison.headline
+    table.add_column(f"Against alone ({words.metric(headline or '').label})", no_wrap=wide)
+    if wide:
+        table.add_column("Sent, all sites", justify="right")
+        table.add_column("Time", justify="right")
+    for strategy in comparison.strategies.values():
+        gain = mean_gain(comparison, headline, strategy) if headline else None
+        against = Text("–")
+        if strategy.name != comparison.reference and gain is not None and headline:
+            against = Text.assemble(_word(gain), f" {_gain(headline, gain)}" if wide else "")
+        row: list[RenderableType] = [strategy.label]
+        row += [words.measured(m, strategy.mean.get(m)) for m in names]
+        row.append(against)
+        if wide:
+            row += [words.size(strategy.bytes_sent), words.duration(strategy.seconds)]
+        table.add_row(*row)
+    return table
+
+
+def _by_columns(comparison: ComparisonResult, metric: str) -> Table:
+    """The mean over sites with all columns beside that over sites that lack some."""
+    kinds = next(s.by_columns for s in comparison.strategies.values() if s.by_columns)
+    table = _table()
+    table.add_column(f"Mean {words.metric(metric).label} over")
+    for kind, group in kinds.items():
+        table.add_column(words.of_kind(kind, len(group.sites)), justify="right")
+    for strategy in comparison.strategies.values():
+        groups = (strategy.by_columns.get(kind) for kind in kinds)
+        means = (words.measured(metric, g.mean.get(metric) if g else None) for g in groups)
+        table.add_row(strategy.label, *means)
+    return table
+
+
+def _named(site: SiteResult[object]) -> Text:
+    """The site, and beneath its name the columns that it lacks."""
+    lacks = (f"\nlacks {words.lacks(site.missing_columns)}", "dim") if site.missing_columns else ""
+    return Text.assemble(site.name, lacks)
+
+
+def _privacy_lines(sites: Iterable[SiteResult[object]]) -> list[str]:
+    """«Privacy spent: 1.8 of 3.0 (ε, δ = 1e-5, per record)», once for all sites that spent the same."""
+    sites = list(sites)
+    said: dict[str, list[str]] = {}
+    for site in sites:
+        if site.privacy is None and site.bytes_sent == 0:
+            text = "nothing left the site"
+        else:
+            text = words.privacy(site.privacy, accountant=False)
+        said.setdefault(text, []).append(site.name)
+    label = [f"{words.capital(NOT_PRIVATE)}."] if any(s.privacy is not None for s in sites) else []
+    if len(said) == 1:
+        return [f"Privacy spent at every site: {next(iter(said))}", *label]
+    return [f"Privacy spent at {words.listing(names, 4)}: {text}" for text, names in said.items()] + label
+
+
+def _common_lines(comparison: ComparisonResult) -> list[str]:
+    """The same on the common test records, by accuracy where there is one: they are balanced."""
+    together, alone = comparison.together, comparison.alone
+    if together is None or alone is None or together.common is None or alone.common is None:
+        return []
+    lines = []
+    for name in [m for m in in_order(together.common.gains) if not words.metric(m).detail][:2]:
+        gained = stated_gain(together.common.gains[name])
+        if gained is not None:
+            lines.append(
+                f"On the common test records, mean {words.metric(name).label} over sites: alone "
+                f"{words.measured(name, alone.common.mean.get(name))}, together "
+                f"{words.measured(name, together.common.mean.get(name))}: {words.gained(name, gained)}."
+            )
+    return lines
+
+
+def _gap_lines(comparison: ComparisonResult) -> list[str]:
+    name = comparison.headline
+    closed = gap_closed(comparison, name) if name else None
+    if closed is None or name is None:
+        return []
+    label = words.metric(name).label
+    if closed.share is None:
+        found = "worse than alone" if closed.gap.word == "worse" else "no clear difference from alone"
+        return [f"Pooling all records: {found} by {label} ({words.gained(name, closed.gap)})."]
+    return [
+        f"Share of the gap to pooling all records that is closed, by {label}: {words.share_closed(closed)}."
+    ]
+
+
+def _scale_lines(scale: str) -> list[str]:
+    """Which smaller version of the study was run, where one was."""
+    return (
+        []
+        if scale == "full"
+        else [f"Scale «{scale}»: a smaller version of the study, not the study as it is written."]
+    )
+
+
+def _footnote(comparison: ComparisonResult) -> str:
+    if len(comparison.seeds) < 2:
+        return "One seed, so no spread and no verdict: run more seeds."
+    return (
+        f"± is one standard deviation over {len(comparison.seeds)} seeds; the word is judged in pairs, "
+        "record by record and seed by seed (95 % interval)."
+    )
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
+
+
+def _label(alone: SiteResult[Measured], together: SiteResult[Measured], index: int, wide: bool) -> Text:
+    """The name, and where there is no room for columns the records and the bytes beneath it."""
+    if index == 0:
+        return Text.assemble((alone.name, "bold"), _named(alone)[len(alone.name) :])
+    if wide:
+        return Text("")
+    facts = [
+        "" if alone.records is None else f"{_records(alone)} rec.",
+        f"{words.size(together.bytes_sent)} sent",
+    ]
+    return Text(facts[index - 1] if index <= len(facts) else "", style="dim")
+
+
+def _measure(name: str) -> str:
+    return words.metric(name).short or words.metric(name).label
+
+
+def _records(site: SiteResult[object]) -> str:
+    return "–" if site.records is None else f"{site.records:,}".replace(",", "\u2009")
+
+
+def _gain(name: str, gain: Gain | None) -> str:
+    if gain is None:
+        return "–"
+    return f"{words.signed(name, gain.mean)} {words.spread(name, gain.std)}".rstrip()
+
+
+def _word(gain: Gain | None) -> Text:
+    return Text("–") if gain is None else Text(gain.word, style=STYLES[gain.word])
+
+
+def studies_table(comparisons: Mapping[str, ComparisonResult]) -> RenderableType:
+    """A line for each study and measure: alone, together, the gain with its interval, and the gap to pooling."""
+    table = _table()
+    for name in ("Study", "Measure"):
+        table.add_column(name, overflow="fold")
+    for name in ("Alone", "Together", "Pooled", "Gain (95 % interval)", "Gap closed"):
+        table.add_column(name, justify="right")
+    table.add_column("In a word")
+    verdicts = []
+    for name, comparison in comparisons.items():
+        for row in _rows(name, comparison):
+            table.add_row(*row)
+        table.add_section()
+        if not_worth_it(comparison):
+            verdicts.append(f"{name}: {words.NOT_WORTH_IT}")
+        together = comparison.together
+        if together is not None:
+            verdicts.append(f"{name}: privacy spent at most {words.privacy(together.privacy)}")
+    return Group(table, Text(""), *(Text(v) for v in verdicts))
+
+
+def _rows(study: str, comparison: ComparisonResult) -> list[list[RenderableType]]:
+    alone, together, pooled = comparison.alone, comparison.together, comparison.pooled
+    if alone is None or together is None:
+        return [[study, "no way of learning together", *["–"] * 6]]
+    rows: list[list[RenderableType]] = []
+    sites = words.count(len(comparison.sites), "site")
+    for name in [m for m in comparison.metrics if not words.metric(m).detail]:
+        gained, closed = mean_gain(comparison, name), gap_closed(comparison, name)
+        share = "–" if closed is None else words.share_closed(closed)
+        means = [words.measured(name, s.mean.get(name)) if s else "–" for s in (alone, together, pooled)]
+        rows.append(
+            [study if not rows else sites if len(rows) == 1 else "", words.metric(name).label, *means]
+        )
+        rows[-1] += [_gained(name, gained), share, _word(gained)]
+    if together.common is not None and alone.common is not None:
+        for name in [m for m in in_order(together.common.gains) if not words.metric(m).detail]:
+            gained = stated_gain(together.common.gains[name])
+            groups = (alone.common, together.common, pooled.common if pooled else None)
+            means = [words.measured(name, g.mean.get(name)) if g else "–" for g in groups]
+            rows.append(
+                ["", f"{words.metric(name).label}, common", *means, _gained(name, gained), "", _word(gained)]
+            )
+    return rows
+
+
+def _gained(name: str, gained: Gain | None) -> str:
+    return "–" if gained is None else words.gained(name, gained).replace("95 % interval ", "")

@@ -1,0 +1,186 @@
+"""Plain words first, symbols second: how measures, strategies, privacy and bytes are spoken of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from confrere.core import metrics
+from confrere.core.results import Measured, PrivacySpent
+from confrere.statistics.verdict import Gain, GapClosed
+
+metric = metrics.named
+"""A metric by its name, with its label and its meaning."""
+
+NOT_WORTH_IT = (
+    "Collaboration is not worth its privacy here: no gain over alone is clear, and privacy was spent."
+)
+
+NO_NOISE = "no privacy guarantee: trained without noise"
+
+
+def figure(name: str, value: float) -> str:
+    """A measured value: «86.4 %» for shares, three decimals for the rest."""
+    return f"{value * 100:.1f} %" if metric(name).percent else _plain(value)
+
+
+def spread(name: str, std: float | None, like: float = 0.0) -> str:
+    """«± 0.012», with as many decimals as a value like that; nothing where there is no spread."""
+    if std is None:
+        return ""
+    text = f"{std * 100:.1f}" if metric(name).percent else _plain(std, like=like)
+    if std > 0 and not any(c in "123456789" for c in text):
+        text = f"<{text[:-1]}1"
+    return f"± {text}"
+
+
+def measured(name: str, value: Measured | float | None) -> str:
+    """«0.914 ± 0.012», without a spread «0.914», or a dash where nothing was measured."""
+    if value is None:
+        return "–"
+    if not isinstance(value, Measured):
+        return figure(name, value)
+    if metric(name).percent and value.std is not None:
+        return f"{value.mean * 100:.1f} {spread(name, value.std)} %"
+    return f"{figure(name, value.mean)} {spread(name, value.std, value.mean)}".rstrip()
+
+
+def signed(name: str, value: float) -> str:
+    """A gain: «+0.017», «−1.2»; for shares in points."""
+    text = f"{value * 100:+.1f}" if metric(name).percent else _plain(value, "+")
+    if value == 0:
+        return "0"
+    if not any(c in "123456789" for c in text):
+        text = text.replace("-", "").replace("+", "")
+    return text.replace("-", "−")
+
+
+def even(labels: Sequence[str]) -> list[str]:
+    """The labels of an axis without the zeros that say nothing: «0.850», «0.900» become «0.85», «0.90»."""
+    split = [label.partition(" ") for label in labels]
+    numbers = [number for number, _, _ in split]
+    while any("." in n for n in numbers) and all(n.endswith("0") for n in numbers if "." in n):
+        numbers = [n[:-1].removesuffix(".") if "." in n else n for n in numbers]
+    return [f"{n}{space}{unit}" for n, (_, space, unit) in zip(numbers, split, strict=True)]
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def gained(name: str, value: Gain) -> str:
+    """«+0.017 (95 % interval +0.011 to +0.023)»."""
+    unit = " points" if metric(name).percent else ""
+    if value.low is None or value.high is None:
+        return f"{signed(name, value.mean)}{unit} (one seed)"
+    if value.low == value.high == 0:
+        return "no difference in any seed"
+    return (
+        f"{signed(name, value.mean)}{unit} "
+        f"(95 % interval {signed(name, value.low)} to {signed(name, value.high)})"
+    )
+
+
+def share_closed(closed: GapClosed) -> str:
+    """«28 % (± 70 points over seeds)»; where pooling gains nothing clear there is no share to speak of."""
+    if closed.share is None:
+        return "no clear gap"
+    spread = "" if closed.share_std is None else f" (± {closed.share_std * 100:.0f} points over seeds)"
+    return f"{closed.share * 100:.0f} %{spread}"
+
+
+def _plain(value: float, sign: str = "", like: float = 0.0) -> str:
+    size = max(abs(value), abs(like))
+    if size >= 100:
+        return f"{value:{sign},.0f}".replace(",", "\u2009")
+    return f"{value:{sign}.1f}" if size >= 10 else f"{value:{sign}.3f}"
+
+
+def size(count: float | None) -> str:
+    """Bytes in human units: «34 KB», «1.2 MB»; a dash where unknown."""
+    if count is None:
+        return "–"
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("KB", "MB", "GB", "TB"):
+        count /= 1000
+        if count < 999.5 or unit == "TB":
+            break
+    return f"{count:.1f} {unit}" if count < 9.95 else f"{count:.0f} {unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """«41 s», «3 min», «2 h 5 min»; a dash where unknown."""
+    if seconds is None:
+        return "–"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def epsilon(value: float) -> str:
+    """ε rounded up, never down: what is shown is never less than what was spent."""
+    if math.isinf(value):
+        return "∞"
+    digits = 1 if value >= 1 else 2
+    return f"{math.ceil(round(value * 10**digits, 6)) / 10**digits:.{digits}f}"
+
+
+def delta(value: float) -> str:
+    """«1e-5», «1.9e-4»."""
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+
+
+def per(unit: str) -> str:
+    return unit if unit.startswith("per ") else f"per {unit}"
+
+
+def privacy(spent: PrivacySpent | None, *, accountant: bool = True) -> str:
+    """«1.8 of 3.0 (ε, δ = 1e-5, per record, accountant pld)»; never an ε without what it means."""
+    if spent is None:
+        return NO_NOISE
+    budget = f" of {epsilon(spent.budget)}" if spent.budget is not None else ""
+    terms = ["ε", f"δ = {delta(spent.delta)}", per(spent.unit)]
+    if spent.accountant:
+        terms.append(f"accountant {spent.accountant}")
+    elif accountant:
+        terms.append("accountant not recorded")
+    text = f"{epsilon(spent.epsilon)}{budget} ({', '.join(terms)})"
+    for unit, value in spent.others:
+        text += f"; {per(unit)}: {'no bound' if value is None else epsilon(value)}"
+    notes = reservations(spent)
+    return f"{text}: {', '.join(notes)}" if notes else text
+
+
+def reservations(spent: PrivacySpent) -> list[str]:
+    """What has to be said wherever this ε stands: «as published, not proven», «above the ceiling of 10»."""
+    notes = [] if spent.proven else ["as published, not proven"]
+    ceiling = spent.exceeded_ceiling
+    return notes if ceiling is None else [*notes, f"above the ceiling of {ceiling:g}"]
+
+
+def lacks(columns: Mapping[str, str]) -> str:
+    """«TSH and T3 (imputed)»; a column that no site uses is «left out»."""
+    handled = {how: [c for c, h in columns.items() if h == how] for how in dict.fromkeys(columns.values())}
+    return "; ".join(f"{listing(names, 8)} ({how})" for how, names in handled.items())
+
+
+def of_kind(kind: str, number: int) -> str:
+    """«3 sites with all columns», «1 site that lacks some»."""
+    if kind == "complete":
+        return f"{count(number, 'site')} with all columns"
+    return f"{count(number, 'site')} that {'lacks' if number == 1 else 'lack'} some"
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """«1 site», «5 sites»."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}".replace(",", "\u2009")
+
+
+def listing(names: Sequence[str], most: int = 6) -> str:
+    """«A, B and C»; long lists end in «and 12 more»."""
+    if len(names) > most:
+        return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))

@@ -1,0 +1,1 @@
+"""A whole collaboration on one machine or cluster."""

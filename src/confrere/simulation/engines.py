@@ -1,0 +1,43 @@
+"""Choose a simulation backend: one process, several processes, or a Ray cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confrere.core.errors import StudyError
+from confrere.data.records import Federation
+from confrere.simulation.pool import Sharded, WorkerPool, workers_for
+from confrere.simulation.simulation import Simulation
+from confrere.simulation.workers import Processes
+from confrere.site.attackers import refuse_apart
+from confrere.study import Study
+
+ENGINES = ("memory", "ray")
+
+
+def simulation_on(
+    engine: str, workers: int | None, study: Study, federation: Federation, **more: Any
+) -> Simulation:
+    """A simulation on this engine; `workers` None is one process in memory, and all processors of a Ray cluster."""
+    if engine not in ENGINES:
+        raise StudyError(f'there is no engine "{engine}"; there are {", ".join(ENGINES)}')
+    plain = Simulation(study, federation, **more)
+    if plain.pools:  # all records are in one place: there is nothing to spread
+        return plain
+    crew: WorkerPool
+    if engine == "ray":
+        from confrere.simulation.ray import Cluster
+
+        crew = cluster = Cluster.joined()
+        shards = workers_for(cluster.processors() if workers is None else workers, len(plain.names))
+    else:
+        shards = workers_for(1 if workers is None else workers, len(plain.names))
+        if shards == 1:
+            return plain
+        crew = Processes()
+    if more.get("faults"):
+        raise StudyError(
+            "faults: the loss of a single site is simulated in one process; leave workers and engine out"
+        )
+    refuse_apart(plain.plan, "a simulation that is spread over workers")
+    return Sharded(study, federation, crew=crew, shards=shards, **more)

@@ -1,0 +1,234 @@
+"""Workers on a Ray cluster: each shard is an actor that holds its own sites' records and sends batches to the others.
+
+The process that was started drives the rounds and keeps, after each, what every shard would need to go on. So when a
+node is lost, its shards are started on another one from the end of the last round, and that round is done again by all:
+with the same seeds, so with the same result. Ray is an extra: `pip install 'confrere[ray]'`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from confrere.core.errors import ConfrereError, StudyError, WorkerLost
+from confrere.data.records import Federation, Records
+from confrere.learning.engine.cohort import TRAINERS
+from confrere.simulation.shard import Answer, Plan, Shard, described, understood
+from confrere.simulation.simulation import Simulation
+from confrere.site import snapshot
+from confrere.site.assemble import has_own_networks
+from confrere.study import parse
+
+PATIENCE = 120.0
+"""Seconds to wait until the cluster has room for a shard."""
+
+
+def library() -> Any:
+    """Ray itself, or what to install."""
+    try:
+        import ray
+    except ImportError:
+        raise StudyError(
+            "--engine ray needs Ray, which is not installed: pip install 'confrere[ray]'"
+        ) from None
+    return ray
+
+
+class Cluster:
+    """A crew of Ray actors. One that is lost is replaced."""
+
+    replaces, inherits = True, False
+
+    def __init__(self, ray: Any, ours: bool = False) -> None:
+        self.ray, self._ours = ray, ours
+        self.workers: list[Actor] = []
+        self._freights: list[Any] = []
+        self._plan: Plan = {}
+
+    @classmethod
+    def joined(cls) -> Cluster:
+        """The cluster that this program is connected to, or that RAY_ADDRESS names, or a new one on this machine."""
+        ray = library()
+        if ours := not ray.is_initialized():
+            try:
+                ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise StudyError(f"the Ray cluster cannot be reached: {reason}; see RAY_ADDRESS") from None
+        return cls(ray, ours)
+
+    def processors(self) -> int:
+        """How many processors the cluster has."""
+        return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+
+    @contextmanager
+    def at_work(self, simulation: Simulation, plan: Plan) -> Iterator[None]:
+        if simulation.device != "cpu":
+            raise StudyError(f"--engine ray computes on processors; leave --device {simulation.device} out")
+        self._plan = plan
+        numbers = range(max(plan.values()) + 1)
+        self._freights = [self.ray.put(freight(simulation, plan, n)) for n in numbers]
+        self.workers = [self._hire(n) for n in numbers]
+        try:
+            yield
+        finally:
+            for worker in self.workers:
+                self.ray.kill(worker.actor)
+            self.workers, self._freights = [], []
+            if self._ours:
+                self.ray.shutdown()
+
+    async def gather(self) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.gather(*(worker.ready() for worker in self.workers))
+        except TimeoutError:
+            raise StudyError(
+                f"the Ray cluster has no room for {len(self.workers)} workers after {PATIENCE:g} s; ask for fewer (--workers)"
+            ) from None
+        await self._introduce()
+
+    async def replace(self, number: int, attempt: int, block: bytes) -> None:
+        self.ray.kill(self.workers[number].actor)  # it may live on, cut off from here
+        worker = self.workers[number] = self._hire(number)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await worker.ready()
+        except TimeoutError:
+            raise WorkerLost(
+                f"{described(number, worker.sites)} is lost, and no other node has a free processor"
+            ) from None
+        await worker.ask("go back", {"attempt": attempt}, block)
+        await self._introduce()
+
+    def _hire(self, number: int) -> Actor:
+        kind = self.ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(ShardActor)
+        sites = [s for s, n in self._plan.items() if n == number]
+        return Actor(self.ray, number, kind.remote(self._freights[number], number, dict(self._plan)), sites)
+
+    async def _introduce(self) -> None:
+        """Let every shard know how to reach the others."""
+        actors = [w.actor for w in self.workers]
+        await asyncio.gather(*(w.call("meet", actors) for w in self.workers), return_exceptions=True)
+
+
+class Actor:
+    """One shard on the cluster, as seen from here."""
+
+    def __init__(self, ray: Any, number: int, actor: Any, sites: Sequence[str]) -> None:
+        self.ray, self.number, self.actor, self.sites = ray, number, actor, sites
+
+    async def ready(self) -> None:
+        """Wait until the actor has its sites; that it cannot even be made is no loss but a mistake."""
+        try:
+            understood(await self.actor.open.remote())
+        except self.ray.exceptions.RayTaskError:
+            raise
+        except self.ray.exceptions.RayError as error:
+            reason = ([line.strip() for line in str(error).splitlines() if line.strip()] or [""])[-1]
+            raise WorkerLost(
+                f"{described(self.number, self.sites)} could not be started: {reason[:200]};"
+                " every node needs the same version of Confrère"
+            ) from None
+
+    async def ask(self, task: str, details: Mapping[str, Any], block: bytes = b"") -> Answer:
+        return understood(await self.call("do", task, dict(details), block))
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the actor; that it cannot be reached is a WorkerLost."""
+        try:
+            return await getattr(self.actor, method).remote(*arguments)
+        except self.ray.exceptions.RayTaskError:
+            raise
+        except self.ray.exceptions.RayError as error:
+            reason = type(error).__name__.removesuffix("Error")
+            raise WorkerLost(f"{described(self.number, self.sites)} was lost ({reason})") from None
+
+
+class ShardActor:
+    """What runs on a node of the cluster."""
+
+    def __init__(self, freight: bytes, number: int, plan: dict[str, int]) -> None:
+        torch.set_num_threads(1)
+        self._freight, self._number, self._plan = freight, number, plan
+        self._peers: Sequence[Any] = ()
+
+    async def open(self) -> Answer:
+        try:
+            simulation = unloaded(self._freight)
+        except ConfrereError as error:
+            return {"error": type(error).__name__, "text": str(error)}, b""
+        self._freight = b""
+        self._shard = Shard(simulation, self._number, self._plan, self._send)
+        self._at_work = simulation.at_work()
+        await self._at_work.__aenter__()
+        return {}, b""
+
+    async def meet(self, peers: Sequence[Any]) -> None:
+        self._peers = peers
+
+    async def do(self, task: str, details: dict[str, Any], block: bytes) -> Answer:
+        return await self._shard.do(task, details, block)
+
+    async def deliver(self, source: int, attempt: int, block: bytes) -> None:
+        self._shard.deliver(source, attempt, block)
+
+    def _send(self, to: int, facts: Mapping[str, Any], block: bytes) -> None:
+        self._peers[to].deliver.remote(facts["source"], facts["attempt"], block)
+
+
+def freight(simulation: Simulation, plan: Plan, number: int) -> bytes:
+    """What a shard needs: the study, its own sites' records, and what is known of all sites.
+
+    Nothing is pickled, so networks and strategies go by name.
+    """
+    federation = simulation.federation
+    if has_own_networks(simulation.study):
+        raise StudyError(
+            "--engine ray needs networks by name; run your own modules in memory, with --workers"
+        )
+    if type(simulation.trainer) not in TRAINERS.values():
+        raise StudyError('--engine ray knows the trainers "cohort" and "one"; run your own in memory')
+    mine = {n: s for n, s in federation.sites.items() if plan[n] == number}
+    shared: list[Records] = []  # a test set that all sites have in common travels once
+    places = {}
+    for name, site in mine.items():
+        if site.common_test is not None:
+            if not any(site.common_test is s for s in shared):
+                shared.append(site.common_test)
+            places[name] = next(i for i, s in enumerate(shared) if s is site.common_test)
+    return snapshot.dumps(
+        {
+            "study": simulation.study.to_toml(),
+            "task": federation.task,
+            "notes": list(federation.notes),
+            "names": simulation.names,
+            "trainer": next(n for n, kind in TRAINERS.items() if kind is type(simulation.trainer)),
+            "churn": simulation.churn,
+            "sites": {n: replace(s, common_test=None) for n, s in mine.items()},
+            "shared": shared,
+            "places": places,
+        }
+    )
+
+
+def unloaded(data: bytes) -> Simulation:
+    """The simulation of a shard, ready to be told to do something."""
+    found = snapshot.loads(data, "what a shard was sent")
+    study = parse(tomllib.loads(found["study"]), "study")
+    sites = {
+        n: replace(s, common_test=found["shared"][found["places"][n]]) if n in found["places"] else s
+        for n, s in found["sites"].items()
+    }
+    federation = Federation(study.name, found["task"], sites, notes=tuple(found["notes"]))
+    simulation = Simulation(
+        study, federation, names=found["names"], churn=found["churn"], trainer=found["trainer"]
+    )
+    simulation.prepare()
+    return simulation

@@ -1,0 +1,402 @@
+"""A whole collaboration in one process: every site with its own gate, ledger, mailbox and seeds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from confrere.core.errors import CheckpointError, ConfrereError, StudyError
+from confrere.core.events import Event, Journal
+from confrere.data.records import Federation
+from confrere.learning.engine.one import Trainer
+from confrere.simulation.gc_pause import held_back
+from confrere.simulation.memory_estimate import check_memory
+from confrere.site.attackers import Conspiracy, masks
+from confrere.site.checkpoints import names_in
+from confrere.site.collaboration import Collaboration
+from confrere.site.faults import Fault, Faults
+from confrere.site.open_sites import Source, mark_of, open_sites
+from confrere.site.run_folder import Folder, Run, Watch, resume_folder, started
+from confrere.site.site_folder import write_homes
+from confrere.site.stopping import Clock, all_rest, stop_text
+from confrere.study import Study
+from confrere.study.churn import Churn
+
+
+def simulate(
+    study: Study,
+    sites: Mapping[str, Source] | Federation | None = None,
+    *,
+    out: str | Path | None = None,
+    device: str = "cpu",
+    listeners: tuple[Callable[[Event], None], ...] = (),
+    faults: tuple[Fault, ...] = (),
+    trainer: Trainer | str | None = None,
+    command: str = "",
+    workers: int | None = None,
+    engine: str = "memory",
+) -> Run:
+    """Rehearse a study on this machine, and return what came of it.
+
+    `sites` are your own records: {"a": (inputs, targets), …}, DataFrames, files, or `SiteData`; without them,
+    what the study names. With `out`, the journal, the metrics and a checkpoint per round are kept there.
+    `trainer` is "cohort" (sites are trained together, the default), "one" (one at a time), or one of your own.
+    `workers` spreads the sites over this many processes; with the engine "ray", over a cluster.
+
+    >>> run = confrere.simulate(study, sites)
+    >>> 0 <= run.sites["site0"].metrics.accuracy <= 1
+    True
+    """
+    from confrere.simulation.engines import simulation_on
+
+    federation = open_sites(study, sites)
+    simulation = simulation_on(
+        engine, workers, study, federation, device=device, faults=faults, trainer=trainer
+    )
+    folder = Folder(Path(out), study, command) if out is not None else None
+    return simulation.run(folder, listeners)
+
+
+def resume(
+    path: str | Path,
+    sites: Mapping[str, Source] | None = None,
+    *,
+    study: Study | None = None,
+    device: str = "cpu",
+    listeners: tuple[Callable[[Event], None], ...] = (),
+    trainer: Trainer | str | None = None,
+    workers: int | None = None,
+    engine: str = "memory",
+) -> Run:
+    """Continue an interrupted simulation; it ends as it would have without the interruption.
+
+    `path` is the run's folder. Records that were given to `simulate` as `sites` are given again, and so is a study with
+    functions in it; the other arguments are those of `simulate`.
+
+    >>> run = confrere.resume(interrupted, sites)
+    >>> run.folder == interrupted
+    True
+    """
+    from confrere.simulation.engines import simulation_on
+
+    folder, found = resume_folder(Path(path), study)
+    simulation = simulation_on(
+        engine, workers, found, open_sites(found, sites), device=device, trainer=trainer
+    )
+    return simulation.run(folder, listeners, again=True)
+
+
+class Simulation(Collaboration):
+    """All sites of a study, and the rounds that they go through together."""
+
+    def __init__(
+        self,
+        study: Study,
+        federation: Federation,
+        *,
+        device: str = "cpu",
+        faults: tuple[Fault, ...] = (),
+        trainer: Trainer | str | None = None,
+        names: Sequence[str] | None = None,
+        churn: Churn | None = None,
+    ) -> None:
+        """`names` are all sites of the collaboration, and `churn` when they are there, where `federation` holds only
+        some of them."""
+        super().__init__(study, federation, device=device, trainer=trainer, names=names, churn=churn)
+        self.faults = faults
+        self._marks: dict[str, str] = {}
+        check_device(device)
+
+    def run(
+        self,
+        folder: Folder | None = None,
+        listeners: tuple[Callable[[Event], None], ...] = (),
+        again: bool = False,
+    ) -> Run:
+        """Start (or go on with) the simulation and see it through."""
+        self.prepare(journal := Journal(None))
+        if folder is not None:
+            journal = folder.open(again)
+            self.use(journal)
+        for listener in listeners:
+            journal.listen(listener)
+        try:
+            return self.see_through(journal, folder, again)
+        except ConfrereError:
+            if folder is not None and not again:
+                folder.discard_if_nothing_was_done(journal)
+            raise
+        finally:
+            journal.close()
+
+    def prepare(self, journal: Journal | None = None) -> None:
+        self.study.hash()  # a network that cannot be named is refused before it is measured
+        check_memory(self.study, self.federation)
+        super().prepare(journal)
+        self.conspiracy: Conspiracy | None = None
+        if self.plan is not None and self.plan.attack.colludes:
+            self.conspiracy = Conspiracy(self.plan, lambda n: self.calendar.present(n) - self.lost)
+        for name, mask in masks(self.plan, list(self.sites.values()), self.conspiracy).items():
+            self.offices[name].disguise = mask
+        self.clock = Clock()
+        self._changed: set[str] = set()
+        self._held: dict[str, list[tuple[str, str, int]]] = {}
+        """What waited in mailboxes when `changed` was last asked for."""
+        self.late: dict[str, asyncio.Task[None]] = {}
+        self.lost: set[str] = set()
+        self.back: dict[str, asyncio.Event] = {}
+        self.struck = asyncio.Event()
+
+    def planned_faults(self) -> Faults:
+        return Faults(self.faults, self._lose)
+
+    def see_through(self, journal: Journal, folder: Folder | None, again: bool) -> Run:
+        """All rounds, from the first or from the last checkpoint."""
+        first = self._restore(folder, journal) if again and folder is not None else 0
+        watch = started(self, journal, again, first)
+        with held_back():
+            asyncio.run(self._all_rounds(first, journal, folder))
+        return self.summed_up(watch, folder)
+
+    def summed_up(self, watch: Watch, folder: Folder | None) -> Run:
+        """What the run came to, with a folder for each site where it keeps files at all."""
+        if folder is not None:
+            write_homes(self, folder.path, watch.journal)
+        return watch.finish(self, folder)
+
+    async def _all_rounds(self, first: int, journal: Journal, folder: Folder | None) -> None:
+        async with self.at_work():
+            done = self.study.rounds
+            for number in range(first, self.study.rounds):
+                if self.stops_before(number, journal):
+                    done = number
+                    break
+                self.announce(number, journal)
+                await self.round(number)
+                self.settle(number)
+                self.evaluate(number)
+                if folder is not None:
+                    changed = self.changed(number)
+                    if not self.lost:
+                        content = self._content(number + 1, journal, folder.due(changed))
+                        folder.checkpoint(number + 1, content, journal)
+                        changed.clear()
+            await self.finish(done)
+
+    def stops_before(self, number: int, journal: Journal) -> bool:
+        """Whether the study says that no further round is needed, and if so why."""
+        if self.study.stop is None:  # nobody is asked, however many there are
+            return False
+        text = stop_text(self.clock, self.study.stop, number, self.at_rest(number - 1))
+        if text:
+            journal.add(Event("notice", None, number - 1, data={"text": text, "stopped": number}))
+        return bool(text)
+
+    def at_rest(self, number: int) -> list[str] | None:
+        """Why the sites train no more, if all of them know after this round that nobody does; else None."""
+        members = [
+            s for n in self.calendar.members(number) if (s := self.sites.get(n)) and n not in self.lost
+        ]
+        return all_rest([site.rest for site in members], self.churn, number)
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """While this is open, parcels find their way into the mailboxes."""
+        others = [office for office in self.offices.values() if not office.open_door()]
+        pumps = [asyncio.create_task(office.pump()) for office in others]
+        try:
+            yield
+        finally:
+            for task in [*pumps, *self.late.values()]:
+                task.cancel()
+            await asyncio.gather(*pumps, *self.late.values(), return_exceptions=True)
+
+    def announce(self, number: int, journal: Journal) -> None:
+        """Put down who is there in a round; where sites are drawn for it, who was drawn."""
+        there, present = self.calendar.at_work(number), self.calendar.present(number)
+        members = [n for n in there if n in self.sites]
+        data = {
+            "members": members,
+            "present": [n for n in members if n in present],
+            "epoch": self.calendar.epoch(number),
+        }
+        journal.add(Event("round-started", None, number, data=data))
+        for name in self.calendar.changes(number):
+            if name in self.runs:
+                self.runs[name].announce(number)
+
+    async def round(self, number: int) -> None:
+        """Let every site that is there take part."""
+        if self.ended and number <= max(self.ended.values()):  # a round that is done again
+            self.ended.clear()
+        there = self.calendar.present(number)
+        present = [n for n in self.calendar.at_work(number) if n in there and n in self.sites]
+        tasks = {n: asyncio.create_task(self._take_part(n, number)) for n in present if n not in self.lost}
+        for name in [n for n in present if n in self.lost and n in self.back]:
+            self._revive(name)
+            tasks[name] = asyncio.create_task(self._catch_up(name, number))
+        try:
+            await self._until_done_or_lost(tasks)
+        except BaseException:  # one site cannot go on, so the round is over for all of them
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+            raise
+        for name in self.lost:
+            if name in tasks and not tasks[name].done():
+                self.late[name] = tasks[name]
+        await asyncio.sleep(0)  # what was sent in this round is in the mailboxes after this
+
+    def settle(self, number: int) -> None:
+        """A round is over: what was not sent in it will never come."""
+        for name in self.calendar.present(number) - self.lost:
+            self.ended[name] = number
+        for name in self.late:
+            self.offices[name].mailbox.look_again()
+
+    async def _until_done_or_lost(self, tasks: Mapping[str, asyncio.Task[None]]) -> None:
+        """Wait for all sites but those that are lost on the way; the first error ends the run."""
+        self.struck = struck = asyncio.Event()
+        waiting, failed = set(tasks.values()), []
+
+        def over(task: asyncio.Task[None]) -> None:
+            waiting.discard(task)
+            if task.cancelled() or task.exception() is not None:
+                failed.append(task)
+            if failed or len(waiting) <= len(self.lost):
+                struck.set()
+
+        for task in tasks.values():
+            task.add_done_callback(over)
+        while waiting - {tasks[n] for n in self.lost if n in tasks}:
+            await struck.wait()
+            struck.clear()
+            for task in [t for t in tasks.values() if t in failed]:
+                task.result()
+
+    async def finish(self, done: int | None = None) -> None:
+        """When all rounds are over (or `done`, where the study stops before), each site may train its own model to the end."""
+        if done is not None and done % self.study.evaluation.every and done < self.study.rounds:
+            self.evaluate(done - 1, stops=True)
+        finished = [run for run in self.runs.values() if await run.finish()]
+        for run in finished:
+            run.evaluate(self.study.rounds, fitted=True)
+
+    async def _take_part(self, name: str, number: int) -> None:
+        await self.runs[name].round(number)
+
+    async def _catch_up(self, name: str, number: int) -> None:
+        """A site that was lost in the middle of a round finishes that round first."""
+        await self.late.pop(name)
+        await self._take_part(name, number)
+
+    async def _lose(self, fault: Fault) -> None:
+        """Stop a site here. The others no longer wait for it; its parcels so far are on their way."""
+        self.lost.add(fault.site)
+        self.struck.set()
+        if self.conspiracy is not None:
+            self.conspiracy.look_again()
+        for name, office in self.offices.items():
+            if name != fault.site:
+                office.mailbox.gone(fault.site, fault.round)
+        journal = self.sites[fault.site].journal
+        text = f"lost at {fault.point}" + (" for good" if fault.forever else "")
+        journal.add(Event("lost", fault.site, fault.round, data={"text": text}))
+        revival = asyncio.Event()
+        if not fault.forever:
+            self.back[fault.site] = revival
+        await revival.wait()
+
+    def _revive(self, name: str) -> None:
+        self.lost.discard(name)
+        for office in self.offices.values():
+            office.mailbox.back(name)
+        self.back.pop(name).set()
+
+    def evaluate(self, number: int, stops: bool = False) -> None:
+        """Measure the models of every site, where the study asks for it after this round."""
+        for run in self.runs.values():
+            if run.evaluation_due(number, stops):
+                run.evaluate(number)
+
+    def changed(self, number: int) -> set[str]:
+        """The sites that are not what they were when this was last emptied; ask after every round.
+
+        A site changes when it takes part, when it is evaluated, and when something comes into its mailbox.
+        """
+        if self.pools:
+            self._changed.update(self.sites)
+        self._changed.update(n for n, run in self.runs.items() if run.evaluation_due(number))
+        self._changed.update(n for n in self.calendar.present(number) if n in self.sites)
+        held = {n: [p.id for p in found] for n, o in self.offices.items() if (found := o.mailbox.waiting())}
+        self._changed.update(n for n in {**held, **self._held} if held.get(n) != self._held.get(n))
+        self._held = held
+        return self._changed
+
+    def _content(self, done: int, journal: Journal, names: Collection[str] | None = None) -> dict[str, Any]:
+        parts = self.parts(names)
+        written = names_in(parts["sites"])
+        return {
+            "done": done,
+            "study": self.study.hash(),
+            "seed": self.study.seed,
+            "events": len(journal.events),
+            "seconds": self.clock.seconds,
+            "records": {n: mark for n, mark in self._records().items() if self.pools or n in written},
+            **parts,
+        }
+
+    def parts(self, names: Collection[str] | None = None) -> dict[str, Any]:
+        """What the sites of this process would need to go on from here; of some of them if they are named."""
+        wanted = (
+            self.runs if names is None or self.pools else {n: self.runs[n] for n in names if n in self.runs}
+        )
+        return {"sites": {n: {**run.snapshot(), **run.volatile()} for n, run in wanted.items()}}
+
+    def _records(self) -> dict[str, str]:
+        """A mark of each site's records, so that a run does not go on with others; PRIVATE, like the checkpoint."""
+        if not self._marks:
+            self._marks = {n: mark_of(d) for n, d in self.federation.sites.items()}
+        return self._marks
+
+    def _restore(self, folder: Folder, journal: Journal) -> int:
+        found = folder.latest()
+        if found is None:
+            return 0
+        if found["study"] != self.study.hash() or found["seed"] != self.study.seed:
+            raise CheckpointError(f"{folder.path}: the checkpoint belongs to another study")
+        changed = [n for n, mark in self._records().items() if found["records"].get(n) != mark]
+        if changed:
+            raise CheckpointError(
+                f'{folder.path}: the records of site "{changed[0]}" are not those that the run was started with;'
+                " start a new run"
+            )
+        if found["events"] > len(journal.events):
+            raise CheckpointError(
+                f"{folder.path}: the journal ends before the checkpoint after round {found['done']}: it was cut"
+            )
+        self.put_back(found)
+        self.clock = Clock(float(found.get("seconds", 0.0)))
+        for name, site in self.sites.items():
+            site.ledger.refuse_rollback(max(o.counters.get(name, 0) for o in self.offices.values()))
+        return int(found["done"])
+
+    def put_back(self, found: Mapping[str, Any]) -> None:
+        """Bring the sites of this process back to where `parts` was taken."""
+        for name, kept in found["sites"].items():
+            self.runs[name].restore(kept)
+            self.runs[name].restore_volatile(kept)
+
+
+def check_device(device: str) -> None:
+    """Whether PyTorch can compute there."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise StudyError(f'--device "{device}" cannot be used here: {reason[:160]}') from None

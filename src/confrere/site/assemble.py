@@ -1,0 +1,261 @@
+"""Putting a site together: mechanism, budget and ledger from what study and site agree on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+from confrere.core.errors import DataError, PrivacyError, StudyError
+from confrere.core.events import Journal
+from confrere.core.protocols import Releases, Strategy
+from confrere.data.records import SiteData, Task
+from confrere.learning.engine.one import Trainer
+from confrere.learning.networks.network import NetworkCache
+from confrere.privacy.accounting import calibrate, check_delta
+from confrere.privacy.charges import CEILING
+from confrere.privacy.clipping import Clipping
+from confrere.privacy.ledger import Budget, Ledger, strictest
+from confrere.privacy.mechanism import Mechanism
+from confrere.privacy.sampling import FullBatch, Poisson, epoch
+from confrere.site.participant import Participant, check_records
+from confrere.site.stopping import Rest
+from confrere.study import Privacy, Study
+from confrere.study.churn import Churn
+
+
+def mechanism_of(
+    privacy: Privacy, size: int, rounds: int, proven: bool = True, budget: Budget | None = None
+) -> tuple[Mechanism, int]:
+    """The mechanism of a site with this public training size, and its steps in a round.
+
+    Rate, steps and δ depend on that size alone (see `training_size`). Where the study gives ε and no noise,
+    the noise is the least with which all steps of all rounds stay within ε, or within the site's own
+    `budget` where that is less. A round counts once for each model that is protected in it: every one of them draws its
+    own samples (`privacy.steps`).
+    """
+    check_delta(privacy.delta, size)
+    clipping = privacy.clipper()
+    if privacy.sampling == "full":
+        rate, steps, expected = Fraction(1), privacy.steps or 1, float(size)
+    else:
+        in_epoch, rate = epoch(size, min(privacy.batch_size, size))
+        steps, expected = privacy.steps or in_epoch, float(size * rate)
+    sampling = FullBatch(unit=privacy.unit) if rate == 1 else Poisson(rate, unit=privacy.unit)
+    noise = privacy.noise_multiplier
+    if noise is None:
+        assert privacy.epsilon is not None
+        target = strictest(Budget(privacy.epsilon, privacy.delta, privacy.unit), budget)
+        assert target is not None
+        needed = calibrate(
+            target.epsilon,
+            target.delta,
+            sample_rate=rate,
+            steps=steps * rounds,
+            accountant=privacy.accountant,
+        )
+        noise = _noise_for(clipping, needed, expected)
+    return Mechanism(sampling, clipping, noise, expected, privacy.unit, proven), steps
+
+
+def _noise_for(clipping: Clipping, needed: float, expected: float) -> float:
+    """The noise multiplier whose effective one, after what clipping itself spends, is `needed`."""
+    effective = clipping.effective_noise_multiplier
+    low, high = 0.0, needed
+    while effective(high, expected) < needed:
+        low, high = high, high * 2
+        if high > 1e6 * max(1.0, needed):
+            raise PrivacyError(
+                "the clipping's own query costs more than the whole budget; raise its count_noise_multiplier"
+            )
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if effective(middle, expected) >= needed else (middle, high)
+    return high
+
+
+def own_caps(study: Study, site: str) -> Budget | None:
+    """The caps of a site's own configuration, with the study's ε or δ where it states none."""
+    caps = study.sites[site].caps if site in study.sites else None
+    if caps is None or (caps.epsilon is None and caps.delta is None):
+        return None
+    asked = study.privacy
+    epsilon = caps.epsilon if caps.epsilon is not None else asked.epsilon if asked else None
+    if epsilon is None:
+        raise PrivacyError(
+            f'site "{site}" caps δ alone, and the study states no ε to go with it: state caps.epsilon too'
+        )
+    delta = caps.delta if caps.delta is not None else asked.delta if asked else 1e-5
+    return Budget(epsilon, delta, asked.unit if asked else "record")
+
+
+def own_ceiling(study: Study, site: str) -> float:
+    """The ε above which this site takes noise for no protection."""
+    ceiling = study.sites[site].caps.ceiling if site in study.sites else CEILING
+    if not 0 < ceiling < math.inf:
+        raise PrivacyError(
+            f'site "{site}": caps.ceiling is {ceiling}; it is an ε above 0, such as {CEILING:g}'
+        )
+    return ceiling
+
+
+def unprotected_patients(study: Study, data: SiteData) -> str | None:
+    """A warning where records are protected one by one although patients have several."""
+    if study.privacy is None or study.privacy.unit == "patient" or data.train.units is None:
+        return None
+    if data.train.patients == len(data.train):
+        return None
+    return (
+        f'site "{data.name}": patients have several records, and the guarantee is per record;'
+        ' privacy.unit = "patient" protects a patient with all of them'
+    )
+
+
+def has_own_networks(study: Study) -> bool:
+    """Whether networks were given as functions or modules: these cannot be written down for another program."""
+    models = study.models
+    specs = [models.private, models.proxy, *(spec for own in models.sites.values() for spec in own.values())]
+    return not all(isinstance(spec, str | Mapping) for spec in specs)
+
+
+def consents(study: Study, site: Participant) -> bool:
+    """Whether a site lets models out that have no proven guarantee, or one above its ceiling."""
+    own = study.sites.get(site.name)
+    return own is None or own.accept_unproven_privacy
+
+
+def participant_of(
+    study: Study,
+    strategy: Strategy,
+    data: SiteData,
+    task: Task,
+    *,
+    run: str,
+    journal: Journal,
+    trainer: Trainer,
+    device: str = "cpu",
+    ledger: Ledger | None = None,
+    caps: Budget | None = None,
+    doubt: str | None = None,
+    workshop: NetworkCache | None = None,
+    among: int = 1,
+    joined: bool = False,
+) -> Participant:
+    """A site that is ready to take part. `caps` are the site's own and win over the study's.
+
+    `doubt` says why the encoded inputs themselves have no guarantee, where that is so. The networks of a `workshop` are
+    shared by sites of one process that take turns: weights are put on them for every job. `among` is how many sites
+    learn together. A site that has `joined` others in the field takes part whatever records it has: a refusal would
+    tell its peers about them.
+    """
+    if not joined:
+        check_records(data, task, study.data.one_class == "allow")
+    privacy = study.privacy
+    caps = strictest(caps, own_caps(study, data.name))
+    mechanism, steps, budget = None, 0, caps
+    unproven = getattr(strategy, "unproven", None) or doubt
+    releases = strategy.releases(among) if isinstance(strategy, Releases) else 1
+    if privacy is None:
+        sends = study.topology is not None or getattr(strategy, "topology", None) is not None
+        if caps is not None and sends:
+            raise PrivacyError(
+                f'site "{data.name}" allows {caps}, and the study has no [privacy]: without noise nothing keeps'
+                " to that; add [privacy] to the study, or lift the site's caps"
+            )
+        unproven = unproven or "the study has no [privacy]: models are trained without noise"
+    else:
+        if privacy.unit == "patient" and data.train.units is None:
+            raise DataError(
+                f'site "{data.name}": privacy.unit is "patient", but the records name no patient;'
+                ' name the patient column in the schema, or use unit = "record"'
+            )
+        try:
+            training = privacy.for_training()
+            training = replace(training, steps=getattr(strategy, "steps", None) or training.steps)
+            mechanism, steps = mechanism_of(
+                training, data.size, study.rounds * releases, unproven is None, caps
+            )
+        except (StudyError, PrivacyError) as error:
+            raise type(error)(f'site "{data.name}": {error}') from None
+        asked = (
+            Budget(training.epsilon, training.delta, training.unit) if training.epsilon is not None else None
+        )
+        budget = strictest(asked, caps)
+    site = Participant(
+        name=data.name,
+        data=data,
+        task=task,
+        study=study,
+        run=run,
+        journal=journal,
+        trainer=trainer,
+        ledger=ledger or Ledger(dataset=data.name, accountant=privacy.accountant if privacy else "pld"),
+        mechanism=mechanism,
+        steps=steps,
+        budget=budget,
+        unproven=unproven,
+        ceiling=own_ceiling(study, data.name),
+        delta=None if privacy is None else min(privacy.delta, caps.delta) if caps else privacy.delta,
+        device=device,
+        among=among,
+        releases=releases,
+        joined=joined,
+        workshop=workshop or NetworkCache(),
+        rest=None if study.stop is None else Rest(study.stop),
+    )
+    site.add_networks(strategy)
+    return site
+
+
+def leaving_when_spent(study: Study, sites: Mapping[str, Participant]) -> Churn:
+    """The study's churn, with sites leaving for good when their budget ends, if the study wants that.
+
+    When a budget ends follows from declared counts and presence alone, so every site knows it beforehand.
+    """
+    privacy, churn = study.privacy, study.churn
+    if privacy is None or privacy.when_spent != "leave" or privacy.epsilon is None:
+        return churn
+    if churn.participation:
+        raise StudyError(
+            'privacy.when_spent = "leave" does not go with churn.participation: who is drawn would depend on who has'
+            ' left; use "relay"'
+        )
+    leave = dict(churn.leave)
+    for name, site in sites.items():
+        left = site.rounds_left()
+        if site.mechanism is None or left is None:
+            continue
+        if left == 0:
+            raise PrivacyError(
+                f'site "{name}": its budget of {site.budget} does not last for a single round of {site.steps} steps'
+                f" with noise {site.mechanism.noise_multiplier:g}; add noise, or make fewer steps"
+            )
+        for number in range(churn.join.get(name, 0), min(study.rounds, leave.get(name, study.rounds))):
+            if left == 0:
+                leave[name] = number
+                break
+            left -= churn.present(number, name)
+    return replace(churn, leave=leave)
+
+
+def check_common_proxy(study: Study) -> None:
+    """Private models may differ between sites; what is exchanged may not."""
+    for name, own in study.models.sites.items():
+        if "proxy" in own and own["proxy"] != study.models.proxy:
+            raise StudyError(
+                f"models.sites.{name}.proxy differs from models.proxy: the proxy is common to all sites;"
+                " a site's own adaptation belongs into its private model"
+            )
+    if len({str(study.models.of(s, "private")) for s in study.models.sites}) and needs_equal(study):
+        raise StudyError(
+            f'strategy "{study.strategy_name}" averages the private architecture, which differs between sites;'
+            ' use architecture = "proxy", or proxyfl'
+        )
+
+
+def needs_equal(study: Study) -> bool:
+    """Whether the strategy sends models of the private architecture from site to site."""
+    rule = study.rule()
+    sends = getattr(rule, "topology", None) is not None
+    return sends and getattr(rule, "architecture", "proxy") == "private"

@@ -1,0 +1,164 @@
+"""All sites of a study as one process sees them: checked against each other, and each ready for its first round.
+
+A simulation goes through the rounds with them. A rehearsal checks them, lets nodes do the rounds, and sums up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from confrere.core.errors import StudyError
+from confrere.core.events import Event, Journal
+from confrere.core.model import Model
+from confrere.core.protocols import LooksAtMembers, Strategy
+from confrere.core.registry import nearest
+from confrere.data.records import Federation, SiteData, concatenate
+from confrere.learning.engine.cohort import TRAINERS, Cohort, trainer_of
+from confrere.learning.engine.one import Trainer
+from confrere.learning.networks.network import NetworkCache
+from confrere.site.assemble import check_common_proxy, leaving_when_spent, participant_of
+from confrere.site.attackers import plan_of
+from confrere.site.exchange_rules import check_combiners
+from confrere.site.faults import Faults
+from confrere.site.open_sites import doubt_about
+from confrere.site.participant import Participant
+from confrere.site.peers import Office
+from confrere.site.schedule import Calendar
+from confrere.site.site_run import SiteRun, run_id, site_run_of
+from confrere.study import Study
+from confrere.study.churn import Churn
+from confrere.transport.memory import Post
+
+EVERYBODY = "everybody"
+"""The one site of a pooled training, which holds all records."""
+
+MANY = 64
+"""A graph that does not fit its members shows at one of the first so many."""
+
+
+class Collaboration:
+    """The sites of a study, each with its own gate, ledger, mailbox and seeds."""
+
+    sites: dict[str, Participant]
+    judges: Mapping[str, Participant]
+    """Who evaluates: the sites themselves; where records are pooled, each site judges the common model."""
+    runs: dict[str, SiteRun]
+    offices: dict[str, Office]
+
+    def __init__(
+        self,
+        study: Study,
+        federation: Federation,
+        *,
+        device: str = "cpu",
+        trainer: Trainer | str | None = None,
+        names: Sequence[str] | None = None,
+        churn: Churn | None = None,
+    ) -> None:
+        """`names` are all sites of the collaboration, and `churn` when they are there, where `federation` holds only
+        some of them."""
+        self.study, self.federation, self.device = study, federation, device
+        self.strategy: Strategy = study.rule()
+        self.trainer = trainer_of(trainer)
+        self.names = sorted(names or federation.sites)
+        self._known_churn = churn
+        self.pools = bool(getattr(self.strategy, "pools", False))
+        if len(self.names) < 2:
+            raise StudyError(
+                f'the study has one site ("{self.names[0]}"); a collaboration takes at least two'
+            )
+        study.churn.check(self.names, study.rounds)
+        self.plan = plan_of(study, self.names)
+        self.remarks: list[str] = []
+        """What the strategy has to say about these sites."""
+        if isinstance(self.strategy, LooksAtMembers):
+            self.remarks += self.strategy.look_at(self.names, rehearsal=True)
+        for key, named in (
+            ("models.sites", study.models.sites),
+            ("training.site_epochs", study.training.site_epochs),
+        ):
+            for name in named:
+                if name not in self.names:
+                    raise StudyError(
+                        f'{key} names "{name}", which is no site of this study{nearest(name, self.names)}'
+                    )
+        check_common_proxy(study)
+
+    def prepare(self, journal: Journal | None = None) -> None:
+        """Everything that can go wrong with study and records goes wrong here, before a file is written."""
+        journal = journal or Journal(None)
+        self._hear_the_trainer(journal)
+        everybody = [EVERYBODY] if self.pools else self.names
+        run, doubt = run_id(self.study), doubt_about(self.federation)
+        # sites of one process take turns at the same networks, unless somebody's own trainer is in play
+        workshop = NetworkCache() if type(self.trainer) in TRAINERS.values() else None
+        workers = {EVERYBODY: _pooled(self.federation)} if self.pools else dict(self.federation.sites)
+        if self.plan is not None:
+            workers = {n: self.plan.records(d, self.federation.task) for n, d in workers.items()}
+        self.sites = {
+            name: participant_of(
+                self.study, self.strategy, data, self.federation.task, run=run, journal=journal,
+                trainer=self.trainer, device=self.device, doubt=doubt, workshop=workshop, among=len(everybody),
+            )
+            for name, data in workers.items()
+        }  # fmt: skip
+        self.judges = self.sites if not self.pools else {
+            n: replace(self.sites[EVERYBODY], name=n, data=d) for n, d in self.federation.sites.items()
+        }  # fmt: skip
+        self.churn = self._known_churn or leaving_when_spent(self.study, self.sites)
+        self.post, graph = Post(), self.study.graph()
+        self.calendar = Calendar(self.churn, everybody, graph)
+        self.ended: dict[str, int] = {}
+        self.runs = {
+            name: site_run_of(
+                site, self.strategy, self.calendar, self.post.open(name),
+                judges=self.judges if self.pools else {}, faults=self.planned_faults(), ended=self.ended,
+            )
+            for name, site in self.sites.items()
+        }  # fmt: skip
+        self.offices = {name: run.peers for name, run in self.runs.items()}
+        for number in self.churn.changes(self.study.rounds):  # a graph that does not fit is noticed here
+            there = self.calendar.at_work(number)
+            for name in there[:MANY]:
+                graph.column(number, there, name)
+        there_when = [(n, self.calendar.at_work(n)) for n in self.churn.changes(self.study.rounds)]
+        check_combiners(self.study, there_when, self.plan.sites if self.plan is not None else ())
+
+    def planned_faults(self) -> Faults:
+        """The losses of sites that are part of the run."""
+        return Faults()
+
+    def use(self, journal: Journal) -> None:
+        """Let the sites write to this journal."""
+        self._hear_the_trainer(journal)
+        for site in [*self.sites.values(), *self.judges.values()]:
+            site.journal = journal
+        for office in self.offices.values():
+            office.journal = journal
+
+    def _hear_the_trainer(self, journal: Journal) -> None:
+        if isinstance(self.trainer, Cohort):
+            self.trainer.tell = lambda text: journal.add(Event("notice", data={"text": text}))
+
+    def run_of(self, name: str) -> SiteRun | None:
+        """The run that trains a site's models: its own, or the one of all sites together."""
+        return self.runs.get(EVERYBODY if self.pools else name)
+
+    def models(self, name: str) -> dict[str, Model]:
+        """The models that a site would use now."""
+        run = self.run_of(name)
+        return run.models() if run is not None else {}
+
+
+def _pooled(federation: Federation) -> SiteData:
+    sites = list(federation.sites.values())
+    return SiteData(
+        EVERYBODY,
+        concatenate([s.train for s in sites]),
+        concatenate([s.validation for s in sites]),
+        concatenate([s.test for s in sites]),
+        declared=sum(s.declared for s in sites),
+        common_test=sites[0].common_test,
+        size=sum(s.size for s in sites),
+    )

@@ -1,0 +1,141 @@
+"""Whether a robust combiner can keep its promise here, and what a site's office needs to know of the study's exchange."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confrere.core.errors import StudyError
+from confrere.core.params import Params
+from confrere.core.protocols import Topology
+from confrere.exchange.gossip import STRONGEST
+from confrere.exchange.packing import Packing
+from confrere.exchange.robust import Bound
+from confrere.exchange.screening import LARGEST, Bounds
+from confrere.exchange.topology import Complete, Star, heard
+from confrere.learning.networks.tables import Centred
+from confrere.learning.optimisers import SGD
+from confrere.learning.step_schedule import FURTHEST, LONGEST
+from confrere.privacy.mechanism import Mechanism
+from confrere.site.participant import Participant
+from confrere.study import Study
+from confrere.study.exchange_settings import combiner_of, combines, compression_of
+
+UNCLIPPED = 100.0
+"""The largest coordinate of a gradient that is not clipped: inputs lie about within ±1."""
+MARGIN = 10.0
+"""Bounds are this much wider than what they are derived from: they are for numbers that nobody can mean."""
+
+
+def check_combiner(
+    study: Study, members: Sequence[str], round: int = 0, attackers: Sequence[str] = ()
+) -> None:
+    """Refuse a combiner that could not bear the attackers that it is to bear, among these members in this round."""
+    rule = combiner_of(study)
+    gossips = combines(study) == "by gossip"
+    bound: Bound | None = getattr(rule, "gossip_bound" if gossips else "bound", None)
+    if bound is None:
+        return
+    graph = study.graph()
+    count = len(members) if gossips else models_combined(graph, round, members)
+    most, asked = bound.most(count), bound.attackers
+    attacking = len(set(attackers) & set(members))
+    where = f"of {len(members)} sites on the {type(graph).__name__.lower()} graph, {count} models are combined at a time"
+    bears = f"among these {bound.rule} bears {most} at most" if most >= 0 else f"too few for {bound.rule}"
+    needs = f"it needs {bound.needs - bound.each * asked} models and {bound.each} more for each attacker"
+    if most < asked:
+        raise StudyError(
+            f"{bound.rule} cannot bear {asked} attackers here: {where}, and {bears} ({needs}, one's own included)"
+        )
+    chooses = "attackers" in (study.combiner if isinstance(study.combiner, dict) else {}) or asked > 0
+    if attacking > (asked if chooses else most):
+        raise StudyError(
+            f"{attacking} sites attack, and {bound.rule} is to bear {asked if chooses else most}: {where}, and {bears};"
+            + (f" say combiner.attackers = {attacking}" if attacking <= most else " let fewer attack")
+        )
+
+
+def check_combiners(
+    study: Study, there: Sequence[tuple[int, Sequence[str]]], attackers: Sequence[str] = ()
+) -> None:
+    """The same for every round with other members; a rule that then keeps one's own model needs enough of them only once."""
+    keeps = getattr(combiner_of(study), "too_few", "refuse") == "keep"
+    for round, members in [max(there, key=lambda found: len(found[1]))] if keeps and there else there:
+        check_combiner(study, members, round, attackers)
+
+
+def models_combined(graph: Topology, round: int, members: Sequence[str]) -> int:
+    """How many models, one's own included, are combined at the place where they are fewest."""
+    if isinstance(graph, Complete | Star):
+        return len(members)
+    found = heard(graph, round, members)
+    return 1 + min((len(found.get(m, ())) for m in members), default=0)
+
+
+def exchange_rules(study: Study, site: Participant) -> dict[str, Any]:
+    """How a site's office combines and packs, as the study says."""
+
+    def start(architecture: str) -> Params | None:
+        for role in ("proxy", "private", *site.further):
+            if site.architecture(role).name == architecture:
+                return site.build(role).params
+        return None
+
+    return {
+        "combiner": combiner_of(study),
+        "packing": Packing(compression_of(study), start),
+        "bounds": bounds_of(study, site),
+    }
+
+
+def bounds_of(study: Study, site: Participant, sizes: Mapping[str, int] | None = None) -> Bounds:
+    """The largest weight, and with the members' public training `sizes` the largest mass, that an honest site can send.
+
+    A weight is at most where it started, and then as far as all steps of all rounds can take it: their lengths (where the
+    study does not state them, `step_schedule` has a limit) times the largest gradient. An update is scaled up by at most
+    `STRONGEST` where a site holds little mass. Mass is conserved: nobody can hold more than all members started with.
+    """
+    models = [site.build(role) for role in ("private", "proxy", *site.further)]
+    first = max(model.params.largest() for model in models)
+    largest = max([site.size, *(sizes or {}).values()])
+    gradient = UNCLIPPED if site.mechanism is None else _noisy(site.mechanism)
+    weight = MARGIN * STRONGEST * (max(1.0, first) + _path(study, site, largest) * gradient)
+    rule = study.rule()
+    if getattr(rule, "gradient_sums", False):
+        weight += MARGIN * STRONGEST * _summed(site, gradient, sizes)
+    numbers = {"since": (-1.0, float(study.rounds)), **getattr(rule, "ranges", {})}
+    if sizes is None:
+        return Bounds(weight, numbers=numbers)
+    equal = getattr(rule, "mass", "size") == "equal"
+    return Bounds(weight, float(len(sizes) if equal else sum(sizes.values())) * (1 + 1e-9), numbers)
+
+
+def _path(study: Study, site: Participant, largest: int) -> float:
+    """What the lengths of all steps add up to at most, at the largest of the sites."""
+    rule, training = site.rule(site.mechanism is not None), study.training
+    if site.mechanism is not None and not training.states_steps:
+        proxy = site.network("proxy", site.architecture("proxy").name).module
+        return FURTHEST if isinstance(proxy, Centred) and proxy.unit else LONGEST
+    batch = training.batch_size if study.privacy is None else study.privacy.batch_size
+    steps = math.ceil(largest / max(1, batch)) * training.epochs
+    if study.privacy is not None and study.privacy.steps:
+        steps = study.privacy.steps
+    if isinstance(rule, SGD):
+        length = rule.learning_rate / (1 - rule.momentum)
+    else:  # the moments of Adam never make a step longer than this
+        length = 10 * getattr(rule, "learning_rate", 1.0)
+    return float(length * steps * study.rounds)
+
+
+def _summed(site: Participant, gradient: float, sizes: Mapping[str, int] | None) -> float:
+    """The largest coordinate of all members' gradients added up, and of an optimiser's moments of their mean."""
+    if sizes is None:
+        return LARGEST
+    lasting = 1 / (1 - getattr(site.rule(site.mechanism is not None), "momentum", 0.0))
+    return max(sum(sizes.values()) * gradient, lasting * gradient, gradient**2)
+
+
+def _noisy(mechanism: Mechanism) -> float:
+    """The largest coordinate of a clipped and noised gradient: a batch of twice the expected size, and 8 deviations."""
+    return mechanism.clipping.bound * (2 + 8 * mechanism.noise_multiplier / mechanism.expected_batch)

@@ -1,0 +1,496 @@
+"""One site over a whole run: its records, networks, mechanism, budget and ledger."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from confrere.core.custody import Custody, Scalar, public
+from confrere.core.errors import DataError, StudyError, UnsafeModule
+from confrere.core.events import Event, Journal
+from confrere.core.model import Architecture, Model
+from confrere.core.params import Params
+from confrere.core.protocols import (
+    Effort,
+    Loss,
+    Optimiser,
+    Predictor,
+    Reshapes,
+    Strategy,
+    described,
+)
+from confrere.core.seeds import derive, generator
+from confrere.data.records import Records, SiteData, Task, made_up_inputs, made_up_targets
+from confrere.learning.balance import PROFILE, Shares, balance, counted, log_shares, released
+from confrere.learning.engine.one import Memory, Trainer
+from confrere.learning.evaluation import measure, predict, predict_chain
+from confrere.learning.fit.leave_one_out import ProxyTraining
+from confrere.learning.networks.architectures import describe
+from confrere.learning.networks.network import MICROBATCH, Network, NetworkCache
+from confrere.learning.networks.tables import Centred
+from confrere.learning.optimisers import SGD
+from confrere.learning.private_loss_sum import TALLY
+from confrere.learning.step_schedule import paced, slow_for_squares, time_for, time_for_unit_records
+from confrere.privacy import lint
+from confrere.privacy.accounting import Guarantee, epsilon, per_unit
+from confrere.privacy.charges import CEILING, Charge
+from confrere.privacy.clipping import Flat
+from confrere.privacy.interpretation import meaning, readings, trade_off
+from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.mechanism import Mechanism
+from confrere.privacy.noise import Randomness
+from confrere.privacy.patients import fingerprint
+from confrere.privacy.steps import UNPROTECTED, PrivateSteps
+from confrere.site.open_sites import mark_of
+from confrere.site.predictions import Kept
+from confrere.site.stopping import Rest
+from confrere.study import Study
+
+
+@dataclass
+class Participant:
+    """One site over a whole run."""
+
+    name: str
+    data: SiteData
+    task: Task
+    study: Study
+    run: str
+    journal: Journal
+    trainer: Trainer
+    ledger: Ledger
+    mechanism: Mechanism | None
+    steps: int
+    budget: Budget | None
+    unproven: str | None
+    """Why what this study sends has no proven guarantee; None if it has one. The site consented to it."""
+    ceiling: float = CEILING
+    """The ε of all that was ever spent on these records above which noise is taken for no protection."""
+    delta: float | None = None
+    """The δ at which this site reads ε; None is the study's."""
+    device: str = "cpu"
+    randomness: Randomness | None = None
+    """Where noise and sampling come from; None is the reproducible source of a simulation."""
+    memory: Memory = field(default_factory=dict)
+    spent: bool = False
+    rest: Rest | None = None
+    """Where the study says when training stops: whether this site has."""
+    began: dict[str, Params] = field(default_factory=dict, repr=False)
+    """By architecture, the weights that the last training of what is sent began with."""
+    among: int = 1
+    """How many sites learn together."""
+    releases: int = 1
+    """How many protected models it trains in a round, each for `steps` steps on samples of its own."""
+    trainings: dict[int, int] = field(default_factory=dict)
+    """How many trainings each round has had, whichever handle they were asked of."""
+    joined: bool = False
+    """Whether it takes part in the field, where an error that only its records cause must stay inside."""
+    said: Kept = field(init=False, default_factory=Kept)
+    """What its model said about the test records, for comparisons: PRIVATE."""
+    workshop: NetworkCache = field(default_factory=NetworkCache, repr=False)
+    """The networks that it works with; sites of one process share them."""
+    further: dict[str, Any] = field(default_factory=dict)
+    """Networks that its strategy needs beside the study's own, by role."""
+    _architectures: dict[str, Architecture] = field(default_factory=dict)
+    _by_role: dict[str, Architecture] = field(default_factory=dict)
+    _rules: dict[bool, Optimiser] = field(default_factory=dict)
+    _shares: Shares | None = None
+    _private: dict[tuple[str | int, ...], tuple[Mechanism, PrivateSteps]] = field(default_factory=dict)
+    reuses: bool = False
+    """Of a node: whether a charge of which nothing was released may be used again after a crash."""
+    secret: bytes = field(default=b"", repr=False)
+    """Of a node: the key of its records' fingerprint. A simulation has none, and its fingerprints stay inside."""
+    _fingerprint: tuple[SiteData, str] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for role in ("private", "proxy"):  # a network that cannot be built, or does not fit, is noticed here
+            self._check_fit(role)
+
+    def _check_fit(self, role: str) -> None:
+        """Whether the network of a role takes the site's records and gives the outputs of the task."""
+        name, some = self.architecture(role).name, torch.zeros(2, *self.task.inputs)
+        where = f'site "{self.name}": the {role} network {name}'
+        try:
+            outputs = predict(self.network(role, name).module, some.to(self.device))
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise StudyError(
+                f"{where} cannot be used for records of shape {tuple(some.shape[1:])}: {reason}"
+            ) from None
+        if tuple(outputs.shape) != (wanted := (len(some), self.task.outputs)):
+            raise StudyError(
+                f"{where} gives outputs of shape {tuple(outputs.shape)} for {len(some)} records; this task needs"
+                f" {wanted}{self.task.traits.outputs_hint}"
+            )
+
+    @property
+    def size(self) -> int:
+        return self.data.size
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether noise and sampling are reproducible, so that nothing here is private in earnest."""
+        return self.randomness is None or not self.randomness.secure
+
+    def architecture(self, role: str) -> Architecture:
+        """The network that the study has for a role at this site."""
+        found = self._by_role.get(role)
+        if found is None:
+            found = self._by_role[role] = self._architecture(role)
+        return found
+
+    def _architecture(self, role: str) -> Architecture:
+        spec = self.further.get(role) or self.study.models.of(self.name, "proxy" if role == PROFILE else role)
+        if role == PROFILE:
+            name, options = describe(spec) if isinstance(spec, str | dict) else ("", {})
+            if name != "centred-linear":
+                raise StudyError('only the proxy "centred-linear" has a centre to agree on')
+            spec = {"name": name, **options, "profiling": True}
+        found = self.workshop.architecture(spec, self.task.inputs, self.task.outputs, self.task.branches)
+        self._architectures.setdefault(found.name, found)
+        return found
+
+    def add_networks(self, strategy: Strategy) -> None:
+        """Get to know the networks that a strategy needs beside the study's own."""
+        if isinstance(strategy, Reshapes):
+            role = strategy.architecture
+            self.further = dict(
+                strategy.networks(self.study.models.of(self.name, role), self.architecture(role))
+            )
+            self._by_role = {}
+            for further in self.further:
+                self._check_fit(further)
+
+    def mechanism_of(self, role: str) -> Mechanism:
+        """The mechanism of a private step. What is tallied lies between 0 and 1, so that nothing of it is clipped; the
+        noise is such that a step costs the same."""
+        assert self.mechanism is not None
+        if role != TALLY:
+            return self.mechanism
+        m = self.mechanism
+        noise = m.clipping.effective_noise_multiplier(m.noise_multiplier, m.expected_batch)
+        return replace(m, clipping=Flat(1.0), noise_multiplier=noise)
+
+    def check_safe(self, role: str, name: str) -> None:
+        """Refuse to train a network privately that mixes records; tried once, on records that are made up."""
+        known = (name, self._architectures[name].build)
+        if known not in self.workshop.safe:
+            made_up = made_up_inputs(self.task, max(lint.SIZES))
+            try:
+                lint.check(self.network(role, name).module, made_up.to(self.device))
+            except UnsafeModule as error:
+                raise UnsafeModule(f"the {role} network {name}: {error}") from None
+            self.workshop.safe.add(known)
+
+    def check_loss(self, role: str, loss: Loss, models: Mapping[str, Model]) -> None:
+        """Refuse to train privately with a loss that mixes records; tried once for its options, on made-up outputs."""
+        read = {other: models[other].architecture for other in (role, *sorted(loss.reads))}
+        known = (type(loss), described(loss), *read.items())
+        if known not in self.workshop.safe:
+            two, outputs = made_up_inputs(self.task, 2).to(self.device), {}
+            for number, (other, name) in enumerate(read.items()):
+                width = predict(self.network(other, name).module, two).shape[1:]
+                chance = generator(number, "made up outputs")
+                outputs[other] = 3 * torch.randn(MICROBATCH, *width, generator=chance)
+            own = outputs[role] if role in loss.reads else outputs.pop(role)
+            try:
+                lint.check_loss(loss, own, outputs, made_up_targets(self.task, MICROBATCH))
+            except UnsafeModule as error:
+                raise UnsafeModule(f"the {role} loss {type(loss).__name__}: {error}") from None
+            self.workshop.safe.add(known)
+
+    def network(self, role: str, name: str) -> Network:
+        """The network that a role works with; load weights before you use it."""
+        return self.workshop.network(role, self._architectures[name], self.device)
+
+    def build(self, role: str) -> Model:
+        arch = self.architecture(role)
+
+        def start() -> Model:
+            seed = derive(self.study.seed, "initial", role, arch.name)
+            return Model(self.workshop.fresh(arch, seed, self.device), arch.name, Custody.PUBLIC)
+
+        return self.workshop.once(("initial", role, arch, self.study.seed, self.device), start)
+
+    def note(self, round: int, text: str) -> None:
+        """Put a text about records into the site's own journal."""
+        self.journal.add(Event("notice", self.name, round, Custody.PRIVATE, {"text": text}))
+
+    def rule(self, protected: bool) -> Optimiser:
+        """The optimiser of private, or of plain, training; read from the study once."""
+        if protected not in self._rules:
+            training = self.study.training
+            by_noise = protected and self.mechanism is not None and not training.states_steps
+            if by_noise:
+                self._rules[protected] = self._paced()
+            else:  # the same for all sites
+                self._rules[protected] = self.workshop.once(
+                    ("rule", protected), lambda: training.rule(protected)
+                )
+        return self._rules[protected]
+
+    def counted(self, loss: Loss, model: Model, noisy: bool) -> Loss:
+        """The loss with all classes counting alike, where the study wants that.
+
+        A private step may only know the class shares that its model brings, which were released before.
+        """
+        if not self.study.training.balanced or self.task.form != "classes":
+            return loss
+        shares = released(model) if noisy else self.shares()
+        return balance(loss, shares) if shares is not None else loss
+
+    def shares(self) -> Shares:
+        """How frequent each class is among the site's own records; PRIVATE."""
+        if self._shares is None:
+            self._shares = counted(self.own_records().targets, len(self.task.classes))
+        return self._shares
+
+    def worth(self) -> Tensor | None:
+        """How much a record of each class counts where all classes count alike; None where they do not."""
+        if not self.study.training.balanced or self.task.form != "classes":
+            return None
+        shares = torch.tensor([s.value for s in self.shares()], dtype=torch.float64)
+        return 1 / (shares * len(shares))
+
+    def own_mix(self, outputs: Tensor) -> Tensor:
+        """Outputs that hold for the site's own mix of classes."""
+        if not self.study.training.balanced or self.task.form != "classes":
+            return outputs
+        return outputs + log_shares(self.shares(), outputs.shape[1]).to(outputs)
+
+    def _paced(self) -> Optimiser:
+        """As far as the noise lets private training go; from public numbers only."""
+        assert self.mechanism is not None
+        steps = self.steps * self.study.rounds
+        clip, batch = self.mechanism.clipping.bound, self.mechanism.expected_batch
+        noise, proxy = self.mechanism.noise_multiplier, self.network("proxy", self.architecture("proxy").name)
+        if isinstance(proxy.module, Centred) and proxy.module.unit:
+            time = time_for_unit_records(
+                noise_multiplier=noise, steps=steps, batch=batch, clip=clip, sites=self.among
+            )
+        else:
+            time = time_for(
+                noise_multiplier=noise, steps=steps, batch=batch, clip=clip,
+                parameters=self.build("proxy").params.count, sites=self.among,
+            )  # fmt: skip
+        if self.task.form == "number":
+            time = slow_for_squares(time, steps, math.prod(self.task.inputs))
+        return paced(time, steps)
+
+    def effort(self, slot: str, model: Model) -> Effort:
+        """What a round of plain descent takes; the memory of `slot` says how its clipping stands."""
+        training, rule = self.study.training, self.rule(self.mechanism is not None)
+        steady = 4 / (1 + math.prod(self.task.inputs))
+        rate = rule.learning_rate / (1 - rule.momentum) if isinstance(rule, SGD) else steady
+        if self.mechanism is None:
+            batch = min(1.0, training.batch_size / self.size)
+            return Effort(float(training.epochs), batch, public(0.0), rate)
+        state = self.memory.get(slot, {}).get("clipping", {})
+        noise = self.steps * self.mechanism.expected_noise(model.params.count, state)
+        passes = self.steps * float(self.mechanism.sampling.rate)
+        return Effort(passes, passes, Scalar(noise, self.released if state else Custody.PUBLIC), rate)
+
+    def batch(self, seed: int) -> Records:
+        """One batch of the training records, drawn at random."""
+        rows = torch.randperm(len(self.data.train), generator=generator(seed, "batch"))
+        return self.data.train.select(rows[: self.study.training.batch_size])
+
+    def own_records(self) -> Records:
+        """Training and validation records together: what a site may use once nothing is held back for choosing."""
+        parts = [r for r in (self.data.train, self.data.validation) if len(r)] or [self.data.train]
+        units = None
+        if self.data.train.units is not None:  # patients keep their numbers over the parts
+            units = torch.cat([r.units for r in parts if r.units is not None])
+        return Records(torch.cat([r.inputs for r in parts]), torch.cat([r.targets for r in parts]), units)
+
+    def echo(self, ours: float) -> ProxyTraining:
+        """How a proxy has learned in which so much is ours: what the judge of it has to know."""
+        rule, clipping = self.rule(True), self.mechanism.clipping if self.mechanism else None
+        time = math.inf
+        if isinstance(rule, SGD):
+            time = rule.learning_rate * max(1, self.steps) * self.study.rounds / (1 - rule.momentum)
+        clip = clipping.bound if clipping is not None and clipping.fixed_noise else math.inf
+        return ProxyTraining(len(self.data.train) / ours, clip, time)
+
+    def guarantee(self) -> Guarantee | None:
+        """What was spent so far and whether it is proven; None if nothing was trained with noise."""
+        p = self.study.privacy
+        if p is None or not self.ledger.counter:
+            return None
+        # of all that was ever spent on these records, in this study or before
+        found = self.ledger.guarantee(self.delta or p.delta, p.unit)
+        return replace(found, proven=found.proven and self.unproven is None, ceiling=self.ceiling)
+
+    @property
+    def released(self) -> Custody:
+        """What noise makes of a model: PROTECTED, or UNPROVEN once the ledger's total is above the ceiling."""
+        found = self.guarantee()
+        return Custody.UNPROVEN if found is not None and found.above_ceiling else Custody.PROTECTED
+
+    def caveat(self) -> str | None:
+        """Why what this study sends is gated like UNPROVEN in the end; None if it is not."""
+        planned = self.planned()
+        if self.unproven is not None or planned is None or not planned.above_ceiling:
+            return self.unproven
+        return f"all rounds together come to {planned}"
+
+    def spending(self) -> dict[str, Any]:
+        """What was spent on these records so far, for the journal; nothing if nothing was."""
+        found = self.guarantee()
+        return {} if found is None else {
+            "epsilon": found.epsilon, "delta": found.delta, "unit": found.unit, "accountant": found.accountant,
+            "proven": found.proven, "budget": self.budget.epsilon if self.budget else None,
+            "units": self._units(found), "ceiling": found.ceiling, "above_ceiling": found.above_ceiling,
+        }  # fmt: skip
+
+    def _units(self, found: Guarantee) -> dict[str, float | None]:
+        """ε for every unit that occurs on these records' ledger, and for the study's; None where there is no bound."""
+        other = {u: self.ledger.epsilon(found.delta, u) for u in self.ledger.units() if u != found.unit}
+        every = {**other, found.unit: found.epsilon}
+        return {u: value if math.isfinite(value) else None for u, value in sorted(every.items())}
+
+    def private_steps(self, roles: Sequence[str], count: int | None = None) -> PrivateSteps:
+        """The private steps of a call that protects these roles, a round's or `count`: what is charged, and what draws."""
+        count = self.steps if count is None else count
+        if self.mechanism is None or not roles:
+            return UNPROTECTED
+        known = self._private.get((*roles, count))
+        if known is None or known[0] is not self.mechanism:
+            made = PrivateSteps({role: self.mechanism_of(role) for role in roles}, count)
+            known = self._private[*roles, count] = self.mechanism, made
+        return known[1]
+
+    def of_a_round(self) -> Charge | None:
+        """What a round costs in which as many models are protected as the strategy states; None without noise."""
+        if self.mechanism is None:
+            return None
+        return self.mechanism.charge(self.steps) * self.releases
+
+    def rounds_left(self, ledger: Ledger | None = None) -> int | None:
+        """How many more rounds of private training the budget pays for; None where nothing limits them."""
+        charge = self.of_a_round()
+        if charge is None or self.budget is None:
+            return None
+        return (ledger or self.ledger).remaining(self.budget, charge)
+
+    @property
+    def fingerprint(self) -> str:
+        """A keyed hash of the records, so that a charge for others is not taken for a replay; it never leaves the site."""
+        if self._fingerprint is None or self._fingerprint[0] is not self.data:
+            self._fingerprint = (self.data, fingerprint(self.secret, mark_of(self.data)))
+        return self._fingerprint[1]
+
+    def planned(self) -> Guarantee | None:
+        """What the ledger will have come to after all rounds of the study; None without noise."""
+        p = self.study.privacy
+        if p is None or self.mechanism is None:
+            return None
+        totals = []
+        for before in self.ledger.before(self.run):
+            total = self.epsilon([*before, *self.plan()])
+            if self.budget is not None:  # nothing is spent beyond it
+                total = min(total, max(self.budget.epsilon, self.epsilon(before)))
+            totals.append(total)
+        return Guarantee(
+            max(totals), self.delta or p.delta, p.unit, p.accountant, self.unproven is None, self.ceiling
+        )
+
+    def meaning(self, charges: Sequence[Charge]) -> dict[str, Any]:
+        """What these charges mean: ε per record, per patient and for the whole file, and the trade-off curve."""
+        p = self.study.privacy
+        assert p is not None
+        delta, group = self.delta or p.delta, self.study.data.split.file_group
+        own = per_unit(charges, p.unit)
+        curve = None if own is None else trade_off(own, p.accountant)
+        return {
+            "unit": p.unit,
+            "readings": readings(charges, delta, p.unit, p.accountant, file_group=group),
+            "file_group": group,
+            "sentence": meaning(curve, p.unit),
+            "trade_off": None if curve is None else curve.as_json(),
+        }
+
+    def plan(self) -> list[Charge]:
+        """What all rounds of the study are charged, if no budget ends them; nothing without noise."""
+        charge = self.of_a_round()
+        return [] if charge is None else [charge * self.study.rounds]
+
+    def epsilon(self, charges: Sequence[Charge]) -> float:
+        """ε of these charges in the study's unit, at the site's δ; infinite where there is no bound."""
+        p = self.study.privacy
+        assert p is not None
+        found = per_unit(charges, p.unit)
+        return math.inf if found is None else epsilon(found, self.delta or p.delta, p.accountant)
+
+    def scores(
+        self, predictors: Mapping[str, Predictor], fitted: bool = False
+    ) -> dict[str, dict[str, dict[str, float]] | None]:
+        """All metrics on validation, test and common test records, by role.
+
+        A model that was `fitted` to the end has learned from the validation records: they say nothing then.
+        """
+        parts: dict[str, Records | None] = {
+            "validation": None if fitted else self.data.validation,
+            "test": self.data.test,
+            "common_test": self.data.common_test,
+        }
+        out: dict[str, Any] = {}
+        counts = fitted or self.study.evaluation.select == "last" or not len(self.data.validation)
+        for part, records in parts.items():
+            if records is None or len(records) == 0:
+                out[part] = None
+                continue
+            said = {role: self.predicted(terms, records) for role, terms in predictors.items()}
+            if part != "common_test":  # which is as the study wants it; the other parts are as the site is
+                said = {role: self.own_mix(outputs) for role, outputs in said.items()}
+            spread = self.task.spread
+            out[part] = {role: measure(outputs, records.targets, spread) for role, outputs in said.items()}
+            used = next(iter(predictors))  # the model that the site would use
+            if part == "validation":
+                counts = self.said.counts(out[part][used], counts)
+            elif counts:
+                self.said.keep(self.name, part, said[used], records, self.task.spread)
+        if self.task.form == "classes" and len(self.data.train):
+            usual = int(torch.bincount(self.data.train.targets.long()).argmax())
+            tested = {
+                part: records for part, records in parts.items() if records is not None and len(records)
+            }
+            out["majority"] = {p: float((r.targets == usual).double().mean()) for p, r in tested.items()}
+        return out
+
+    def predicted(self, terms: Predictor, records: Records) -> Tensor:
+        """What several models say together about records."""
+        return sum(
+            (weight.value * self.outputs(model, records) for weight, model in terms if weight.value),
+            torch.zeros(len(records), self.task.outputs),
+        )
+
+    def outputs(self, model: Model, records: Records) -> Tensor:
+        """What a model says about records."""
+        network = self.network("judged", model.architecture)
+        if (
+            network.layers is not None
+            and records.inputs.dtype == torch.float32
+            and network.fits(model.params)
+        ):
+            return predict_chain(network.layers, model.params, records.inputs)
+        network.load(model.params)
+        return predict(network.module, records.inputs.to(self.device)).cpu()
+
+
+def check_records(data: SiteData, task: Task, one_class: bool = False) -> None:
+    """What learning cannot do without, in all records of a site: by chance its training part may lack a class, or all."""
+    targets = torch.cat([part.targets for part in (data.train, data.validation, data.test)])
+    if len(targets) == 0:
+        raise DataError(f'site "{data.name}" has no records; leave it out or give it some')
+    if not bool(data.train.inputs.isfinite().all()):
+        raise DataError(
+            f'site "{data.name}": the inputs hold NaN or infinite values; encode missing values first'
+        )
+    if not one_class and (reason := task.traits.unlearnable(task, targets)) is not None:
+        raise DataError(f'site "{data.name}": {reason}')

@@ -1,0 +1,373 @@
+"""A site's dealings with the outside: the one place where strategies meet gate, topology and transport."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Protocol
+
+from confrere.core.custody import Custody, Scalar, public
+from confrere.core.errors import BadParcel
+from confrere.core.events import Event, Journal
+from confrere.core.model import Model
+from confrere.core.parcel import Inbox, Parcel
+from confrere.core.protocols import Combiner, OpenedSum, Topology, Transport
+from confrere.exchange.compression import Moment
+from confrere.exchange.packing import Packing
+from confrere.exchange.screening import WIDEST, Bounds, screen
+from confrere.exchange.sums import SINCE, Summand, answered_sum, arrived, common_state, open_sum, sum_scalars
+from confrere.privacy.gate import Gate
+from confrere.site.faults import Faults
+from confrere.site.mailbox import Mailbox, Slip
+from confrere.site.schedule import Calendar
+from confrere.site.stopping import WORD, Rest
+from confrere.study.churn import Churn
+from confrere.transport.memory import MemoryTransport
+
+EXCHANGE, ANSWER, COMMON = 0, 1, 2
+MOST_COMMON = 3
+"""So many models at most are sent to a site that returns: phases 2, 3 and 4."""
+
+
+def is_common(phase: int) -> bool:
+    """Whether a parcel of this phase brings the common model to a site that was not there."""
+    return COMMON <= phase < COMMON + MOST_COMMON
+
+
+class Disguise(Protocol):
+    """Stands behind the gate of a rehearsal's site and sees, or replaces, what is about to leave. No node has one."""
+
+    async def leaving(self, model: Model | None, round: int) -> Model | None: ...
+
+
+@dataclass
+class Office:
+    """What a site keeps for its correspondence over a whole run."""
+
+    me: str
+    run: str
+    sites: Sequence[str]
+    topology: Topology
+    churn: Churn
+    gate: Gate
+    transport: Transport
+    journal: Journal
+    patience: float | None = None
+    faults: Faults = field(default_factory=Faults)
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    sequence: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    counter: Callable[[], int] | None = None
+    """How many entries the site's ledger has; it goes along with every model."""
+    rest: Rest | None = None
+    """Where the study says when training stops: whether this site, and all that it has heard of, rest."""
+    counters: dict[str, int] = field(default_factory=dict)
+    """The highest ledger counter seen of each peer: a peer that comes back with a lower one was rolled back."""
+    caught_up: int = -1
+    """The last round whose exchange this site has taken from its mailbox."""
+    attended: int = -1
+    """The last round that this site took part in: after a later one it does not have the common model."""
+    rounds: int | None = None
+    """How many rounds the study has; None where nobody knows."""
+    shared: Calendar | None = None
+    """The calendar that the sites of one process share; a site by itself keeps its own."""
+    ended: dict[str, int] = field(default_factory=dict)
+    """The last round that each peer has finished, where somebody can know that; sites of one process share it."""
+    combiner: Combiner | None = None
+    """How the study wants models to be combined; None leaves it to the strategy."""
+    packing: Packing = field(default_factory=lambda: Packing(None, lambda _: None))
+    bounds: Bounds = WIDEST
+    """The largest weights and mass that parcels of this study can have."""
+    disguise: Disguise | None = None
+
+    def __post_init__(self) -> None:
+        self.calendar = self.shared or Calendar(self.churn, self.sites, self.topology)
+
+    def round(self, number: int) -> Round:
+        return Round(self, number)
+
+    async def pump(self) -> None:
+        """Move parcels from the transport into the mailbox until cancelled."""
+        while True:
+            self.take_in(await self.transport.receive())
+
+    def open_door(self) -> bool:
+        """Let parcels from sites of the same process come straight into the mailbox; False where they must be pumped."""
+        if type(self.transport) is not MemoryTransport:
+            return False
+        self.transport.hand_over_to(self.take_in)
+        return True
+
+    def take_in(self, parcel: Parcel) -> None:
+        """Put a parcel into the mailbox; one that cannot be used counts as word of nothing, so that nobody waits for it."""
+        try:
+            whole = is_common(parcel.phase)
+            self.packing.check(parcel, whole)
+            screen(parcel, self.bounds, self.packing.largest(parcel, whole))
+        except BadParcel as error:
+            self.refuse(parcel, error)
+        else:
+            self.mailbox.deliver(parcel)
+
+    def refuse(self, parcel: Parcel, error: BadParcel) -> None:
+        """Leave a parcel aside, say whose it was, and wait for it no longer."""
+        if self.mailbox.deliver(replace(parcel, model=None, scalars={})):
+            text = f'a parcel of "{parcel.sender}" was refused and changed nothing: {error}'
+            data = {"text": text, "sender": parcel.sender}
+            self.journal.add(Event("notice", self.me, parcel.round, data=data))
+
+    def remember(self, inbox: Inbox) -> None:
+        """Keep the highest ledger counter that each peer has told of."""
+        counters = self.counters
+        for parcel in inbox.parcels:
+            told = parcel.scalars.get("ledger")
+            if told is not None and told.value > counters.get(parcel.sender, -1):
+                counters[parcel.sender] = int(told.value)
+
+
+class Round:
+    """`Peers` for one round."""
+
+    def __init__(self, office: Office, number: int) -> None:
+        self._office = office
+        self.me, self.round = office.me, number
+        self._day = day = office.calendar.day(number)
+        self.epoch, self.members, self.centre = day.epoch, day.at_work, day.centre
+        self._column = dict(office.topology.column(number, self.members, self.me))
+        self.kept = self._column.pop(self.me, 0.0)
+        self.combiner = office.combiner
+        self._asked: list[str] = []
+        self._missing: set[str] = set()
+        self._own: Model | None = None
+        self._sent: Model | None = None
+        self._answered: Model | None = None
+
+    async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
+        office = self._office
+        model, admitted = self._admit(model, scalars)
+        admitted = self._counted(model, admitted)
+        self._own = model
+        eventful = bool(office.faults.planned)
+        if eventful:
+            await office.faults.reach(self.me, self.round, "before-exchange")
+        if office.disguise is not None:
+            model = await office.disguise.leaving(model, self.round)
+        model = self._sent = self._packed(model, EXCHANGE, admitted)
+        receivers = sorted([r for r, share in self._column.items() if share > 0])
+        middle = (len(receivers) + 1) // 2 if eventful else len(receivers)
+        await self._send_shares(receivers[:middle], model, admitted)
+        if eventful:
+            await office.faults.reach(self.me, self.round, "mid-exchange")
+            await self._send_shares(receivers[middle:], model, admitted)
+        expected: list[Slip] = []
+        # Where sites are drawn, nobody sends to those who are not: there is nothing to wait for from other rounds.
+        first = self.round if office.churn.participation else office.caught_up + 1
+        for number in range(first, self.round + 1):
+            day = self._day if number == self.round else office.calendar.day(number)
+            if day.epoch == self.epoch:
+                expected += [(number, EXCHANGE, s) for s in day.senders.get(self.me, ())]
+        inbox = await office.mailbox.take(
+            self.round, EXCHANGE, self.epoch, expected, office.patience, office.ended
+        )
+        office.caught_up = office.attended = self.round
+        self._asked = [p.sender for p in inbox.current]
+        self._note_missing(inbox)
+        return self._opened(inbox)
+
+    async def answer(self, models: Mapping[str, Model], **scalars: Scalar) -> Inbox:
+        office = self._office
+        if office.faults.planned:
+            await office.faults.reach(self.me, self.round, "before-answer")
+        if self._asked:
+            await self._answer(models, scalars)
+        present = self._day.present
+        expected = [
+            (self.round, ANSWER, r) for r, share in self._column.items() if share > 0 and r in present
+        ]
+        inbox = await office.mailbox.take(
+            self.round, ANSWER, self.epoch, expected, office.patience, office.ended
+        )
+        self._note_missing(inbox)
+        return self._opened(inbox)
+
+    async def _answer(self, models: Mapping[str, Model], scalars: Mapping[str, Scalar]) -> None:
+        """Tell those who asked; who has no model in `models` is told that there is none."""
+        known: dict[int, tuple[Model | None, Mapping[str, Scalar]]] = {}
+        chosen = {sender: models.get(sender) for sender in self._asked}
+        many = len({id(model) for model in chosen.values() if model is not None}) > 1
+        for which, senders in groupby(self._asked, lambda sender: id(chosen[sender])):
+            asked = list(senders)
+            if which not in known:  # one model for many is looked at once
+                model = chosen[asked[0]]
+                admitted, numbers = self._admit(model, {} if model is None else scalars)
+                numbers = self._counted(admitted, numbers)
+                admitted = self._packed(
+                    await self._disguised(admitted), ANSWER, numbers, asked[0] if many else ""
+                )
+                known[which] = (admitted, numbers)
+                self._answered = admitted
+            await self._send(asked, ANSWER, *known[which])
+
+    async def sum(self, vector: Model | None, *, since: int, **scalars: Scalar) -> OpenedSum | None:
+        names, state = tuple(scalars), {SINCE: public(since)}
+        mine = {**scalars, **state} if vector is not None else state
+        inbox = await self.exchange(vector, **mine)
+        if self.centre in (None, self.me):
+            own = Summand(self.me, self._as_received(self._sent, EXCHANGE), mine)
+            opened = await self._open_sum([own, *arrived(inbox.current)], names)
+        else:
+            answers = (await self.answer({})).current
+            opened = next((answered_sum(p, names) for p in answers if p.sender == self.centre), None)
+        if opened is not None and opened.since != since:
+            self._office.attended = self.round - 1  # what the others have in common is still to come
+            return None
+        return opened
+
+    async def _open_sum(self, summands: Sequence[Summand], names: Sequence[str]) -> OpenedSum | None:
+        """The sum, at a site that adds up itself; a centre sends it to all others.
+
+        Masked shares would be opened here, by whoever adds up, instead of vectors that may leave by themselves.
+        """
+        opened = open_sum(summands, names, self.round)
+        state = common_state(summands)
+        self._missing.update(s.site for s in summands if s.since != state and s.site != self.me)
+        if self.centre is None:
+            return opened
+        if opened is None:
+            await self.answer({})
+            return None
+        await self.answer({s.site: opened.vector for s in summands}, **sum_scalars(opened))
+        as_sent = self._as_received(self._answered, ANSWER) or opened.vector
+        return replace(opened, vector=as_sent)
+
+    async def send_common(self, *models: Model, **scalars: Scalar) -> None:
+        office = self._office
+        if self.me != self._day.sender_of_common(self._missing):
+            return
+        if office.rounds is not None and self.round + 1 >= office.rounds:
+            return
+        away = sorted((self._day.returning | self._missing) - {self.me})
+        for number, model in enumerate(models if away else ()):
+            admitted, sent = self._admit(model, scalars)
+            sent = self._counted(admitted, sent)
+            admitted = self._packed(await self._disguised(admitted), COMMON + number, sent)
+            await self._send(away, COMMON + number, admitted, sent)
+
+    async def latest_common(self, models: int = 1) -> tuple[Parcel, ...]:
+        office, before = self._office, self.round - 1
+        if before < 0 or office.attended >= before:
+            return ()
+        day = office.calendar.day(before)
+        sender = day.sender_of_common({self.me})
+        phases = range(COMMON, COMMON + models)
+        expected = [(before, phase, sender) for phase in phases if sender not in (None, self.me)]
+        inbox = await office.mailbox.take(
+            before, phases[-1], self.epoch, expected, office.patience, office.ended
+        )
+        office.caught_up = max(office.caught_up, before)  # averages pass over what came of earlier rounds
+        self._note_missing(inbox)
+        found = {p.phase: p for p in self._opened(inbox).parcels if p.round == before and p.model is not None}
+        complete = all(phase in found for phase in phases)
+        return tuple(found[phase] for phase in phases) if complete else ()
+
+    async def tell_newcomers(self, model: Model) -> None:
+        """The name of `send_common` before 0.2."""
+        warnings.warn("peers.tell_newcomers is now peers.send_common", DeprecationWarning, stacklevel=2)
+        await self.send_common(model)
+
+    async def news(self) -> Model | None:
+        """The model of `latest_common`, under its name before 0.2."""
+        warnings.warn("peers.news is now peers.latest_common", DeprecationWarning, stacklevel=2)
+        return next((parcel.model for parcel in await self.latest_common()), None)
+
+    async def _disguised(self, model: Model | None) -> Model | None:
+        disguise = self._office.disguise
+        return model if disguise is None else await disguise.leaving(model, self.round)
+
+    def _packed(
+        self, model: Model | None, phase: int, scalars: Mapping[str, Scalar], to: str = ""
+    ) -> Model | None:
+        """The model as it travels, and what it does not say put down at home."""
+        packing = self._office.packing
+        if model is None or packing.compression is None:
+            return model
+        leaving = None
+        if "mass" in scalars:
+            leaving = scalars["mass"] * sum(share for share in self._column.values() if share > 0)
+        moment = Moment(self._office.run, self.round, phase, self.me)
+        return packing.pack(model, moment, epoch=self.epoch, leaving=leaving, to=to, whole=is_common(phase))
+
+    def _as_received(self, sent: Model | None, phase: int) -> Model | None:
+        """What others read from a model that this site has sent, whatever rounding took from it."""
+        parcel = Parcel(self._office.run, self.epoch, self.round, phase, self.me, self.me, 0, sent)
+        return self._office.packing.unpack(parcel, self._own).model
+
+    def _opened(self, inbox: Inbox) -> Inbox:
+        """What arrived, as models that a strategy can use."""
+        packing = self._office.packing
+        if packing.compression is None:
+            return inbox
+        opened = tuple(packing.unpack(p, self._own, is_common(p.phase)) for p in inbox.parcels)
+        return replace(inbox, parcels=opened)
+
+    def _admit(
+        self, model: Model | None, scalars: Mapping[str, Scalar]
+    ) -> tuple[Model | None, Mapping[str, Scalar]]:
+        return self._office.gate.admit(model, scalars)
+
+    def _counted(self, model: Model | None, scalars: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        """With a model goes where its sender's ledger stands, so that peers would notice a rollback."""
+        counter = self._office.counter
+        if model is None or counter is None:
+            return scalars
+        return {**scalars, "ledger": public(counter())}
+
+    async def _send_shares(
+        self, receivers: Sequence[str], model: Model | None, scalars: Mapping[str, Scalar]
+    ) -> None:
+        """Send along the edges; mass is divided by what each edge carries."""
+        if "mass" not in scalars:
+            await self._send(receivers, EXCHANGE, model, scalars)
+            return
+        for receiver in receivers:
+            shared = {**scalars, "mass": scalars["mass"] * self._column[receiver]}
+            await self._send([receiver], EXCHANGE, model, shared)
+
+    async def _send(
+        self, receivers: Sequence[str], phase: int, model: Model | None, scalars: Mapping[str, Scalar]
+    ) -> None:
+        """Send the same to several sites; it has passed the gate."""
+        office = self._office
+        run, round, me, sequence = office.run, self.round, self.me, office.sequence
+        epoch = (
+            office.calendar.epoch(round + 1) if is_common(phase) else self.epoch
+        )  # it is for the next round
+        custody = Custody.PUBLIC if model is None else model.custody
+        for scalar in scalars.values():
+            if scalar.custody > custody:
+                custody = scalar.custody
+        facts = {"phase": phase, "custody": custody._name_, "model": model is not None}
+        if "mass" in scalars:
+            facts["mass"] = scalars["mass"].value
+        if office.rest is not None:
+            scalars = {**scalars, **self._admit(None, {WORD: office.rest.word()})[1]}
+        send, note = office.transport.send, office.journal.add
+        for to in receivers:
+            number = sequence[to] = sequence.get(to, 0) + 1
+            parcel = Parcel(run, epoch, round, phase, me, to, number, model, scalars)
+            size = await send(to, parcel)
+            note(Event("sent", me, round, Custody.PUBLIC, {"to": to, "bytes": size, **facts}))
+
+    def _note_missing(self, inbox: Inbox) -> None:
+        self._office.remember(inbox)
+        if self._office.rest is not None and not is_common(inbox.phase):
+            calendar = self._office.calendar
+            there = calendar.present(self.round) >= set(calendar.at_work(self.round))
+            self._office.rest.hear(inbox, there)
+        if inbox.missing:
+            if inbox.round == self.round:
+                self._missing.update(inbox.missing)
+            data = {"senders": list(inbox.missing), "phase": inbox.phase}
+            self._office.journal.add(Event("missing", self.me, self.round, data=data))

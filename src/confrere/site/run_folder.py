@@ -1,0 +1,300 @@
+"""The folder of a run and what it holds: journal, resolved study, versions, checkpoints, result."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import time
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from confrere.core.custody import Custody
+from confrere.core.errors import CheckpointError, StudyError
+from confrere.core.events import Event, Journal
+from confrere.core.owner_only import make_private_folder, write_private
+from confrere.core.results import Attacked, Group, Metrics, PrivacyMeaning, RunResult, SiteResult, Stopped
+from confrere.core.terminal import json_text
+from confrere.data.split.holdout import split_facts
+from confrere.report.page import write_report
+from confrere.site import predictions
+from confrere.site.assemble import unprotected_patients
+from confrere.site.checkpoints import Shelf
+from confrere.site.collaboration import Collaboration
+from confrere.site.outcome import by_columns, charged, mean_metrics, site_results
+from confrere.site.predictions import Kept
+from confrere.site.site_run import site_facts, start_facts
+from confrere.study import Study, parse
+from confrere.version import versions
+
+
+def hardware(device: str = "cpu") -> dict[str, Any]:
+    return {
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file whole or not at all, for its owner alone: results hold metrics."""
+    write_private(path, json_text(content, indent=1) + "\n")
+
+
+def check_free(path: Path) -> None:
+    """A run never writes over anything: its folder is new, or empty."""
+    if (path / "journal.jsonl").exists():
+        raise StudyError(
+            f"{path} holds a run already; choose another --out, or go on with it: --resume {path}"
+        )
+    if (path / "comparison.json").exists():
+        raise StudyError(f"{path} holds a comparison already; choose another --out")
+    if path.is_dir() and any(path.iterdir()):
+        raise StudyError(f"{path} is not empty; choose a new folder for --out")
+
+
+@dataclass
+class Folder:
+    """Where a run keeps its files."""
+
+    path: Path
+    study: Study
+    command: str = ""
+    _made: list[Path] = field(default_factory=list)
+    """The folders that were not there before, the deepest first."""
+
+    def __post_init__(self) -> None:
+        self._shelf = Shelf(self.path / "checkpoints")
+
+    def open(self, again: bool = False) -> Journal:
+        """Create the folder, or find it again, and open its journal."""
+        try:
+            if not again:
+                check_free(self.path)
+                toml = self.study.to_toml()
+                deepest = self.path / "checkpoints"
+                self._made = [p for p in (deepest, *deepest.parents) if not p.exists()]
+                make_private_folder(self.path)  # it holds predictions and checkpoints
+                make_private_folder(deepest)
+                write_private(self.path / "study.toml", toml)
+                facts = {
+                    "name": self.study.name,
+                    "study": self.study.hash(),
+                    "scale": self.study.scale,
+                    "seed": self.study.seed,
+                    "strategy": self.study.strategy_name,
+                    "versions": versions(),
+                    "hardware": hardware(),
+                    "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                    "command": self.command,
+                }
+                write_json(self.path / "run.json", facts)
+            return Journal(self.path / "journal.jsonl")
+        except OSError as error:
+            self._take_back()
+            reason = error.strerror or error
+            raise StudyError(f"{self.path}: the run folder cannot be written: {reason}") from None
+
+    def checkpoint(self, done: int, content: dict[str, Any], journal: Journal) -> None:
+        """Keep the state after a round, and the one before it in case this one gets damaged."""
+        journal.sync()
+        self._shelf.put(done, content)
+
+    def due(self, changed: Collection[str]) -> set[str] | None:
+        """The sites that the next checkpoint has to hold if these have changed since the last one; None: all."""
+        return self._shelf.due(changed)
+
+    def latest(self) -> dict[str, Any] | None:
+        """The newest checkpoint that can be read; a damaged one is passed over."""
+        return self._shelf.latest()
+
+    def discard_if_nothing_was_done(self, journal: Journal) -> None:
+        """Take back the files of a run that failed in its first round: there is nothing to go on with."""
+        if any((self.path / "checkpoints").glob("round-*.safetensors")):
+            return
+        with suppress(OSError):
+            journal.close()
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Remove what `open` has made. The folder was new or empty, so all that is in it is ours."""
+        if not self._made or not self.path.is_dir():
+            return
+        with suppress(OSError):
+            for inside in self.path.iterdir():
+                shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
+            for made in self._made[1:]:
+                made.rmdir()
+
+    def finish(self, result: dict[str, Any], seconds: float) -> None:
+        write_json(self.path / "result.json", result)
+        facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        write_json(self.path / "run.json", {**facts, "seconds": round(seconds, 3)})
+
+
+def resume_folder(path: Path, study: Study | None = None) -> tuple[Folder, Study]:
+    """A run that was interrupted. A study with functions in it has to be given again."""
+    if not (path / "journal.jsonl").exists():
+        raise CheckpointError(f"{path}: there is no run to go on with (no journal.jsonl)")
+    if (path / "result.json").exists():
+        raise CheckpointError(f"{path}: this run is finished; see {path / 'result.json'}")
+    if study is None:
+        try:
+            table = tomllib.loads((path / "study.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path / 'study.toml'}: cannot be read: {error}") from None
+        study = parse(table, str(path / "study.toml"))
+    try:
+        facts = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        agreed = (facts["study"], facts["seed"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path / 'run.json'}: cannot be read: {error}") from None
+    if agreed != (study.hash(), study.seed):
+        raise CheckpointError(f"{path}: the run was started with another study or seed (hash {agreed[0]})")
+    return Folder(path, study), study
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a collaboration.
+
+    `run.sites["Ouest"].metrics.auc`, `run.sites["Ouest"].privacy.epsilon` and `run.mean.auc` are numbers;
+    `run.result` has everything that `confrere simulate --json` prints (`run.result.as_json()`).
+    """
+
+    study: Study
+    result: RunResult
+    events: Sequence[Event] = field(repr=False, default_factory=list)
+    """All that happened, in order; those of a large run are kept folded and cost a little to go through."""
+    folder: Path | None = None
+    models: dict[str, Any] = field(repr=False, default_factory=dict)
+    """Per site, the models that it would use: PRIVATE where they were trained without noise."""
+    said: dict[str, Kept] = field(repr=False, default_factory=dict)
+    """Per site, what its model predicted for each test record: PRIVATE."""
+
+    @property
+    def mean(self) -> Metrics[float]:
+        """The plain mean over sites, without attackers."""
+        return self.result.mean
+
+    @property
+    def sites(self) -> Mapping[str, SiteResult[float]]:
+        return self.result.sites
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the HTML report: one file, by default report.html in the run's folder."""
+        if self.folder is None:
+            raise StudyError("a report needs the files of the run: simulate(study, out=FOLDER)")
+        return write_report(self.folder, Path(path) if path else None)
+
+
+@dataclass
+class Watch:
+    """Times a run and sums it up."""
+
+    journal: Journal
+    began: float
+
+    def finish(self, collaboration: Collaboration, folder: Folder | None) -> Run:
+        seconds = time.perf_counter() - self.began
+        events = self.journal.events
+        result = run_result(collaboration, events, folder.path if folder else None, self.journal.kinds)
+        document = result.as_json()
+        data = {"seconds": round(seconds, 3), "result": document}
+        self.journal.add(Event("run-finished", custody=Custody.PRIVATE, data=data))  # it holds metrics
+        heard = {name: judge.said for name, judge in collaboration.judges.items() if judge.said.parts}
+        if folder is not None:
+            folder.finish(document, seconds)
+            predictions.write(heard, folder.path / "said.npz")
+        models = {name: collaboration.models(name) for name in result.sites}
+        return Run(collaboration.study, result, events, folder.path if folder else None, models, heard)
+
+
+def run_result(
+    collaboration: Collaboration, events: Sequence[Event], folder: Path | None, kinds: Collection[str]
+) -> RunResult:
+    """The result of a collaboration whose events, of these kinds, are all there."""
+    study, plan, federation = collaboration.study, collaboration.plan, collaboration.federation
+    attackers = plan.sites if plan is not None else ()
+    found = site_results(events, collaboration.strategy.deploys, study.evaluation.select, study.rounds)
+    sites = {
+        name: replace(
+            site,
+            records=federation.sites[name].size,
+            attacker=name in attackers,
+            missing_columns=dict(federation.sites[name].lacks),
+        )
+        for name, site in found.items()
+    }
+    honest = [site for name, site in sites.items() if name not in attackers]
+    common = any(site.common_metrics is not None for site in sites.values())
+    return RunResult(
+        run=str(folder) if folder else None,
+        study=study.hash(),
+        scale=study.scale,
+        seed=study.seed,
+        strategy=study.strategy_name,
+        split=split_facts(study.data.split.method),
+        sites=sites,
+        mean=mean_metrics(site.metrics for site in honest),
+        attack=Attacked(plan.name, tuple(plan.sites), tuple(plan.honest)) if plan is not None else None,
+        stopped=_stopped(events) if "notice" in kinds else None,
+        privacy=_meaning(collaboration, sites, events),
+        common_mean=mean_metrics(site.common_metrics for site in honest) if common else None,
+        by_columns={
+            kind: Group(tuple(names), mean_metrics(sites[n].metrics for n in names))
+            for kind, names in by_columns(sites).items()
+        },
+    )
+
+
+def _meaning(
+    collaboration: Collaboration, sites: Mapping[str, SiteResult[float]], events: Sequence[Event]
+) -> PrivacyMeaning | None:
+    """What ε means at the site that spent most; None where nothing was trained with noise."""
+    spent = {name: site.privacy.epsilon for name, site in sites.items() if site.privacy is not None}
+    if not spent:
+        return None
+    most = max(spent, key=lambda name: spent[name])
+    meaning = collaboration.sites[most].meaning(charged(events, most))
+    return PrivacyMeaning.from_json({"site": most, **meaning})
+
+
+def _stopped(events: Sequence[Event]) -> Stopped | None:
+    """After how many rounds, and why, where the study has stopped before its last one."""
+    found = (e.data for e in reversed(events) if e.kind == "notice" and e.data.get("stopped"))
+    last = next(found, None)
+    return Stopped(last["stopped"], last["text"]) if last else None
+
+
+def started(collaboration: Collaboration, journal: Journal, again: bool, first: int) -> Watch:
+    """Put down what is about to be run."""
+    study = collaboration.study
+    if again:
+        journal.add(Event("resumed", data={"round": first}))
+    else:
+        data = {
+            **start_facts(study, collaboration.federation.task, collaboration.sites),
+            "sites": {n: site_facts(study, n, d) for n, d in collaboration.federation.sites.items()},
+            "versions": versions(),
+            "hardware": hardware(collaboration.device),
+        }
+        journal.add(Event("run-started", data=data))
+        if collaboration.plan is not None:
+            journal.add(Event("notice", data={"text": collaboration.plan.text}))
+        for text in (*collaboration.federation.notes, *collaboration.remarks):
+            journal.add(Event("notice", data={"text": text}))
+        for name, site in collaboration.federation.sites.items():
+            warning = unprotected_patients(study, site)
+            for text in (*site.notes, *([warning] if warning else [])):
+                journal.add(Event("notice", name, custody=Custody.PRIVATE, data={"text": text}))
+    return Watch(journal, time.perf_counter())

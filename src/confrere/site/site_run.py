@@ -1,0 +1,262 @@
+"""One site's life in a run, whatever drives it: how it begins, takes part, is evaluated, finishes, is kept and restored.
+
+A simulation holds one `SiteRun` per site, a worker or a Ray actor a share of them, a node one with a durable store
+around it, an audit one with a tap at the gate. A runtime decides only who steps it, over which transport, with
+which trainer and which memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confrere.core.custody import Custody, public
+from confrere.core.events import Event
+from confrere.core.model import Model
+from confrere.core.parcel import Parcel
+from confrere.core.protocols import Finishes, Predictor, Predicts, Site, Strategy, Transport
+from confrere.data.records import Task
+from confrere.privacy.gate import Gate
+from confrere.site.assemble import consents
+from confrere.site.exchange_rules import exchange_rules
+from confrere.site.participant import Participant
+from confrere.site.peers import Office
+from confrere.site.schedule import ABSENT, JOINED, LEFT, Calendar
+from confrere.site.site_round import SiteRound
+from confrere.site.stopping import all_rest, look_at_rest
+from confrere.study import Study
+from confrere.study.churn import Churn
+from confrere.version import versions
+
+CHANGES = {JOINED: "joined", LEFT: "left for good", ABSENT: "could not be reached"}
+"""What the event of a planned change says."""
+
+
+@dataclass
+class SiteRun:
+    """One site over a whole run. `state` is the strategy's, between rounds."""
+
+    site: Participant
+    peers: Office
+    strategy: Strategy
+    judges: Mapping[str, Participant] = field(default_factory=dict)
+    """Who evaluates its models: the site itself, but for pooled records, where each site judges the common model."""
+    state: Any = None
+
+    def __post_init__(self) -> None:
+        self.judges = self.judges or {self.site.name: self.site}
+
+    @property
+    def name(self) -> str:
+        return self.site.name
+
+    @property
+    def study(self) -> Study:
+        return self.site.study
+
+    # -- rounds -----------------------------------------------------------------------------------
+
+    def begin(self, number: int) -> None:
+        """The state before the first round that the site takes part in."""
+        if self.state is None:
+            self.state = self.strategy.init(SiteRound(self.site, number))
+
+    async def round(self, number: int, inside: Site | None = None, *, time_is_up: bool = False) -> None:
+        """Take part in a round. `inside` stands in for the site where its calls have to survive a crash."""
+        self.begin(number)
+        rest = self.site.rest
+        if rest is not None:
+            rest.begin(time_is_up=time_is_up, spent=self.site.spent)
+        self.state = await self.strategy.round(
+            self.state, inside or SiteRound(self.site, number), self.peers.round(number)
+        )
+        if rest is not None:
+            look_at_rest(self.site, self.strategy, self.state, number, self.peers.calendar.hearing(number))
+
+    def announce(self, number: int) -> None:
+        """Record what the schedule has for the site in a round: that it joins, has left, or cannot be reached."""
+        kind = self.peers.calendar.changes(number).get(self.name)
+        if kind is not None:
+            self.site.journal.add(Event(kind, self.name, number, data={"text": CHANGES[kind]}))
+
+    def resting(self, churn: Churn, number: int) -> list[str] | None:
+        """Why no site trains any more, if this one knows that after the round; else None."""
+        return all_rest([self.site.rest], churn, number)
+
+    async def finish(self, inside: Site | None = None) -> bool:
+        """When all rounds are over: train the site's own model to the end, where study and strategy do that."""
+        if self.state is None or not (self.study.training.tune and isinstance(self.strategy, Finishes)):
+            return False
+        self.state = await self.strategy.finish(self.state, inside or SiteRound(self.site, self.study.rounds))
+        return True
+
+    # -- evaluation -------------------------------------------------------------------------------
+
+    def evaluation_due(self, number: int, stops: bool = False) -> bool:
+        """Whether the study asks for an evaluation after this round; always after the site's last one.
+
+        `stops` says that the study ends with this round. A site that has left is not evaluated again.
+        """
+        rounds = self.study.rounds
+        last = min(rounds, self.peers.churn.leave.get(self.name, rounds))
+        return number < last and (
+            stops or (number + 1) % self.study.evaluation.every == 0 or number + 1 == last
+        )
+
+    def evaluate(self, number: int, fitted: bool = False) -> dict[str, Any]:
+        """Measure the models on held-out records and record the result; PRIVATE."""
+        scores: dict[str, Any] = {}
+        if self.state is not None:
+            models = predictors(self.strategy, self.state)
+            for name, judge in self.judges.items():
+                scores = dict(judge.scores(models, fitted))
+                judge.journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
+        return scores
+
+    def models(self) -> dict[str, Model]:
+        """The models that the site would use now."""
+        if self.state is None:
+            return {}
+        return {role: getattr(self.state, role) for role in self.strategy.deploys}
+
+    # -- keeping and restoring --------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the site needs to go on after the round, beside its records and its ledger."""
+        site, peers = self.site, self.peers
+        return {
+            "state": self.state,
+            "memory": site.memory,
+            "spent": site.spent,
+            "sequence": dict(peers.sequence),
+            "caught_up": peers.caught_up,
+            "attended": peers.attended,
+            "counters": dict(peers.counters),
+            **({"rest": site.rest.state()} if site.rest is not None else {}),
+            **({"packing": dict(peers.packing.memory)} if peers.packing.memory else {}),
+        }
+
+    def restore(self, found: Mapping[str, Any]) -> None:
+        """Be again what `snapshot` was taken of."""
+        site, peers = self.site, self.peers
+        self.state, site.memory, site.spent = found["state"], found["memory"], found["spent"]
+        site.trainings.clear()  # rounds after the snapshot are done again
+        if site.rest is not None:
+            site.rest.put_back(found["rest"])
+        peers.sequence.update(found["sequence"])
+        peers.caught_up, peers.attended = found["caught_up"], found["attended"]
+        peers.counters.update(found["counters"])
+        peers.packing.put_back(found.get("packing", {}))
+
+    def volatile(self) -> dict[str, Any]:
+        """What a node has in its store and a simulation only in memory: ledger, parcels that wait, predictions."""
+        return {
+            "ledger": self.site.ledger.entries(),
+            "waiting": self.peers.mailbox.waiting(),
+            "predictions": {name: judge.said.state() for name, judge in self.judges.items()},
+        }
+
+    def restore_volatile(self, found: Mapping[str, Any]) -> None:
+        """Be again what `volatile` was taken of."""
+        site = self.site
+        site.ledger = site.ledger.restore(
+            found["ledger"], dataset=site.name, accountant=site.ledger.accountant
+        )
+        for parcel in found["waiting"]:
+            assert isinstance(parcel, Parcel)
+            self.peers.mailbox.deliver(parcel)
+        self.restore_predictions(found["predictions"])
+
+    def restore_predictions(self, found: Mapping[str, Any]) -> None:
+        for name, kept in found.items():
+            data = self.judges[name].data
+            self.judges[name].said.put_back(name, kept, {"test": data.test, "common_test": data.common_test})
+
+
+def site_run_of(
+    site: Participant,
+    strategy: Strategy,
+    calendar: Calendar,
+    transport: Transport,
+    *,
+    judges: Mapping[str, Participant] | None = None,
+    **office: Any,
+) -> SiteRun:
+    """A site behind its gate, with an office among the sites of this calendar.
+
+    `office` are further fields of `Office`: a node's mailbox and patience, a simulation's faults.
+    """
+    gate = Gate(
+        accept_unproven=consents(site.study, site),
+        site=site.name,
+        on_event=lambda event: site.journal.add(event),
+    )
+    peers = Office(
+        site.name, site.run, calendar.sites, calendar.topology, calendar.churn, gate, transport, site.journal,
+        counter=lambda: site.ledger.counter, shared=calendar, rest=site.rest, rounds=site.study.rounds,
+        **exchange_rules(site.study, site), **office,
+    )  # fmt: skip
+    return SiteRun(site, peers, strategy, judges or {})
+
+
+def predictors(strategy: Strategy, state: Any) -> Mapping[str, Predictor]:
+    """For each role that is evaluated, the models that make its prediction."""
+    if isinstance(strategy, Predicts):
+        return strategy.predictors(state)
+    return {role: ((public(1.0), getattr(state, role)),) for role in strategy.deploys}
+
+
+def run_id(study: Study, agreed: str = "") -> str:
+    """Names a run in ledgers, parcels and stores; `agreed` is the study's hash where a site's own part differs."""
+    return f"{study.name}-{agreed or study.hash()}-{study.seed}"
+
+
+def start_facts(
+    study: Study, task: Task, sites: Mapping[str, Participant], agreed: str = ""
+) -> dict[str, Any]:
+    """What the first event of a run says about it, in every runtime."""
+    privacy, unproven = study.privacy, next((s.unproven for s in sites.values()), None)
+    guarantee = None
+    if privacy is not None:
+        guarantee = {k: getattr(privacy, k) for k in ("epsilon", "delta", "unit", "accountant")}
+        guarantee["proven"] = unproven is None
+    return {
+        "name": study.name,
+        "title": study.title or study.name,
+        "question": study.question,
+        "study": agreed or study.hash(),
+        "seed": study.seed,
+        "strategy": study.strategy_name,
+        "label": study.strategy_label,
+        "options": study.as_dict().get("strategy"),
+        "rounds": study.rounds,
+        "topology": type(study.graph()).__name__.lower(),
+        "task": {"kind": task.kind, "classes": list(task.classes)},
+        "privacy": guarantee,
+        "unproven": unproven,
+    }
+
+
+def own_start(
+    common: Mapping[str, Any], site: Participant, members: Sequence[str], rehearsal: bool
+) -> dict[str, Any]:
+    """What the first event of a site's own journal says; `common` are the `start_facts`."""
+    return {
+        **common,
+        "sites": {site.name: site_facts(site.study, site.name, site.data)},
+        "members": list(members),
+        "rehearsal": rehearsal,
+        "versions": versions(),
+    }
+
+
+def site_facts(study: Study, site: str, records: Any) -> dict[str, Any]:
+    """What the first event of a run says about one of its sites."""
+    return {
+        "records": records.size,
+        "declared": records.declared,
+        "computed": records.computed,
+        "private": str(study.models.of(site, "private")),
+        "proxy": str(study.models.proxy),
+    }

@@ -1,0 +1,227 @@
+"""A study: what all sites agree on, and what can be said of it without looking at any data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+import typing
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import with_config
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from confrere.core.errors import StudyError
+from confrere.core.protocols import Strategy, Topology
+from confrere.data.schema import Schema
+from confrere.exchange.topology import topologies
+from confrere.strategies import discover, strategies
+from confrere.study.churn import Churn
+from confrere.study.comparison import FULL, Comparing
+from confrere.study.exchange_settings import check_exchange
+from confrere.study.settings import Data, Evaluation, Models, NetworkSpec, Privacy, SiteConfig, Stop, Training
+from confrere.study.strict import STRICT, Named, build, check_numbers, check_types, named
+
+
+@with_config(STRICT)
+@dataclass(frozen=True)
+class Study:
+    """Everything that the sites of a collaboration agree on.
+
+    >>> Study(name="first", data=Data(bundled="thyroid"), strategy="fedavg").rounds
+    20
+    """
+
+    name: str = "study"
+    """A short name, used for folders and reports; the name of the file if left out."""
+    title: str = ""
+    """The heading of the report."""
+    question: str = ""
+    """What the study is meant to find out, in one sentence, for the report."""
+    seed: int = 0
+    """The seed of every random draw in a rehearsal. A node draws its noise from the operating system instead."""
+    rounds: int = 20
+    """The number of rounds of training and exchange."""
+    strategy: Named = "proxyfl"
+    """How the sites collaborate."""
+    topology: Named | None = None
+    """Which sites exchange with which in a round. None: the strategy's own topology."""
+    combiner: Named | None = None
+    """How a site combines its model with those it received. None leaves it to the strategy."""
+    compression: Named | None = None
+    """How models are compressed before they are sent."""
+    attack: Named | None = None
+    """In a rehearsal: which sites are dishonest, and how."""
+    models: Models = field(default_factory=Models)
+    """The networks."""
+    training: Training = field(default_factory=Training)
+    """How models are trained at a site."""
+    privacy: Privacy | None = None
+    """The differential privacy of everything that leaves a site. Without it nothing is protected: rehearsals
+    only."""
+    data: Data = field(default_factory=Data)
+    """Where the records of a rehearsal come from, and how they are split."""
+    sites: dict[str, SiteConfig] = field(default_factory=dict)
+    """Each site's own configuration, as [sites.NAME]; the names are part of what the sites agree on."""
+    schema: dict[str, Any] | str | None = None
+    """What the columns mean: a table, or the path of a TOML file that holds it."""
+    churn: Churn = field(default_factory=Churn)
+    """Which sites are absent, join late or leave, in a rehearsal."""
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    """How often models are evaluated, and which model a site keeps."""
+    stop: Stop | None = None
+    """When training stops before the last round."""
+    patience: float = 60.0
+    """How many seconds a node waits for a peer before it goes on without it."""
+    partners: list[str] | None = None
+    """The sites that take part, where it is not all of them; `confrere partners` writes this key."""
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """For `compare`: named changes to this study, as [variants.NAME] with the keys of a study."""
+    comparison: Comparing = field(default_factory=Comparing)
+    """What `confrere compare` runs."""
+    scales: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Smaller versions for `--scale NAME`: named changes to this study, in the form of a variant."""
+    scale: str = FULL
+    """Which of them this is; `--scale` writes it."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_numbers(self)
+        check(self)
+
+    def with_(self, **changes: Any) -> Study:
+        """The same study with some fields replaced."""
+        return replace(self, **changes)
+
+    def rule(self) -> Strategy:
+        """The strategy with its options."""
+        discover()
+        name, options = named(self.strategy, "strategy")
+        return typing.cast("Strategy", build(strategies[name], options, f'strategy "{name}"'))
+
+    def graph(self) -> Topology:
+        """The topology with its options; the strategy's own if the study names none."""
+        spec = self.topology if self.topology is not None else getattr(self.rule(), "topology", "none")
+        name, options = named(spec, "topology")
+        return typing.cast("Topology", build(topologies[name], options, f'topology "{name}"'))
+
+    @property
+    def strategy_name(self) -> str:
+        return named(self.strategy, "strategy")[0]
+
+    @property
+    def strategy_label(self) -> str:
+        """What people call the strategy, for reports; its name if it states no label."""
+        return str(getattr(self.rule(), "label", self.strategy_name))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without what is not set; functions are named by what they build."""
+        table = typing.cast("dict[str, Any]", _plain(asdict(_nameable(self))))
+        if self.comparison.settings:  # a setting that changes nothing is one of them
+            table["comparison"]["settings"] = {k: _plain(v) for k, v in self.comparison.settings.items()}
+        return table
+
+    def hash(self) -> str:
+        """Names a study in files and on screens."""
+        return self.digest()[:16]
+
+    def digest(self) -> str:
+        """What sites sign and compare: long enough that nobody can write two studies with the same one."""
+        own = ("seed", "title", "question", "sites", "schema", "comparison", "scales", "scale")
+        agreed = {k: v for k, v in self.as_dict().items() if k not in own}
+        schema = schema_of(self)
+        agreed |= {"members": sorted(self.sites), "columns": schema.fingerprint if schema else ""}
+        return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.as_dict())
+
+
+def check(study: Study) -> None:
+    """Refuse what can be seen to be wrong without looking at any data; each part checks itself."""
+    if not study.name.strip() or study.name.startswith(".") or {"/", "\\", "\0"} & set(study.name):
+        raise StudyError(f'name is "{study.name}"; it becomes the name of a folder, so use plain words')
+    if not study.patience > 0:
+        raise StudyError("patience is the number of seconds to wait for a peer; it must be above 0")
+    if FULL in study.scales:
+        raise StudyError(f"scales.{FULL}: that is the study as it is written; give the scale another name")
+    for name, site in study.sites.items():
+        site.check(f"sites.{name}")
+    for part in (study.models, study.training, study.data, study.privacy, study.stop, study.comparison):
+        if part is not None:
+            part.check()
+    _check_together(study)
+    study.rule()
+    study.graph()
+    check_exchange(study)
+
+
+def _check_together(study: Study) -> None:
+    """Parts that are sound by themselves and do not go together."""
+    stop, privacy = study.stop, study.privacy
+    if stop is not None and study.churn.participation and (stop.budget or stop.change is not None):
+        raise StudyError(
+            "stop.budget and stop.change do not go with churn.participation: a site that is not drawn cannot say whether it"
+            " has stopped; use stop.hours"
+        )
+    if stop is not None and stop.budget and (privacy is None or privacy.epsilon is None):
+        raise StudyError("stop.budget stops when a budget is spent, and the study has none: privacy.epsilon")
+    if study.data.bundled and study.sites:
+        raise StudyError("data.bundled names a data set that comes along; drop it to use files of your own")
+
+
+def schema_of(study: Study) -> Schema | None:
+    """The study's schema, inline or from the file that it names."""
+    if study.schema is None:
+        return None
+    if isinstance(study.schema, str):
+        path = Path(study.schema)
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise StudyError(f"{path}: no such file; `confrere schema draft` writes one") from None
+        except (OSError, ValueError) as error:
+            raise StudyError(f"{path}: cannot be read: {error}") from None
+        return Schema.from_dict(table.get("schema", table), str(path))
+    return Schema.from_dict(study.schema)
+
+
+def _nameable(study: Study) -> Study:
+    """The study with functions replaced by the name of what they build."""
+
+    def name(spec: NetworkSpec) -> NetworkSpec:
+        if callable(spec):
+            return _module_name(spec)
+        return spec
+
+    models = Models(
+        name(study.models.private),
+        name(study.models.proxy),
+        {s: {r: name(spec) for r, spec in roles.items()} for s, roles in study.models.sites.items()},
+    )
+    return replace(study, models=models)
+
+
+def _module_name(make: Callable[[], nn.Module]) -> str:
+    module = make()
+    if not isinstance(module, nn.Module):
+        raise StudyError(f"a network is a function that returns a module; this one returned {module!r}")
+    if any(isinstance(p, UninitializedParameter) for p in module.parameters()):
+        raise StudyError(
+            f"{type(module).__name__} has lazy layers: pass an example through it before you return it"
+        )
+    shapes = ",".join(f"{n}{tuple(p.shape)}" for n, p in module.named_parameters())
+    return f"{type(module).__name__}[{hashlib.sha256(shapes.encode()).hexdigest()[:8]}]"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items() if v is not None and v != {}}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value

@@ -1,0 +1,149 @@
+"""What a study says about models on their way: how they are combined, compressed, and (in a rehearsal) attacked.
+
+combiner = "krum"                                     # or { name = "trimmed-mean", attackers = 2 }
+compression = "int8"                                  # or { name = "top-k", share = 0.1 }
+attack = { name = "signflip", attackers = 2 }         # the last two sites in order, or attackers = ["a", "b"]
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from confrere.core.errors import StudyError
+from confrere.core.protocols import Combiner
+from confrere.core.registry import nearest
+from confrere.exchange.attacks import Attack, attacks
+from confrere.exchange.combine import combiners
+from confrere.exchange.compression import Compression, compressions
+from confrere.exchange.robust import SelfCentredClip
+from confrere.study.strict import build, named
+
+if TYPE_CHECKING:
+    from confrere.study.definition import Study
+
+
+def combiner_of(study: Study) -> Combiner | None:
+    """How models are combined; None leaves it to the strategy."""
+    if study.combiner is None:
+        return None
+    name, options = named(study.combiner, "combiner")
+    return typing.cast("Combiner", build(combiners[name], options, f'combiner "{name}"'))
+
+
+def compression_of(study: Study) -> Compression | None:
+    """How models are compressed on their way; None sends them as they are."""
+    if study.compression is None:
+        return None
+    name, options = named(study.compression, "compression")
+    return typing.cast("Compression", build(compressions[name], options, f'compression "{name}"'))
+
+
+def attack_of(study: Study) -> Attack | None:
+    """What dishonest sites do; None where all are honest."""
+    if study.attack is None:
+        return None
+    name, options = named(study.attack, "attack")
+    options.pop("attackers", None)
+    return typing.cast("Attack", build(attacks[name], options, f'attack "{name}"'))
+
+
+def attackers_of(study: Study, sites: Sequence[str]) -> tuple[str, ...]:
+    """Who the dishonest sites are: those that the study names, or the last so many in the order of their names."""
+    if study.attack is None:
+        return ()
+    wanted, known = _attackers(study), sorted(sites)
+    if isinstance(wanted, int):
+        chosen = tuple(known[-wanted:])
+    else:
+        chosen = tuple(sorted(wanted))
+        for name in chosen:
+            if name not in known:
+                raise StudyError(
+                    f'attack.attackers names "{name}", which is no site of this study{nearest(name, known)}'
+                )
+    if len(chosen) >= len(known) or (isinstance(wanted, int) and wanted >= len(known)):
+        raise StudyError(
+            f"attack.attackers: {wanted if isinstance(wanted, int) else len(chosen)} of {len(known)} sites would be"
+            " dishonest, and nobody would be left to look at; at least one site is honest"
+        )
+    return chosen
+
+
+def attacked(study: Study, name: str | None, attackers: str | None) -> Study:
+    """The study with an attack as a command line says it: its name, and how many sites or which («2» or «a,b»)."""
+    if name is None and attackers is None:
+        return study
+    if name is None and study.attack is None:
+        raise StudyError(
+            f"--attackers says who attacks; say how as well: --attack {'|'.join(attacks.names())}"
+        )
+    known, options = named(study.attack, "attack") if study.attack is not None else ("", {})
+    table: dict[str, Any] = {"name": name or known, **(options if name in (None, known) else {})}
+    if attackers is not None:
+        some = [part.strip() for part in attackers.split(",") if part.strip()]
+        table["attackers"] = int(some[0]) if len(some) == 1 and some[0].lstrip("-").isdigit() else some
+    return replace(study, attack=table)
+
+
+def combines(study: Study) -> str | None:
+    """«models», «by gossip», or None where the strategy combines nothing, or in a way that is the method itself."""
+    return getattr(study.rule(), "combines", None)
+
+
+def common_role(study: Study) -> str | None:
+    """The role whose model is the same at all sites after a round; None where the strategy promises no such model."""
+    return getattr(study.rule(), "common", None)
+
+
+def sends(study: Study) -> bool:
+    """Whether the study's strategy sends anything."""
+    return study.topology is not None or getattr(study.rule(), "topology", None) is not None
+
+
+def check_exchange(study: Study) -> None:
+    """What can be said without knowing the sites."""
+    rule, strategy = combiner_of(study), study.strategy_name
+    if rule is not None and (how := combines(study)) != "models":
+        name = named(study.combiner or "", "combiner")[0]
+        if how is None:
+            raise StudyError(
+                f'combiner = "{name}": strategy "{strategy}" '
+                + (
+                    "combines in a way that is the method itself"
+                    if sends(study)
+                    else "combines nothing: it sends no models"
+                )
+                + "; leave combiner out, or use fedavg, fedprox, fml, swarm, personal, avgpush or proxyfl"
+            )
+        if not isinstance(rule, SelfCentredClip):
+            raise StudyError(
+                f'combiner = "{name}": strategy "{strategy}" mixes by gossip, often with one peer at a time;'
+                ' use combiner = "self-centred-clip"'
+            )
+    compression = compression_of(study)
+    for key, found in (("compression", compression), ("attack", attack_of(study))):
+        if found is not None and not sends(study):
+            raise StudyError(f'{key}: strategy "{strategy}" sends nothing')
+    if compression is not None and compression.sparse and common_role(study) is not None:
+        raise StudyError(
+            f'compression = "{named(study.compression or "", "compression")[0]}" leaves weights out, and strategy'
+            f' "{strategy}" promises one model for all sites, which would drift apart; use compression = "int8" or'
+            ' "float16", or a strategy that mixes by gossip (proxyfl or avgpush)'
+        )
+    if study.attack is not None:
+        _attackers(study)
+
+
+def _attackers(study: Study) -> int | list[str]:
+    assert study.attack is not None
+    found = named(study.attack, "attack")[1].get("attackers", 1)
+    if type(found) is int and found >= 1:
+        return found
+    if isinstance(found, list) and found and all(isinstance(n, str) for n in found):
+        return sorted(set(found))
+    raise StudyError(
+        f"attack.attackers is a number of sites of at least 1, or a list of their names, not {found!r}"
+    )

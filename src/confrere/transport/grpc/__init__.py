@@ -1,0 +1,1 @@
+"""Mutually authenticated gRPC between nodes: connections, link, frames, handshake, identity and members."""

@@ -1,0 +1,162 @@
+"""One peer as a site sees it: there or not, why not, over which stream, and which of two streams stays.
+
+Where both sides can dial and both did, both keep the stream of the site whose name sorts first. A stream that is
+replaced (a new certificate) finishes what is under way; that of a peer that was restarted is dropped, and a process
+that another one has replaced is not let in again: two programs that use the same keys are noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from confrere.core.errors import PeerMissing, PeerRefused
+from confrere.core.events import Event
+from confrere.transport.body import Body
+from confrere.transport.grpc.channel import Stream
+from confrere.transport.grpc.greeting import Greeting, refuse
+from confrere.transport.grpc.link import Link, Meter
+from confrere.transport.grpc.member import Member
+from confrere.transport.rate import Rate
+from confrere.transport.receipt import Receipt
+from confrere.transport.spool import LinkLimits, Spool
+
+ALREADY = "already connected"
+REMEMBERED = 64
+"""Processes of a peer that were replaced and are not let in again."""
+VISITS_BURST, VISITS_SECONDS = 30, 5.0
+"""Streams that one peer may open: so many at once, and one more in so many seconds."""
+
+
+class AlreadyConnected(PeerRefused):
+    """There is a better stream between the two."""
+
+
+class PeerConnection:
+    """What a site knows of another one, over all of its connections."""
+
+    def __init__(
+        self,
+        me: str,
+        member: Member,
+        *,
+        met: Callable[[str, Greeting], None],
+        notice: Callable[[Event], None],
+    ) -> None:
+        self.me, self.member, self.name = me, member, member.name
+        self.meter = Meter()
+        self.link: Link | None = None
+        self.reason = "it was not reached yet"
+        """Why it is not connected, when it is not."""
+        self.redial = False
+        """Whether another stream is wanted although there is one."""
+        self.changed = asyncio.Event()
+        self._met, self._notice = met, notice
+        self._replaced: deque[str] = deque(maxlen=REMEMBERED)
+        self.visits = Rate(VISITS_BURST, VISITS_SECONDS)
+        """How often it may open a stream; a peer whose network is bad stays below that."""
+
+    @property
+    def connected(self) -> bool:
+        return self.link is not None and self.link.open
+
+    async def send(self, parcel_id: str, body: Body) -> Receipt:
+        if self.link is None or not self.link.open:
+            raise PeerMissing(f'"{self.name}" is not connected: {self.reason}')
+        return await self.link.send(parcel_id, body)
+
+    async def wait_connected(self, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                while not self.connected:
+                    await self.changed.wait()
+        except TimeoutError:
+            raise PeerMissing(
+                f'"{self.name}" is not connected after {timeout:g} seconds: {self.reason}'
+            ) from None
+
+    def judge(self, own: Greeting, theirs: Greeting, *, dialled: bool) -> None:
+        """Raises PeerRefused unless both mean the same and this stream is wanted."""
+        try:
+            refuse(own, theirs, self.member.key)
+        finally:  # a site whose ledger was rolled back must learn it also from who refuses it
+            self._met(self.name, theirs)
+        if theirs.process in self._replaced:
+            raise PeerRefused(
+                f'"{self.name}" runs twice: another program has connected with its keys since. '
+                "Stop one of them, and find out why there are two"
+            )
+        if self.link is not None and self.link.open and not self._better(self.link, theirs, dialled):
+            self.link.probe()
+            raise AlreadyConnected(ALREADY)
+
+    def adopt(
+        self,
+        theirs: Greeting,
+        stream: Stream,
+        *,
+        dialled: bool,
+        deliver: Callable[[str, Spool], Awaitable[Receipt]],
+        terms: LinkLimits,
+    ) -> Link:
+        """Use a new stream from now on."""
+        link = Link(
+            self.name, dialled=dialled, process=theirs.process, read=stream.read, write=stream.write,
+            deliver=deliver, on_move=self.ask_for_another, terms=terms, meter=self.meter,
+        )  # fmt: skip
+        previous, was_connected, self.link = self.link, self.connected, link
+        if previous is not None and previous.process == theirs.process:
+            previous.retire()
+        elif previous is not None:
+            self._replaced.append(previous.process)
+            previous.end("it was restarted")
+        if not was_connected:
+            self._event("connected", dialled=dialled)
+        self._tell()
+        return link
+
+    async def serve(self, link: Link) -> None:
+        """Let a stream run until it ends."""
+        reason = "the connection was closed here"
+        try:
+            reason = await link.run()
+        finally:
+            if self.link is link:
+                self.link, self.reason = None, reason
+                self._event("disconnected", text=f'"{self.name}" was lost: {reason}')
+            self._tell()
+
+    def ask_for_another(self) -> None:
+        self.redial = True
+        self._tell()
+
+    def renew(self) -> None:
+        """The certificate here has changed: replace the stream, from whichever side can."""
+        if self.link is not None and self.link.open:
+            if self.link.dialled:
+                self.ask_for_another()
+            else:
+                self.link.ask_to_move()
+
+    def not_reached(self, reason: str) -> None:
+        if self.reason != reason and not self.connected:
+            self.reason = reason
+            self._event("unreachable", text=f'"{self.name}" cannot be reached: {reason}')
+            self._tell()
+
+    def _better(self, current: Link, theirs: Greeting, dialled: bool) -> bool:
+        """Whether a new stream takes the place of the current one. Both sides must come to the same answer."""
+        if current.process != theirs.process or current.dialled == dialled:
+            return True
+        dialler = self.me if dialled else self.name
+        return dialler == min(self.me, self.name)
+
+    def _tell(self) -> None:
+        """Wake up whoever waits for a change."""
+        previous, self.changed = self.changed, asyncio.Event()
+        previous.set()
+
+    def _event(self, kind: str, **data: Any) -> None:
+        self._notice(Event(kind, self.me, data={"peer": self.name, **data}))

@@ -1,0 +1,104 @@
+"""Claims of a source are judged by what was measured, in pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from confrere.core.results import Metrics, PrivacySpent, SiteResult
+from confrere.study import Study
+from repro.judgement import beside, paired_p
+from repro.reported import Claim, Reported
+from repro.table import sides
+
+SITES = ("a", "b", "c")
+
+
+@dataclass
+class Ran:
+    """As much of a run as is looked at."""
+
+    study: Study
+    sites: dict[str, SiteResult[float]]
+
+
+def ran(seed: int, values: tuple[float, ...], proxy: tuple[float, ...] = ()) -> Ran:
+    sites = {}
+    for at, (site, value) in enumerate(zip(SITES, values, strict=False)):
+        sites[site] = SiteResult(
+            site,
+            metrics=Metrics({"accuracy": value}),
+            proxy_metrics=Metrics({"accuracy": proxy[at]}) if proxy else None,
+            privacy=PrivacySpent(2.0 + at, 1e-5, "record", False, "pld"),
+        )
+    return Ran(Study(name="x", seed=seed, strategy="fedavg"), sites)
+
+
+GOOD = [ran(0, (0.8, 0.9, 0.7), (0.5, 0.5, 0.5)), ran(1, (0.82, 0.88, 0.75)), ran(2, (0.81, 0.9, 0.72))]
+POOR = [ran(0, (0.6, 0.7, 0.6)), ran(1, (0.61, 0.66, 0.63)), ran(2, (0.6, 0.71, 0.58))]
+
+
+def judged(claim: Claim, runs: Any) -> dict[str, Any]:
+    (found,) = beside(Reported("x", claims=[claim]), runs)["claims"]
+    return dict(found)
+
+
+def test_a_clear_difference_holds_and_its_opposite_is_called_so() -> None:
+    runs = {"one": GOOD, "two": POOR}
+    assert judged(Claim("one", "two"), runs)["verdict"] == "holds here"
+    assert judged(Claim("two", "one"), runs)["verdict"] == "the opposite holds here"
+    assert judged(Claim("two", "one", about="as good"), runs)["verdict"] == "one is clearly better"
+
+
+def test_what_was_not_run_is_said_to_be_so() -> None:
+    assert judged(Claim("one", "three"), {"one": GOOD})["verdict"] == "not run"
+
+
+def test_one_seed_settles_nothing() -> None:
+    found = judged(Claim("one", "two"), {"one": GOOD[:1], "two": POOR[:1]})
+    assert found["verdict"] == "same direction, not clear"
+    assert found["p_seeds"] is None
+
+
+def test_the_p_values_are_those_of_the_paired_test() -> None:
+    found = judged(Claim("one", "two"), {"one": GOOD, "two": POOR})
+    flat = [[r.sites[s].metrics.accuracy for r in runs for s in SITES] for runs in (GOOD, POOR)]
+    means = [[sum(r.sites[s].metrics.accuracy for s in SITES) / 3 for r in runs] for runs in (GOOD, POOR)]
+    assert found["p_sites"] == pytest.approx(stats.ttest_rel(*flat).pvalue)
+    assert found["p_seeds"] == pytest.approx(stats.ttest_rel(*means).pvalue)
+
+
+def test_the_proxy_of_an_arm_and_epsilon_are_measured_too() -> None:
+    measured = beside(Reported("x"), {"one": GOOD[:1]})["measured"]
+    assert measured["one/proxy"]["accuracy"]["mean"] == 0.5
+    assert measured["one"]["epsilon"]["mean"] == 4.0  # of the site that spent most
+    assert "epsilon" not in measured["one/proxy"]
+
+
+def test_an_epsilon_is_shown_only_with_what_it_says_nothing_without() -> None:
+    claim = Claim("one", "two", metric="epsilon")
+    told = sides(beside(Reported("x", claims=[claim]), {"one": GOOD, "two": POOR}))
+    (shown,) = [s.measured for s in told if s.arm == "one" and s.measure == "ε"]
+    for words in ("δ = 1e-5", "per record", "pld", "not proven"):
+        assert words in shown
+
+
+def test_lower_is_better_for_a_loss_and_for_epsilon() -> None:
+    dear = [
+        Ran(r.study, {"a": SiteResult("a", privacy=PrivacySpent(9.0 + r.study.seed, 1e-5, "record", False))})
+        for r in GOOD
+    ]
+    cheap = [
+        Ran(r.study, {"a": SiteResult("a", privacy=PrivacySpent(1.0, 1e-5, "record", False))}) for r in GOOD
+    ]
+    found = judged(Claim("cheap", "dear", metric="epsilon"), {"cheap": cheap, "dear": dear})
+    assert found["verdict"] == "holds here"
+
+
+def test_equal_differences_need_no_test() -> None:
+    assert paired_p([0.0, 0.0]) == 1.0
+    assert paired_p([0.1, 0.1]) == 0.0
+    assert paired_p([0.1]) is None

@@ -1,0 +1,192 @@
+"""What version 0.1 wrote is opened by this one, and what it called otherwise is still understood."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+import typer
+
+import confrere
+from confrere import cli
+from confrere.core.errors import CheckpointError, PeerRefused, Retired
+from confrere.node.node import Node
+from confrere.node.service import read_setting
+from confrere.privacy.ledger import Ledger
+from confrere.study import Study
+from confrere.study.reading import parse
+from confrere.transport.grpc import frames, handshake
+from confrere.transport.grpc.greeting import PROTOCOL, Greeting, refuse_version
+from confrere.version import __version__
+from tests.system.test_node_old_copies import up_to
+from tests.unit.cli.command import Desk
+from tests.unit.node.wires import Network
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+NAMES = json.loads((FIXTURES / "names-0.1.json").read_text())
+SITES = ("nord", "sud", "ouest")
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
+    """A folder that 0.1 wrote, as its owner has it: closed to others, which no repository can keep."""
+    shutil.copytree(FIXTURES / "node-0.1", tmp_path, dirs_exist_ok=True)
+    for path in tmp_path.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    return Desk(tmp_path, monkeypatch, capsys)
+
+
+def remedy(desk: Desk) -> None:
+    """What docs/upgrading.md says."""
+    for site in SITES:
+        assert desk.confrere("enroll", "--renew", f"{site}/keys", "--declared", 80).code == 0
+    (desk.folder / "roster.toml").rename(desk.folder / "roster-0.1.toml")
+    (desk.folder / "signatures").rename(desk.folder / "signatures-0.1")
+    for site in SITES:
+        assert desk.confrere("roster", "add", f"{site}/keys/peer.toml").code == 0
+    for site in SITES:
+        answer = desk.confrere("roster", "sign", "study.toml", "--keys", f"{site}/keys")
+        assert answer.code == 0, answer.err
+
+
+def another_folder(desk: Desk) -> None:
+    for site in SITES:
+        path = desk.folder / site / "site.toml"
+        path.write_text('home = "node-2"\n' + path.read_text())
+
+
+def test_a_roster_of_0_1_is_refused_with_its_remedy(desk: Desk) -> None:
+    for command in (("node", "study.toml", "nord/site.toml"), ("roster", "show")):
+        answer = desk.confrere(*command)
+        assert (answer.code, answer.out) == (2, "")
+        assert "states no declared size (it was made by version 0.1)" in answer.said
+        assert "`confrere enroll --renew KEYS --declared N`" in answer.said
+
+
+def test_the_folder_of_a_run_of_0_1_stays_readable_and_is_not_continued(desk: Desk) -> None:
+    before = json.loads((desk.folder / "nord" / "status.json").read_text())
+    now = desk.confrere("status", "nord/node", "--json").json
+    assert (now["round"], now["privacy"]["epsilon"]) == (before["round"], before["privacy"]["epsilon"])
+    assert desk.confrere("journal", "verify", "nord/node").code == 0
+    remedy(desk)
+    with pytest.raises(CheckpointError, match=r'home = "node-2" in site\.toml'):
+        asyncio.run(started(desk))
+
+
+async def started(desk: Desk) -> Node:
+    setting = read_setting(desk.folder / "study.toml", desk.folder / "nord" / "site.toml")
+    return Node(setting, connect=Network().connect)
+
+
+def test_after_the_remedy_a_site_of_0_1_goes_on_with_every_charge(desk: Desk) -> None:
+    before = json.loads((desk.folder / "nord" / "status.json").read_text())["privacy"]
+    remedy(desk)
+    another_folder(desk)
+    node = asyncio.run(started(desk))
+    spent = node.ledger.guarantee(before["delta"], before["unit"])
+    charges = [e for e in node.ledger.entries() if e["charges"]]
+    node.close()
+    assert before["epsilon"] > 0
+    assert spent.epsilon == pytest.approx(before["epsilon"], rel=1e-9)
+    assert len(charges) >= json.loads((desk.folder / "nord" / "status.json").read_text())["round"]
+    places = {s: read_setting(desk.folder / "study.toml", desk.folder / s / "site.toml") for s in SITES}
+    asyncio.run(up_to(places, 1))
+    with Ledger(places["nord"].ledger) as ledger:
+        assert ledger.guarantee(before["delta"], before["unit"]).epsilon > spent.epsilon
+        kept = [e for e in ledger.entries() if e["charges"]]
+    assert kept[: len(charges)] == charges
+
+
+# -- the handshake ------------------------------------------------------------------------------
+
+GREETING_OF_0_1 = {
+    "epoch": 0, "last": "", "mark": None, "process": "0123456789abcdef", "protocol": 1, "receiver": "b",
+    "roster": "r", "run": "run", "seen": None, "sender": "a", "study": "s", "version": "0.1.0",
+}  # fmt: skip
+
+
+class Script:
+    """A stream whose other end says what it is told."""
+
+    def __init__(self, *said: bytes) -> None:
+        self.said, self.heard = list(said), list[bytes]()
+
+    async def read(self) -> bytes | None:
+        return self.said.pop(0) if self.said else None
+
+    async def write(self, frame: bytes) -> None:
+        self.heard.append(frame)
+
+
+@pytest.mark.parametrize("part", [handshake.introduce, handshake.receive])
+def test_a_peer_of_0_1_is_refused_by_a_message_that_names_both_versions(part: Any) -> None:
+    own = Greeting("run", "s", "r", 0, "b", "a", version=__version__)
+    stream = Script(frames.GREETING + json.dumps(GREETING_OF_0_1).encode(), frames.AGREED)
+    message = (
+        rf'"a" runs Confrère 0.1.0 \(protocol 1\) and "b" {re.escape(__version__)} \(protocol {PROTOCOL}\)'
+    )
+    with pytest.raises(PeerRefused, match=message):
+        asyncio.run(part(stream, own, lambda own, theirs: refuse_version(own, theirs)))
+    said = json.loads(stream.heard[0][1:])
+    assert set(said) == set(GREETING_OF_0_1), "0.1 reads no greeting with other fields"
+    assert (said["mark"], said["seen"], said["last"]) == (None, None, "")
+    assert "0.1.0" in frames.reason_in(stream.heard[-1])
+
+
+# -- names --------------------------------------------------------------------------------------
+
+
+def options(command: Any, name: str = "") -> dict[str, set[str]]:
+    found = {} if not name else {name: {o for p in command.params for o in (*p.opts, *p.secondary_opts)}}
+    for below, one in getattr(command, "commands", {}).items():
+        found |= options(one, f"{name} {below}".strip())
+    return found
+
+
+def keys(kind: Any, path: str = "") -> set[str]:
+    """Every key that a study may have, as a dotted path; `*` is the name of a site or role."""
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        own = {f.name: hints[f.name] for f in fields(kind)}
+        return {path + n for n in own} | {k for n, t in own.items() for k in keys(t, f"{path}{n}.")}
+    below, named = get_args(kind), get_origin(kind)
+    if named is not None and isinstance(named, type) and issubclass(named, dict):
+        return keys(below[1], f"{path}*.")
+    return {key for one in below for key in keys(one, path)}
+
+
+def test_every_command_and_option_of_0_1_is_still_there() -> None:
+    cli.wire()
+    now = options(typer.main.get_command(cli.app))
+    for command, known in NAMES["commands"].items():
+        assert set(known) <= now[command], command
+
+
+def test_every_key_of_a_study_of_0_1_is_still_read() -> None:
+    assert set(NAMES["keys"]) <= keys(Study)
+    with pytest.warns(Retired, match=r"\[reported\] is no longer read: what a source reports is in repro/"):
+        parse(
+            {
+                "rounds": 1,
+                "strategy": "fedavg",
+                "reported": {"source": "a table"},
+                "data": {"bundled": "heart"},
+            }
+        )
+
+
+def test_every_kind_of_event_of_0_1_is_still_there() -> None:
+    sources = "\n".join(p.read_text() for p in Path(confrere.__path__[0]).rglob("*.py"))
+    assert [kind for kind in NAMES["events"] if f'"{kind}"' not in sources] == []
+
+
+def test_simulate_processes_names_its_replacements(desk: Desk) -> None:
+    said = desk.refused("simulate", "study.toml", "--processes")
+    assert "--workers" in said
+    assert "confrere rehearse" in said

@@ -1,0 +1,149 @@
+"""The gains of a comparison: paired, and as the comparison states them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from confrere.core.results import ComparisonResult, Measured
+from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain
+
+
+def comparison(metric: str = "auc", **strategies: dict[str, list[float | None]]) -> ComparisonResult:
+    """{strategy: {site: values per seed}} as a comparison."""
+
+    def row(sites: dict[str, list[float | None]]) -> dict[str, Any]:
+        measured = {s: {metric: {"mean": 0.5, "std": 0.1, "values": v}} for s, v in sites.items()}
+        return {"sites": {s: {"records": 10, "metrics": m} for s, m in measured.items()}, "mean": {}}
+
+    return ComparisonResult.from_json(
+        {"strategies": {n: row(s) for n, s in strategies.items()}, "seeds": [0, 1, 2]}
+    )
+
+
+def test_pairs_are_judged_not_means() -> None:
+    """Seeds differ far more than the gain; in pairs it is clear all the same."""
+    c = comparison(local={"A": [0.7, 0.8, 0.9]}, proxyfl={"A": [0.71, 0.811, 0.909]})
+    judged = site_gain(c, "A", "auc")
+    assert judged is not None
+    assert judged.word == "better"
+
+
+def test_a_lower_loss_is_a_gain() -> None:
+    c = comparison("log_loss", local={"A": [0.5, 0.5, 0.6]}, proxyfl={"A": [0.4, 0.41, 0.5]})
+    judged = site_gain(c, "A", "log_loss")
+    assert judged is not None
+    assert judged.mean == pytest.approx(0.29 / 3)
+    assert judged.word == "better"
+
+
+def test_a_seed_that_could_not_be_measured_makes_no_pair() -> None:
+    c = comparison(local={"A": [0.7, None, 0.9]}, proxyfl={"A": [0.8, 0.9, 1.0]})
+    judged = site_gain(c, "A", "auc")
+    assert judged is not None
+    assert judged.pairs == 2
+
+
+def test_gains_that_the_comparison_states_are_taken_as_they_are() -> None:
+    c = ComparisonResult.from_json(
+        {
+            "strategies": {
+                "local": {"sites": {"A": {"metrics": {"auc": {"mean": 0.5, "values": [0.5, 0.5]}}}}},
+                "proxyfl": {
+                    "sites": {
+                        "A": {
+                            "metrics": {"auc": {"mean": 0.6, "values": [0.6]}},  # one seed had no AUC
+                            "gain": {"auc": {"mean": 0.1, "std": None, "values": [0.1]}},
+                        }
+                    }
+                },
+            },
+            "seeds": [0, 1],
+        }
+    )
+    judged = site_gain(c, "A", "auc")
+    assert judged is not None
+    assert (judged.mean, judged.word) == (0.1, "one seed only")
+
+
+def test_every_site_counts_the_same_in_the_mean() -> None:
+    c = comparison(
+        local={"A": [0.5, 0.5, 0.5], "B": [0.5, 0.5, 0.5]},
+        proxyfl={"A": [0.7, 0.7, 0.7], "B": [0.5, 0.5, 0.5]},
+    )
+    judged = mean_gain(c, "auc")
+    assert judged is not None
+    assert judged.mean == pytest.approx(0.1)
+
+
+def test_the_share_of_the_gap_is_what_was_gained_over_what_pooling_gains() -> None:
+    c = comparison(
+        local={"A": [0.5, 0.5, 0.5]}, proxyfl={"A": [0.56, 0.55, 0.54]}, pooled={"A": [0.6, 0.6, 0.6]}
+    )
+    closed = gap_closed(c, "auc")
+    assert closed is not None
+    assert closed.share == pytest.approx(0.5)
+    assert closed.share_std == pytest.approx(0.1)
+
+
+def test_without_a_clear_gap_no_share_is_claimed() -> None:
+    c = comparison(
+        local={"A": [0.5, 0.5, 0.5]}, proxyfl={"A": [0.6, 0.6, 0.6]}, pooled={"A": [0.6, 0.4, 0.51]}
+    )
+    closed = gap_closed(c, "auc")
+    assert closed is not None
+    assert closed.share is None
+
+
+def test_sites_that_were_never_measured_in_the_same_seed_claim_no_share() -> None:
+    """The comparison states the mean over sites, but no seed has all of them."""
+    sites: dict[str, list[float | None]] = {"A": [0.5, None, None], "B": [None, 0.5, 0.6]}
+    found = comparison(local=sites, proxyfl=sites, pooled=sites)
+    clear = {"auc": Measured(0.1, 0.01, (0.1, 0.1, 0.1), (0.05, 0.15))}
+    stated = {n: replace(s, gains=clear) for n, s in found.strategies.items()}
+    closed = gap_closed(replace(found, strategies=stated), "auc")
+    assert closed is not None
+    assert closed.share is None
+
+
+def test_without_pooled_there_is_no_gap() -> None:
+    assert gap_closed(comparison(local={"A": [0.5]}, proxyfl={"A": [0.6]}), "auc") is None
+
+
+def stated(low: float, high: float, privacy: bool = True, metric: str = "auc") -> ComparisonResult:
+    """A gain of 0.01 in three seeds, with the interval that the bootstrap found."""
+    gained = {metric: {"mean": 0.01, "std": 0.001, "values": [0.009, 0.01, 0.011], "interval": [low, high]}}
+    alone = {metric: {"mean": 0.7, "values": [0.7, 0.7, 0.7]}}
+    spent = {"epsilon": 3.0, "delta": 1e-5, "proven": True, "unit": "record"} if privacy else None
+    return ComparisonResult.from_json(
+        {
+            "strategies": {
+                "local": {"sites": {"A": {"metrics": alone}}, "mean": alone},
+                "proxyfl": {
+                    "sites": {"A": {"metrics": alone, "gain": gained}},
+                    "mean": alone,
+                    "gain_over_alone": gained,
+                    "privacy": spent,
+                },
+            },
+            "seeds": [0, 1, 2],
+        }
+    )
+
+
+def test_what_the_records_say_is_believed_before_what_the_seeds_say() -> None:
+    """Three seeds agree closely, but the test records are few: the word follows the records."""
+    judged = site_gain(stated(-0.02, 0.04), "A", "auc")
+    assert judged is not None
+    assert (judged.low, judged.high, judged.word) == (-0.02, 0.04, "no clear difference")
+    overall = mean_gain(stated(0.002, 0.02), "auc")
+    assert overall is not None
+    assert overall.word == "better"
+
+
+def test_privacy_that_bought_nothing_is_called_not_worth_it() -> None:
+    assert not_worth_it(stated(-0.02, 0.04))
+    assert not not_worth_it(stated(0.002, 0.02))
+    assert not not_worth_it(stated(-0.02, 0.04, privacy=False)), "nothing was spent"

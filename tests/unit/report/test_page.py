@@ -1,0 +1,270 @@
+"""The report: one file that says in plain words who gains, what left and what it cost."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation import THYROID, write_comparison, write_run
+
+from confrere.core.events import Event
+from confrere.report.history import history
+from confrere.report.page import write_report
+from confrere.report.page.answer import fares, verdict
+from confrere.report.page.provenance import notes
+from confrere.statistics.verdict import Gain, judge
+
+HOSTILE = {"<script>alert(1)</script>": 500, '"><img src=x onerror=alert(2)>': 300, "St. Mary's & Co": 900}
+
+
+def words_of(path: Path) -> str:
+    """What a reader sees: the text without tags, style and script."""
+    page = path.read_text(encoding="utf-8")
+    page = re.sub(r"<(style|script)>.*?</\1>", " ", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+def report_of(folder: Path, **options: Any) -> str:
+    write_comparison(folder, rounds=options.pop("rounds", 6), **options)
+    return words_of(write_report(folder))
+
+
+def judged(**words: list[float]) -> Mapping[str, Gain]:
+    found = {name: judge(values) for name, values in words.items()}
+    return {name: g for name, g in found.items() if g is not None}
+
+
+UP, DOWN, FLAT = [0.02, 0.021, 0.019], [-0.02, -0.021, -0.019], [0.01, -0.01, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("sites", "answer"),
+    [
+        ({"A": UP, "B": UP}, "Yes. Together is better than alone at all 2 sites."),
+        ({"A": UP}, "Yes. Together is better than alone at the one site."),
+        (
+            {"A": UP, "B": FLAT},
+            "Together is better than alone at 1 of 2 sites; at «B» there is no clear difference.",
+        ),
+        (
+            {"A": UP, "B": DOWN},
+            "Together is better than alone at 1 of 2 sites; at «B» it is worse: alone serves it better.",
+        ),
+        (
+            {"A": DOWN, "B": FLAT},
+            "No. Together is nowhere better than alone; at «B» there is no clear difference; "
+            "at «A» it is worse: alone serves it better.",
+        ),
+        (
+            {"A": FLAT, "B": FLAT},
+            "No clear benefit. At none of the 2 sites is together clearly better than alone, "
+            "and at none worse.",
+        ),
+        (
+            {"A": [0.1], "B": [-0.1]},
+            "One seed only: a gain cannot be told from chance. "
+            "In this one run together is ahead at 1 of 2 sites.",
+        ),
+    ],
+)
+def test_the_answer_is_a_plain_sentence(sites: dict[str, list[float]], answer: str) -> None:
+    assert "".join(text for _, text in verdict(dict(judged(**sites)))) == answer
+
+
+@pytest.fixture(scope="module")
+def thyroid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page") / "thyroid"
+    write_comparison(folder, absent={5: ["SVHD"], 6: ["SVHD", "STMW"]})
+    return write_report(folder)
+
+
+def test_a_site_that_is_worse_off_is_named_in_the_first_sentence(thyroid: Path) -> None:
+    said = words_of(thyroid)
+    assert (
+        "Together is better than alone at 4 of 5 sites ; at «other» it is worse : alone serves it better."
+        in said
+    )
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Do the referral centres recognise abnormal thyroid function better together than alone?",
+        "each a model made differentially private before it left. No record is among them.",
+        "3.0 of 3.0 ε, δ = 1e-5, per record, accountant pld; proven; at every site.",
+        "Compared with pooling all records",
+        "«SVHD» gains most",
+        "«other» is worst off",
+        "5 different graphs in 24 rounds",
+        "Parcels that did not arrive in time",
+        "these were missed: SVHD: 2 rounds and STMW: 1 round",
+        "WEST has 3 records and was left out.",
+        "confrere simulate study.toml --set seed=0",
+        "9f2c" * 16,
+        "confrere 0.1.0, torch 2.9.0, python 3.11.9",
+        "Nothing leaves the site; trained without noise",
+        "All records in one place, which is what the sites may not do",
+    ],
+)
+def test_the_report_says(thyroid: Path, sentence: str) -> None:
+    assert sentence in words_of(thyroid)
+
+
+def test_a_notice_of_every_run_is_told_once(thyroid: Path) -> None:
+    assert words_of(thyroid).count("WEST has 3 records and was left out") == 1
+
+
+def test_the_notices_of_a_site_stand_together(tmp_path: Path) -> None:
+    notices = [
+        Event("notice", "A", data={"text": t}) for t in ("TSH: 5 missing", "T3: 7 missing", "T3: 7 missing")
+    ]
+    said = re.sub(r"<[^>]+>", "", notes(["WEST was left out"], [history(notices)]) or "")
+    assert said == "NotesWEST was left outA TSH: 5 missing; T3: 7 missing"
+
+
+def test_the_page_says_that_single_results_are_private(thyroid: Path) -> None:
+    assert "pass this page on only with their consent" in words_of(thyroid)
+
+
+def test_the_file_needs_no_network(thyroid: Path) -> None:
+    page = thyroid.read_text(encoding="utf-8")
+    assert not re.search(r"https?://|<link|@import|url\(|<img|<iframe| src=| style=", page)
+
+
+def test_only_its_own_style_and_script_may_act(thyroid: Path) -> None:
+    page = thyroid.read_text(encoding="utf-8")
+    policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1])  # type: ignore[index]
+    for kind in ("style", "script"):
+        (inside,) = re.findall(rf"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'")
+
+
+def test_names_are_text_wherever_they_appear(tmp_path: Path) -> None:
+    write_comparison(
+        tmp_path,
+        sites=HOSTILE,
+        rounds=4,
+        title="<b>T</b>",
+        question="<i>Q</i>",
+        absent={1: list(HOSTILE)[:1]},
+    )
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert page.count("<script>") == 1
+    assert "<img" not in page
+    assert "<b>T" not in page
+    assert "<i>Q" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_every_epsilon_has_its_delta(thyroid: Path) -> None:
+    said = words_of(thyroid)
+    for found in re.finditer(r"\d of 3\.0", said):
+        assert re.match(r".{0,6}ε, δ = 1e-5, per record, accountant pld", said[found.end() :])
+
+
+def test_an_unproven_guarantee_is_called_so(tmp_path: Path) -> None:
+    said = report_of(tmp_path, proven=False)
+    assert "Privacy claimed, not proven" in said
+    assert "as published, not proven" in said
+    assert "made differentially private" not in said
+
+
+def test_without_noise_there_is_no_epsilon(tmp_path: Path) -> None:
+    document = write_comparison(tmp_path, rounds=3, journals=False)
+    for strategy in document["strategies"].values():
+        strategy["privacy"] = None
+        for site in strategy["sites"].values():
+            site["privacy"] = None
+    (tmp_path / "comparison.json").write_text(json.dumps(document))
+    said = words_of(write_report(tmp_path))
+    assert "No privacy guarantee: trained without noise." in said
+    assert not re.search(r"ε, δ =", said)
+
+
+def test_without_pooled_no_gap_is_claimed(tmp_path: Path) -> None:
+    said = report_of(tmp_path, strategies=("local", "proxyfl"))
+    assert "gap was closed" not in said
+    assert "pooling" not in said.lower()
+
+
+def test_one_seed_has_no_spread_and_no_verdict(tmp_path: Path) -> None:
+    said = report_of(tmp_path, seeds=1)
+    assert "One seed only: a gain cannot be told from chance." in said
+    assert "one seed, so no spread" in said
+    assert "±" not in said
+    assert "95 % interval" not in said
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 64])
+def test_any_number_of_sites(tmp_path: Path, count: int) -> None:
+    sites = {f"Hospital {i}": 60 + 40 * i for i in range(count)}
+    said = report_of(tmp_path, sites=sites, seeds=3)
+    assert all(name in said for name in sites)
+    assert ("The four sites that gain most" in said) == (count > 16)
+
+
+def test_regression_is_told_in_its_own_measures(tmp_path: Path) -> None:
+    said = report_of(tmp_path, metrics=("rmse", "r2"))
+    assert "Judged by RMSE: the typical size of an error" in said
+    assert "RMSE, where lower is better," in said
+    assert "AUC" not in said
+
+
+def test_nobody_who_trained_alone_means_no_answer(tmp_path: Path) -> None:
+    document = write_comparison(tmp_path, rounds=2)
+    del document["strategies"]["local"]
+    (tmp_path / "comparison.json").write_text(json.dumps(document))
+    assert "There is no answer: training alone was not run" in words_of(write_report(tmp_path))
+
+
+def test_without_journals_the_rest_is_still_told(tmp_path: Path) -> None:
+    said = report_of(tmp_path, journals=False)
+    assert "Together is better than alone" in said
+    assert "accountant not recorded" in said
+    assert "Who sent what to whom" not in said
+    assert "How they learned" not in said
+
+
+def test_a_single_run_does_not_claim_to_compare(tmp_path: Path) -> None:
+    write_run(tmp_path, "proxyfl", 0, THYROID, 4, {s: {"auc": 0.9, "accuracy": 0.8} for s in THYROID})
+    said = words_of(write_report(tmp_path))
+    assert "Mean over 5 sites: AUC 0.900, accuracy 80.0 %" in said
+    assert "nothing here says whether learning together is better than learning alone" in said
+    assert "3.0 of 3.0 (ε, δ = 1e-5, per record, accountant pld)" in said
+
+
+def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path, "proxyfl", 0, THYROID, 4, {s: {"auc": 0.9} for s in THYROID}, finish=False)
+    said = words_of(write_report(tmp_path))
+    assert "Not finished." in said
+    assert "How they learned" in said
+
+
+def test_a_run_alone_sends_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path, "local", 0, THYROID, 4, {s: {"auc": 0.9} for s in THYROID})
+    said = words_of(write_report(tmp_path))
+    assert "No site sent anything" in said
+    assert "nothing left the site" in said
+
+
+def test_the_report_goes_where_it_is_asked_to(tmp_path: Path) -> None:
+    write_comparison(tmp_path / "runs", rounds=2, seeds=2)
+    out = tmp_path / "new" / "page.html"
+    assert write_report(tmp_path / "runs", out) == out
+    assert [p.name for p in out.parent.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize(
+    ("gain", "said"), [(0.02, "gains least"), (-0.00001, "gains least"), (-0.02, "loses most")]
+)
+def test_nobody_loses_nothing(gain: float, said: str) -> None:
+    assert fares("auc", gain) == said

@@ -1,0 +1,113 @@
+"""Results in the terminal fit it, name every site, and carry their spread."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation import THYROID, write_comparison, write_run
+from rich.console import Console, RenderableType
+
+from confrere.core.results import ComparisonResult, RunResult
+from confrere.report.results import read_comparison
+from confrere.report.tables import comparison_table, run_table
+
+
+def printed(table: RenderableType, width: int) -> str:
+    out = StringIO()
+    Console(file=out, width=width).print(table)
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables") / "thyroid"
+
+
+@pytest.fixture(scope="module")
+def document(folder: Path) -> dict[str, Any]:
+    return write_comparison(folder, rounds=4)
+
+
+@pytest.mark.parametrize("width", [80, 100, 140, 200])
+def test_a_comparison_fits_the_terminal(document: dict[str, Any], width: int) -> None:
+    text = printed(comparison_table(ComparisonResult.from_json(document)), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert all(site in text for site in THYROID)
+    assert "no clear difference" in text
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_site_shows_records_both_ways_a_word_and_its_bytes(document: dict[str, Any], width: int) -> None:
+    text = printed(comparison_table(ComparisonResult.from_json(document)), width)
+    alone = document["strategies"]["local"]["sites"]["SVHD"]["metrics"]["auc"]
+    assert f"{alone['mean']:.3f} ± {alone['std']:.3f}" in text
+    for word in (
+        "AUC",
+        "accuracy",
+        "log loss",
+        "Alone",
+        "Together",
+        "worse",
+        "better",
+        "5\u2009493",
+        "137 KB",
+    ):
+        assert word in text
+
+
+def test_the_budget_is_told_where_the_journals_are(document: dict[str, Any], folder: Path) -> None:
+    said = "Privacy spent at every site: 3.0 of 3.0 (ε, δ = 1e-5, per record, accountant pld)"
+    assert said in printed(comparison_table(read_comparison(folder)), 140)
+    assert "3.0 (ε, δ = 1e-5, per record)" in printed(
+        comparison_table(ComparisonResult.from_json(document)), 140
+    )
+
+
+def test_one_seed_gives_no_verdict(tmp_path: Path) -> None:
+    text = printed(
+        comparison_table(
+            ComparisonResult.from_json(write_comparison(tmp_path, seeds=1, rounds=2, question=""))
+        ),
+        80,
+    )
+    assert "One seed, so no spread and no verdict" in text
+    assert "±" not in text
+    assert "better" not in text
+
+
+def test_a_run_fits_80_columns_and_says_that_it_has_no_spread(tmp_path: Path) -> None:
+    finals = {s: {"accuracy": 0.8, "macro_accuracy": 0.7, "log_loss": 0.4, "auc": 0.9} for s in THYROID}
+    result = write_run(tmp_path, "proxyfl", 0, THYROID, 3, finals)
+    text = printed(run_table(RunResult.from_json(result)), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "mean over sites" in text
+    assert "3.0 of 3.0 (ε, δ = 1e-5, per record, accountant pld)" in " ".join(text.split())
+    assert "One seed, so no spread" in text
+
+
+def test_the_epsilon_of_a_rehearsal_is_labelled_not_private(tmp_path: Path) -> None:
+    finals = {s: {"auc": 0.9} for s in THYROID}
+    text = printed(run_table(RunResult.from_json(write_run(tmp_path, "proxyfl", 0, THYROID, 3, finals))), 140)
+    assert "3.0 of 3.0 (ε" in text
+    assert "Not private: this is a rehearsal" in text
+    alone = printed(
+        run_table(
+            RunResult.from_json(write_run(tmp_path / "alone", "local", 0, {"A": 10}, 2, {"A": {"auc": 0.9}}))
+        ),
+        80,
+    )
+    assert "rehearsal" not in alone  # there is no ε
+
+
+def test_training_alone_spends_nothing_because_nothing_leaves(tmp_path: Path) -> None:
+    result = write_run(tmp_path, "local", 0, {"A": 10}, 2, {"A": {"auc": 0.9}})
+    assert "nothing left the site" in printed(run_table(RunResult.from_json(result)), 80)
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    result = write_run(tmp_path, "local", 0, {"[bold]A[/]": 10}, 2, {"[bold]A[/]": {"auc": 0.9}})
+    assert "[bold]A[/]" in printed(run_table(RunResult.from_json(result)), 80)

@@ -1,0 +1,246 @@
+"""Adding one thing takes one file: a module outside of the package adds one of each and a study uses them all."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from confrere.core.metrics import METRICS
+from confrere.core.registry import Registry, strategies
+from confrere.data.read.sources import data_sources
+from confrere.data.tasks import task_kinds
+from confrere.exchange.combine import combiners
+from confrere.privacy.clipping import clippings
+from confrere.report.page import write_report
+from confrere.report.page.sections import report_sections
+from confrere.simulation.simulation import simulate
+from confrere.site.run_folder import Run
+from confrere.study import load
+
+MODULE = '''
+"""One of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+from confrere.core.custody import Scalar, public
+from confrere.core.metrics import metric, weighted_mean
+from confrere.core.model import Model
+from confrere.core.parcel import Parcel
+from confrere.core.registry import strategy
+from confrere.data.encode.labels import refuse_gaps
+from confrere.data.read.sources import DataSource, checked, data_source
+from confrere.data.records import Task
+from confrere.data.tasks import TaskKind, task_kind
+from confrere.data.tasks.classes import class_numbers
+from confrere.exchange.averaging import agree, common_model
+from confrere.exchange.combine import Mean, combiner
+from confrere.learning.objectives import Supervised
+from confrere.privacy.clipping import Flat, clipping
+from confrere.report.page.markup import section, tag
+from confrere.report.page.sections import report_section
+
+
+@dataclass(frozen=True)
+class State:
+    model: Model
+
+
+@strategy("one-strategy")
+@dataclass(frozen=True)
+class OneStrategy:
+    """Averages models."""
+
+    label: ClassVar[str] = "A strategy of my own"
+    deploys: ClassVar[tuple[str, ...]] = ("model",)
+    topology: ClassVar[str] = "complete"
+    combines: ClassVar[str] = "models"
+
+    def init(self, site):
+        return State(site.build("proxy"))
+
+    async def round(self, state, site, peers):
+        model = await common_model(peers) or state.model
+        trained = await site.train({"model": Supervised()}, {"model": model}, protect=["model"])
+        return State(await agree(peers, trained["model"], public(site.size), Mean()))
+
+
+USED = []
+
+
+@combiner("one-combiner")
+@dataclass(frozen=True)
+class OneCombiner:
+    """The plain mean, noted down."""
+
+    def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
+        USED.append("combiner")
+        return Mean()(own, weight, inbox)
+
+
+@clipping("one-clipping")
+@dataclass(frozen=True)
+class OneClipping(Flat):
+    """Flat clipping to half of the norm."""
+
+    @property
+    def bound(self) -> float:
+        return self.norm / 2
+
+    def sum(self, gradients, state):
+        USED.append("clipping")
+        return Flat(self.bound).sum(gradients, state)
+
+    def sensitivity(self, state) -> float:
+        return self.bound
+
+    def noise_std(self, noise_multiplier, expected_batch, state) -> float:
+        return noise_multiplier * self.bound
+
+
+@metric("grades_off", label="grades off", meaning="how far off", forms=("labels",), higher_is_better=False)
+def grades_off(p, weights):
+    return weighted_mean((p.predicted != p.truth).sum(axis=1).astype(float), weights)
+
+
+@task_kind("graded")
+class Graded(TaskKind):
+    """Classes in order: one yes-or-no label for each step up."""
+
+    form = "labels"
+
+    def problems(self, label):
+        return [] if len(label.classes) > 2 else ["a graded label needs three classes or more"]
+
+    def task(self, label, **shape):
+        return Task("graded", label.classes, **shape)
+
+    def encode(self, frame, label, tally):
+        grades = class_numbers(frame, label, frame[label.column])
+        known = ~np.isnan(grades)
+        refuse_gaps(frame, label, known, tally)
+        steps = np.arange(1, len(label.classes))
+        return (grades[known][:, None] >= steps).astype(np.float32), known
+
+    def outputs(self, task):
+        return len(task.classes) - 1
+
+    def unlearnable(self, task, targets):
+        return None if len(torch.unique(targets.sum(1))) > 1 else "all records have one grade"
+
+    def flipped(self, task, targets):
+        return 1 - targets.flip(1)
+
+    def predictions(self, task, outputs):
+        return {"prediction": [task.classes[int(n)] for n in (outputs > 0).sum(1)]}
+
+    def summary(self, task, targets):
+        counts = torch.bincount(targets.sum(1).long(), minlength=len(task.classes)).double()
+        return dict(zip(task.classes, (counts / max(1, len(targets))).tolist()))
+
+
+@data_source("json-lines")
+class JsonLines(DataSource):
+    suffixes = (".jsonl",)
+
+    def read(self, source, how):
+        return checked(pd.read_json(source, lines=True), Path(source))
+
+
+@report_section("one section", order=25)
+def one_section(page):
+    return section("A section of my own", tag("p", f"It knows {len(page.sites)} sites."))
+'''
+
+STUDY = """
+name = "one of each"
+rounds = 3
+strategy = "one-strategy"
+combiner = "one-combiner"
+
+[privacy]
+epsilon = 8.0
+delta = 1e-3
+clipping = { name = "one-clipping", norm = 2.0 }
+
+[schema.label]
+column = "grade"
+kind = "graded"
+classes = ["none", "mild", "severe"]
+
+[schema.columns.x]
+range = [0, 3]
+
+[sites.north]
+data = "north.jsonl"
+
+[sites.south]
+data = "south.jsonl"
+"""
+NAME = "one_of_each_module"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A study that uses one of each; afterwards all of them are gone."""
+    folder = tmp_path_factory.mktemp("one-of-each")
+    (folder / f"{NAME}.py").write_text(MODULE, encoding="utf-8")
+    (folder / "study.toml").write_text(STUDY, encoding="utf-8")
+    chance = np.random.default_rng(1)
+    for site in ("north", "south"):
+        x = chance.uniform(0, 3, 90).round(3)
+        rows = [{"x": v, "grade": ("none", "mild", "severe")[int(v)]} for v in x]
+        (folder / f"{site}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    sys.path.insert(0, str(folder))
+    try:
+        importlib.import_module(NAME)
+        yield simulate(load(folder / "study.toml"), out=folder / "run")
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop(NAME, None)
+        METRICS.pop("grades_off", None)
+        tables: dict[str, Registry[Any]] = {
+            "one-strategy": strategies, "one-combiner": combiners, "one-clipping": clippings, "graded": task_kinds,
+            "json-lines": data_sources, "one section": report_sections,
+        }  # fmt: skip
+        for name, table in tables.items():
+            table.remove(name)
+
+
+def test_a_strategy_a_data_source_and_a_task_kind_from_one_file_run(run: Run) -> None:
+    assert run.result.strategy == "one-strategy"
+    assert set(run.sites) == {"north", "south"}
+    assert run.mean["accuracy"] > 0.6
+
+
+def test_a_metric_from_one_file_is_measured(run: Run) -> None:
+    assert 0 <= run.mean["grades_off"] < 1
+
+
+def test_a_combiner_and_a_clipping_from_one_file_are_used(run: Run) -> None:
+    assert set(sys.modules[NAME].USED) == {"combiner", "clipping"}
+    assert 0 < run.sites["north"].privacy.epsilon <= 8.0
+
+
+def test_a_report_section_from_one_file_is_on_the_page(run: Run) -> None:
+    page = write_report(Path(str(run.result.run))).read_text(encoding="utf-8")
+    assert "A strategy of my own" in page
+    assert "A section of my own" in page
+    assert "It knows 2 sites." in page
+    assert page.index("Site by site") < page.index("A section of my own") < page.index("How they learned")
+    assert "grades off" in page

@@ -1,0 +1,85 @@
+"""What `import confrere` promises: every name is there, is documented, and its example runs."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import confrere
+from tests.conftest import arrays
+from tests.unit.quick import PRIVACY
+
+FUNCTIONS = [name for name in confrere.__all__ if inspect.isfunction(getattr(confrere, name))]
+COMMANDS = {
+    "audit", "calibrate", "check", "compare", "epsilon", "find_partners", "load", "mix", "plan", "predict", "resume",
+    "simulate", "traffic", "write_report",
+}  # fmt: skip
+"""What the commands of `confrere` do. `partners` and `report` are rooms of the package, so these two are verbs."""
+
+
+def test_names_are_sorted_and_there_are_no_others() -> None:
+    assert list(confrere.__all__) == sorted(confrere.__all__) == dir(confrere)
+    assert all(hasattr(confrere, name) for name in confrere.__all__)
+    assert set(FUNCTIONS) >= COMMANDS
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        _ = confrere.simulat
+
+
+@pytest.mark.parametrize("name", [n for n in confrere.__all__ if n != "__version__"])
+def test_every_name_is_documented(name: str) -> None:
+    text = inspect.getdoc(getattr(confrere, name)) or ""
+    assert len(text.splitlines()[0]) > 15, f"help(confrere.{name}) says nothing"
+    assert not text.startswith(f"{name}("), f"help(confrere.{name}) is the generated signature"
+
+
+def test_import_alone_loads_no_library() -> None:
+    heavy = "'torch', 'numpy', 'pandas', 'scipy', 'pydantic'"
+    code = f"import sys, confrere; print([m for m in ({heavy}) if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the examples refer to: a study, the records of its sites, and the folder of a run of it."""
+    folder = tmp_path_factory.mktemp("examples") / "run"
+    study = confrere.Study(name="example", rounds=2, strategy="fedavg", privacy=PRIVACY)
+    columns = {c: {"range": [-3.0, 3.0]} for c in "abcd"}
+    schema = {"label": {"column": "y", "classes": ["no", "yes"]}, "columns": columns}
+    frames = {
+        n: pd.DataFrame(x, columns=list("abcd")).clip(-3, 3).assign(y=np.where(y == 1, "yes", "no"))
+        for n, (x, y) in arrays().items()
+    }
+    confrere.simulate(study.with_(schema=schema), frames, out=folder)
+    interrupted = folder.parent / "interrupted"
+
+    def stop(event: Any) -> None:
+        if event.kind == "trained" and event.round == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        confrere.simulate(study, arrays(), out=interrupted, listeners=(stop,))
+    frames["site0"].to_csv(folder / "site0.csv", index=False)
+    return {
+        "confrere": confrere,
+        "study": study,
+        "sites": arrays(),
+        "folder": folder,
+        "interrupted": interrupted,
+    }
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS | {"plan_for_sizes"}))
+def test_every_function_has_an_example_that_runs(name: str, names: dict[str, Any]) -> None:
+    text = inspect.getdoc(getattr(confrere, name)) or ""
+    found = doctest.DocTestParser().get_doctest(text, dict(names), name, None, None)
+    assert found.examples, f"confrere.{name} has no example"
+    said: list[str] = []
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(found, out=said.append)
+    assert result.failed == 0, "".join(said)
