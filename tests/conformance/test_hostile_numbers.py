@@ -22,7 +22,7 @@ VALUES: list[float | None] = [0.0, -1.0, 0.5, 1.0, 1e12, -1e12, 1e-300, None]
 
 @pytest.mark.parametrize("row", [r for r in ROWS if not r.memory_only], ids=lambda r: r.id)
 def test_hostile_numbers_of_one_member_stop_no_other(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = peers.Round._send
+    honest = peers.PeersRound._send
     value: float | None = None
 
     async def send(self: Any, to: Any, phase: int, model: Model | None, scalars: Any) -> Any:
@@ -32,7 +32,7 @@ def test_hostile_numbers_of_one_member_stop_no_other(row: Row, monkeypatch: pyte
             scalars = {name: Scalar(value, number.custody) for name, number in scalars.items()}
         return await honest(self, to, phase, model, scalars)
 
-    monkeypatch.setattr(peers.Round, "_send", send)
+    monkeypatch.setattr(peers.PeersRound, "_send", send)
     for value in VALUES:
         events: list[Event] = []
         simulate(study(row, rounds=2, privacy=PRIVACY), arrays(4), listeners=(events.append,))

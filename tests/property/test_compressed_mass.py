@@ -61,12 +61,12 @@ class Weighed(Simulation):
     def sums(self) -> tuple[float, Tensor]:
         masses, total = [], torch.zeros(5, dtype=torch.float64)
         for name, state in ((n, r.state) for n, r in self.runs.items() if r.state is not None):
-            office = self.offices[name]
+            peers = self.peers[name]
             masses.append(state.mass.held.value)
             total = total + state.mass.held.value * numbers(state.model.params)
-            rest = office.packing.owed(state.model.architecture)
+            rest = peers.packing.owed(state.model.architecture)
             total = total if rest is None else total + rest
-            for parcel in office.mailbox.waiting():
+            for parcel in peers.mailbox.waiting():
                 if parcel.model is None:  # a site whose mass is all under way has nothing to send
                     assert parcel.scalar("mass").value == 0
                     continue
@@ -76,7 +76,7 @@ class Weighed(Simulation):
 
     def read(self, name: str, parcel: Parcel) -> Tensor:
         """What a parcel says, and where it says nothing, what everybody started with."""
-        packing = self.offices[name].packing
+        packing = self.peers[name].packing
         assert packing.compression is not None
         assert parcel.model is not None
         start = packing.start(parcel.model.architecture)

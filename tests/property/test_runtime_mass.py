@@ -47,9 +47,7 @@ class Balance(Simulation):
                 held += state.mass.start.value
             else:
                 held += state.mass.held.value
-        waiting = [
-            p for office in self.offices.values() for p in office.mailbox.waiting() if p.epoch == epoch
-        ]
+        waiting = [p for peers in self.peers.values() for p in peers.mailbox.waiting() if p.epoch == epoch]
         return held + math.fsum(p.scalar("mass").value for p in waiting) - self.debited(number)
 
     def debited(self, number: int) -> float:

@@ -39,7 +39,7 @@ from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import secure
 from confrere.site import snapshot
 from confrere.site.assemble import participant_of
-from confrere.site.peers import Office
+from confrere.site.peers import SitePeers
 from confrere.site.site_round import SiteRound
 from confrere.strategies.proxyfl import ProxyFL
 from confrere.study import Privacy
@@ -100,7 +100,7 @@ class Bench:
         rules = ParcelRules(self.me, setting.run, ROUNDS, keys, shapes)
         self.reception = ParcelReceiver(rules, self.store, Conduct(self.me, keys, lambda event: None))
         self.reception.mailroom = self.mailroom
-        self.office = Office(
+        self.peers = SitePeers(
             self.me, setting.run, NAMES, study.graph(), study.churn, Gate(site=self.me), self.desk,
             self.journal, patience=0.0, mailbox=self.mailroom, counter=lambda: self.ledger.counter,
         )  # fmt: skip
@@ -114,25 +114,25 @@ class Bench:
         else:
             self.done, kept = found[0], snapshot.loads(found[1])
             self.state, self.site.memory = kept["state"], kept["memory"]
-            self.office.sequence.update(kept["sequence"])
-            self.office.caught_up = kept["caught_up"]
+            self.peers.sequence.update(kept["sequence"])
+            self.peers.caught_up = kept["caught_up"]
 
     @staticmethod
     async def no_room() -> None:
         raise AssertionError("the disk is full")
 
     def content(self) -> bytes:
-        office = self.office
+        peers = self.peers
         return snapshot.dumps(
-            {"state": self.state, "memory": self.site.memory, "sequence": dict(office.sequence),
-             "caught_up": office.caught_up}
+            {"state": self.state, "memory": self.site.memory, "sequence": dict(peers.sequence),
+             "caught_up": peers.caught_up}
         )  # fmt: skip
 
     async def work(self) -> None:
         self.mailroom.diary = diary = CallCounter(self.done)
         self.desk.clear()
         inside = RememberedSite(self.site, self.store, diary, self.no_room)
-        self.state = await self.strategy.round(self.state, inside, self.office.round(self.done))
+        self.state = await self.strategy.round(self.state, inside, self.peers.round(self.done))
         self.done += 1
         self.store.close_round(self.done, self.content())
 

@@ -114,8 +114,8 @@ def planned_parcels(study: Study, federation: Federation, rounds: int | None = N
     simulation = Simulation(study, federation, trainer=NoTraining())
     simulation.prepare()
     notes: list[PlannedParcel] = []
-    for office in simulation.offices.values():
-        office.transport = _RecordingTransport(office.transport, notes)
+    for peers in simulation.peers.values():
+        peers.transport = _RecordingTransport(peers.transport, notes)
 
     async def play() -> None:
         async with simulation.at_work():

@@ -58,7 +58,7 @@ from confrere.node.start_events import tell_start
 from confrere.node.store import Store
 from confrere.node.witness import Witness
 from confrere.site import snapshot
-from confrere.site.peers import Office
+from confrere.site.peers import SitePeers
 from confrere.site.schedule import Calendar
 from confrere.site.site_folder import Ending, save_model
 from confrere.site.site_run import SiteRun, site_run_of
@@ -279,7 +279,7 @@ class Node:
         text = f"was away: goes on in round {there + 1}, rounds {self.done + 1} to {there} are missed"
         data = {"text": text, "rounds": [self.done, there - 1]}
         self.journal.add(Event("absent", self.me, there, data=data))
-        self.office.caught_up = there - 1
+        self.peers.caught_up = there - 1
         await self._close(there)
         return True
 
@@ -378,7 +378,7 @@ class Node:
     # -- what is kept -----------------------------------------------------------------------------
 
     @property
-    def office(self) -> Office:
+    def peers(self) -> SitePeers:
         return self.site_run.peers
 
     async def _close(self, done: int) -> None:
@@ -418,7 +418,7 @@ class Node:
         if found is None:
             self.done = self.churn.join.get(self.me, 0)
             self.site_run.begin(self.done)
-            self.office.caught_up = self.done - 1
+            self.peers.caught_up = self.done - 1
             self.store.close_round(self.done, snapshot.dumps(self._content(self.done, {})))
             return
         self.done, self.quality = int(found["done"]), found["quality"]

@@ -80,7 +80,7 @@ async def _asked(
     effort = site.effort(ROLE, model)
     trained = await site.train({ROLE: Descent(rate=rate.value)}, {ROLE: model}, protect=[ROLE])
     gradient = mix([(1 / rate, model), (-1 / rate, trained[ROLE])])
-    gate = simulation.offices[name].gate
+    gate = simulation.peers[name].gate
     admitted, scalars = gate.admit(gradient, {"noise": effort.noise}, round=number)
     assert admitted is not None
     return ReleasedGradient(admitted, scalars["noise"], public(effort.passes_of_a_batch))

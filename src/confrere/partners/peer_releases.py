@@ -57,7 +57,7 @@ async def _released(selection: Selection) -> Sent:
             )
             model = trained[MODEL]
         loss, error = released_loss(selection, site, model)
-        admitted, scalars = simulation.offices[name].gate.admit(model, {"loss": loss})
+        admitted, scalars = simulation.peers[name].gate.admit(model, {"loss": loss})
         assert admitted is not None
         found[name], home[name] = admitted.params, AtHome(scalars["loss"].value, error)
     return found, home
@@ -150,7 +150,7 @@ def _released_sum(
     paid = selection.pay(site, share, what)
     noisy = paid.release(total, 1.0)
     released = Model(Params({what: noisy}), what, site.released)
-    admitted, _ = simulation.offices[name].gate.admit(released)
+    admitted, _ = simulation.peers[name].gate.admit(released)
     assert admitted is not None
     count = site.data.declared * (1 - split.test)
     return admitted.params[what], paid.noise_multiplier, count

@@ -67,7 +67,7 @@ class Shard:
         mine = [n for n in simulation.sites if plan[n] == number]
         simulation.sites = {n: simulation.sites[n] for n in mine}
         simulation.judges = {n: simulation.judges[n] for n in mine}
-        simulation.offices = {n: simulation.offices[n] for n in mine}
+        simulation.peers = {n: simulation.peers[n] for n in mine}
         simulation.runs = {n: simulation.runs[n] for n in mine}
         simulation.post.boxes = {n: simulation.post.boxes[n] for n in mine}
         simulation.post.elsewhere = self._put
@@ -128,7 +128,7 @@ class Shard:
         facts: dict[str, Any] = {"events": [len(page) for page in told], "rest": own}
         if check:
             facts["ledgers"] = {n: s.ledger.counter for n, s in self.simulation.sites.items()}
-            facts["seen"] = _highest([o.counters for o in self.simulation.offices.values()])
+            facts["seen"] = _highest([o.counters for o in self.simulation.peers.values()])
         return facts, b"".join([*told, self._kept(round, also) if keep else b""])
 
     def _kept(self, round: int, also: Sequence[str] | None) -> bytes:
@@ -159,11 +159,11 @@ class Shard:
         self.journal.events.clear()
         simulation = self.simulation
         ledgers = {n: s.ledger for n, s in simulation.sites.items()}
-        seen = {n: dict(o.counters) for n, o in simulation.offices.items()}
-        for name, office in simulation.offices.items():
-            office.mailbox, office.caught_up, office.attended = Mailbox(), -1, -1
-            office.packing.put_back({})
-            office.sequence.clear()
+        seen = {n: dict(o.counters) for n, o in simulation.peers.items()}
+        for name, peers in simulation.peers.items():
+            peers.mailbox, peers.caught_up, peers.attended = Mailbox(), -1, -1
+            peers.packing.put_back({})
+            peers.sequence.clear()
             simulation.post.boxes[name] = None
         for site in simulation.sites.values():
             site.memory, site.spent, site.said = {}, False, Kept()
@@ -177,9 +177,7 @@ class Shard:
         for name, site in simulation.sites.items():
             if ledgers[name].counter > site.ledger.counter:
                 site.ledger = ledgers[name]
-            simulation.offices[name].counters.update(
-                _highest([simulation.offices[name].counters, seen[name]])
-            )
+            simulation.peers[name].counters.update(_highest([simulation.peers[name].counters, seen[name]]))
         return {}, b""
 
     def deliver(self, source: int, attempt: int, block: bytes) -> None:
@@ -187,7 +185,7 @@ class Shard:
         if attempt != self.attempt:
             return
         for parcel in batch.decode(block):
-            self.simulation.offices[parcel.receiver].take_in(parcel)
+            self.simulation.peers[parcel.receiver].take_in(parcel)
         self._received[source] += 1
         self._arrived.set()
 

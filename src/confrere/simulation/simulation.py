@@ -142,7 +142,7 @@ class Simulation(Collaboration):
         if self.plan is not None and self.plan.attack.colludes:
             self.conspiracy = Conspiracy(self.plan, lambda n: self.calendar.present(n) - self.lost)
         for name, mask in masks(self.plan, list(self.sites.values()), self.conspiracy).items():
-            self.offices[name].disguise = mask
+            self.peers[name].disguise = mask
         self.clock = Clock()
         self._changed: set[str] = set()
         self._held: dict[str, list[tuple[str, str, int]]] = {}
@@ -207,8 +207,8 @@ class Simulation(Collaboration):
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
         """While this is open, parcels find their way into the mailboxes."""
-        others = [office for office in self.offices.values() if not office.open_door()]
-        pumps = [asyncio.create_task(office.pump()) for office in others]
+        others = [peers for peers in self.peers.values() if not peers.open_door()]
+        pumps = [asyncio.create_task(peers.pump()) for peers in others]
         try:
             yield
         finally:
@@ -257,7 +257,7 @@ class Simulation(Collaboration):
         for name in self.calendar.present(number) - self.lost:
             self.ended[name] = number
         for name in self.late:
-            self.offices[name].mailbox.look_again()
+            self.peers[name].mailbox.look_again()
 
     async def _until_done_or_lost(self, tasks: Mapping[str, asyncio.Task[None]]) -> None:
         """Wait for all sites but those that are lost on the way; the first error ends the run."""
@@ -301,9 +301,9 @@ class Simulation(Collaboration):
         self.struck.set()
         if self.conspiracy is not None:
             self.conspiracy.look_again()
-        for name, office in self.offices.items():
+        for name, peers in self.peers.items():
             if name != fault.site:
-                office.mailbox.gone(fault.site, fault.round)
+                peers.mailbox.gone(fault.site, fault.round)
         journal = self.sites[fault.site].journal
         text = f"lost at {fault.point}" + (" for good" if fault.forever else "")
         journal.add(Event("lost", fault.site, fault.round, data={"text": text}))
@@ -314,8 +314,8 @@ class Simulation(Collaboration):
 
     def _revive(self, name: str) -> None:
         self.lost.discard(name)
-        for office in self.offices.values():
-            office.mailbox.back(name)
+        for peers in self.peers.values():
+            peers.mailbox.back(name)
         self.back.pop(name).set()
 
     def evaluate(self, number: int, stops: bool = False) -> None:
@@ -333,7 +333,7 @@ class Simulation(Collaboration):
             self._changed.update(self.sites)
         self._changed.update(n for n, run in self.runs.items() if run.evaluation_due(number))
         self._changed.update(n for n in self.calendar.present(number) if n in self.sites)
-        held = {n: [p.id for p in found] for n, o in self.offices.items() if (found := o.mailbox.waiting())}
+        held = {n: [p.id for p in found] for n, o in self.peers.items() if (found := o.mailbox.waiting())}
         self._changed.update(n for n in {**held, **self._held} if held.get(n) != self._held.get(n))
         self._held = held
         return self._changed
@@ -383,7 +383,7 @@ class Simulation(Collaboration):
         self.put_back(found)
         self.clock = Clock(float(found.get("seconds", 0.0)))
         for name, site in self.sites.items():
-            site.ledger.refuse_rollback(max(o.counters.get(name, 0) for o in self.offices.values()))
+            site.ledger.refuse_rollback(max(o.counters.get(name, 0) for o in self.peers.values()))
         return int(found["done"])
 
     def put_back(self, found: Mapping[str, Any]) -> None:

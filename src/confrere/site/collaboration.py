@@ -23,7 +23,7 @@ from confrere.site.exchange_rules import check_combiners
 from confrere.site.faults import Faults
 from confrere.site.open_sites import doubt_about
 from confrere.site.participant import Participant
-from confrere.site.peers import Office
+from confrere.site.peers import SitePeers
 from confrere.site.schedule import Calendar
 from confrere.site.site_run import SiteRun, run_id, site_run_of
 from confrere.study import Study
@@ -44,7 +44,7 @@ class Collaboration:
     judges: Mapping[str, Participant]
     """Who evaluates: the sites themselves; where records are pooled, each site judges the common model."""
     runs: dict[str, SiteRun]
-    offices: dict[str, Office]
+    peers: dict[str, SitePeers]
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Collaboration:
             )
             for name, site in self.sites.items()
         }  # fmt: skip
-        self.offices = {name: run.peers for name, run in self.runs.items()}
+        self.peers = {name: run.peers for name, run in self.runs.items()}
         for number in self.churn.changes(self.study.rounds):  # a graph that does not fit is noticed here
             there = self.calendar.at_work(number)
             for name in there[:MANY]:
@@ -134,8 +134,8 @@ class Collaboration:
         self._hear_the_trainer(journal)
         for site in [*self.sites.values(), *self.judges.values()]:
             site.journal = journal
-        for office in self.offices.values():
-            office.journal = journal
+        for peers in self.peers.values():
+            peers.journal = journal
 
     def _hear_the_trainer(self, journal: Journal) -> None:
         if isinstance(self.trainer, Cohort):

@@ -1,4 +1,4 @@
-"""Whether a robust combiner can keep its promise here, and what a site's office needs to know of the study's exchange."""
+"""Whether a robust combiner can keep its promise here, and what a site's peers needs to know of the study's exchange."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def models_combined(graph: Topology, round: int, members: Sequence[str]) -> int:
 
 
 def exchange_rules(study: Study, site: Participant) -> dict[str, Any]:
-    """How a site's office combines and packs, as the study says."""
+    """How a site's peers combines and packs, as the study says."""
 
     def start(architecture: str) -> Params | None:
         for role in ("proxy", "private", *site.further):

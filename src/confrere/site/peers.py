@@ -44,8 +44,8 @@ class Disguise(Protocol):
 
 
 @dataclass
-class Office:
-    """What a site keeps for its correspondence over a whole run."""
+class SitePeers:
+    """What a site keeps over a whole run to exchange parcels with its peers."""
 
     me: str
     run: str
@@ -85,8 +85,8 @@ class Office:
     def __post_init__(self) -> None:
         self.calendar = self.shared or Calendar(self.churn, self.sites, self.topology)
 
-    def round(self, number: int) -> Round:
-        return Round(self, number)
+    def round(self, number: int) -> PeersRound:
+        return PeersRound(self, number)
 
     async def pump(self) -> None:
         """Move parcels from the transport into the mailbox until cancelled."""
@@ -127,17 +127,17 @@ class Office:
                 counters[parcel.sender] = int(told.value)
 
 
-class Round:
+class PeersRound:
     """`Peers` for one round."""
 
-    def __init__(self, office: Office, number: int) -> None:
-        self._office = office
-        self.me, self.round = office.me, number
-        self._day = day = office.calendar.day(number)
+    def __init__(self, peers: SitePeers, number: int) -> None:
+        self._peers = peers
+        self.me, self.round = peers.me, number
+        self._day = day = peers.calendar.day(number)
         self.epoch, self.members, self.centre = day.epoch, day.at_work, day.centre
-        self._column = dict(office.topology.column(number, self.members, self.me))
+        self._column = dict(peers.topology.column(number, self.members, self.me))
         self.kept = self._column.pop(self.me, 0.0)
-        self.combiner = office.combiner
+        self.combiner = peers.combiner
         self._asked: list[str] = []
         self._missing: set[str] = set()
         self._own: Model | None = None
@@ -145,49 +145,49 @@ class Round:
         self._answered: Model | None = None
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
-        office = self._office
+        peers = self._peers
         model, admitted = self._admit(model, scalars)
         admitted = self._counted(model, admitted)
         self._own = model
-        eventful = bool(office.faults.planned)
+        eventful = bool(peers.faults.planned)
         if eventful:
-            await office.faults.reach(self.me, self.round, "before-exchange")
-        if office.disguise is not None:
-            model = await office.disguise.leaving(model, self.round)
+            await peers.faults.reach(self.me, self.round, "before-exchange")
+        if peers.disguise is not None:
+            model = await peers.disguise.leaving(model, self.round)
         model = self._sent = self._packed(model, EXCHANGE, admitted)
         receivers = sorted([r for r, share in self._column.items() if share > 0])
         middle = (len(receivers) + 1) // 2 if eventful else len(receivers)
         await self._send_shares(receivers[:middle], model, admitted)
         if eventful:
-            await office.faults.reach(self.me, self.round, "mid-exchange")
+            await peers.faults.reach(self.me, self.round, "mid-exchange")
             await self._send_shares(receivers[middle:], model, admitted)
         expected: list[Slip] = []
         # Where sites are drawn, nobody sends to those who are not: there is nothing to wait for from other rounds.
-        first = self.round if office.churn.participation else office.caught_up + 1
+        first = self.round if peers.churn.participation else peers.caught_up + 1
         for number in range(first, self.round + 1):
-            day = self._day if number == self.round else office.calendar.day(number)
+            day = self._day if number == self.round else peers.calendar.day(number)
             if day.epoch == self.epoch:
                 expected += [(number, EXCHANGE, s) for s in day.senders.get(self.me, ())]
-        inbox = await office.mailbox.take(
-            self.round, EXCHANGE, self.epoch, expected, office.patience, office.ended
+        inbox = await peers.mailbox.take(
+            self.round, EXCHANGE, self.epoch, expected, peers.patience, peers.ended
         )
-        office.caught_up = office.attended = self.round
+        peers.caught_up = peers.attended = self.round
         self._asked = [p.sender for p in inbox.current]
         self._note_missing(inbox)
         return self._opened(inbox)
 
     async def answer(self, models: Mapping[str, Model], **scalars: Scalar) -> Inbox:
-        office = self._office
-        if office.faults.planned:
-            await office.faults.reach(self.me, self.round, "before-answer")
+        peers = self._peers
+        if peers.faults.planned:
+            await peers.faults.reach(self.me, self.round, "before-answer")
         if self._asked:
             await self._answer(models, scalars)
         present = self._day.present
         expected = [
             (self.round, ANSWER, r) for r, share in self._column.items() if share > 0 and r in present
         ]
-        inbox = await office.mailbox.take(
-            self.round, ANSWER, self.epoch, expected, office.patience, office.ended
+        inbox = await peers.mailbox.take(
+            self.round, ANSWER, self.epoch, expected, peers.patience, peers.ended
         )
         self._note_missing(inbox)
         return self._opened(inbox)
@@ -221,7 +221,7 @@ class Round:
             answers = (await self.answer({})).current
             opened = next((answered_sum(p, names) for p in answers if p.sender == self.centre), None)
         if opened is not None and opened.since != since:
-            self._office.attended = self.round - 1  # what the others have in common is still to come
+            self._peers.attended = self.round - 1  # what the others have in common is still to come
             return None
         return opened
 
@@ -243,10 +243,10 @@ class Round:
         return replace(opened, vector=as_sent)
 
     async def send_common(self, *models: Model, **scalars: Scalar) -> None:
-        office = self._office
+        peers = self._peers
         if self.me != self._day.sender_of_common(self._missing):
             return
-        if office.rounds is not None and self.round + 1 >= office.rounds:
+        if peers.rounds is not None and self.round + 1 >= peers.rounds:
             return
         away = sorted((self._day.returning | self._missing) - {self.me})
         for number, model in enumerate(models if away else ()):
@@ -256,17 +256,17 @@ class Round:
             await self._send(away, COMMON + number, admitted, sent)
 
     async def latest_common(self, models: int = 1) -> tuple[Parcel, ...]:
-        office, before = self._office, self.round - 1
-        if before < 0 or office.attended >= before:
+        peers, before = self._peers, self.round - 1
+        if before < 0 or peers.attended >= before:
             return ()
-        day = office.calendar.day(before)
+        day = peers.calendar.day(before)
         sender = day.sender_of_common({self.me})
         phases = range(COMMON, COMMON + models)
         expected = [(before, phase, sender) for phase in phases if sender not in (None, self.me)]
-        inbox = await office.mailbox.take(
-            before, phases[-1], self.epoch, expected, office.patience, office.ended
+        inbox = await peers.mailbox.take(
+            before, phases[-1], self.epoch, expected, peers.patience, peers.ended
         )
-        office.caught_up = max(office.caught_up, before)  # averages pass over what came of earlier rounds
+        peers.caught_up = max(peers.caught_up, before)  # averages pass over what came of earlier rounds
         self._note_missing(inbox)
         found = {p.phase: p for p in self._opened(inbox).parcels if p.round == before and p.model is not None}
         complete = all(phase in found for phase in phases)
@@ -283,30 +283,30 @@ class Round:
         return next((parcel.model for parcel in await self.latest_common()), None)
 
     async def _disguised(self, model: Model | None) -> Model | None:
-        disguise = self._office.disguise
+        disguise = self._peers.disguise
         return model if disguise is None else await disguise.leaving(model, self.round)
 
     def _packed(
         self, model: Model | None, phase: int, scalars: Mapping[str, Scalar], to: str = ""
     ) -> Model | None:
         """The model as it travels, and what it does not say put down at home."""
-        packing = self._office.packing
+        packing = self._peers.packing
         if model is None or packing.compression is None:
             return model
         leaving = None
         if "mass" in scalars:
             leaving = scalars["mass"] * sum(share for share in self._column.values() if share > 0)
-        moment = Moment(self._office.run, self.round, phase, self.me)
+        moment = Moment(self._peers.run, self.round, phase, self.me)
         return packing.pack(model, moment, epoch=self.epoch, leaving=leaving, to=to, whole=is_common(phase))
 
     def _as_received(self, sent: Model | None, phase: int) -> Model | None:
         """What others read from a model that this site has sent, whatever rounding took from it."""
-        parcel = Parcel(self._office.run, self.epoch, self.round, phase, self.me, self.me, 0, sent)
-        return self._office.packing.unpack(parcel, self._own).model
+        parcel = Parcel(self._peers.run, self.epoch, self.round, phase, self.me, self.me, 0, sent)
+        return self._peers.packing.unpack(parcel, self._own).model
 
     def _opened(self, inbox: Inbox) -> Inbox:
         """What arrived, as models that a strategy can use."""
-        packing = self._office.packing
+        packing = self._peers.packing
         if packing.compression is None:
             return inbox
         opened = tuple(packing.unpack(p, self._own, is_common(p.phase)) for p in inbox.parcels)
@@ -315,11 +315,11 @@ class Round:
     def _admit(
         self, model: Model | None, scalars: Mapping[str, Scalar]
     ) -> tuple[Model | None, Mapping[str, Scalar]]:
-        return self._office.gate.admit(model, scalars)
+        return self._peers.gate.admit(model, scalars)
 
     def _counted(self, model: Model | None, scalars: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
         """With a model goes where its sender's ledger stands, so that peers would notice a rollback."""
-        counter = self._office.counter
+        counter = self._peers.counter
         if model is None or counter is None:
             return scalars
         return {**scalars, "ledger": public(counter())}
@@ -339,10 +339,10 @@ class Round:
         self, receivers: Sequence[str], phase: int, model: Model | None, scalars: Mapping[str, Scalar]
     ) -> None:
         """Send the same to several sites; it has passed the gate."""
-        office = self._office
-        run, round, me, sequence = office.run, self.round, self.me, office.sequence
+        peers = self._peers
+        run, round, me, sequence = peers.run, self.round, self.me, peers.sequence
         epoch = (
-            office.calendar.epoch(round + 1) if is_common(phase) else self.epoch
+            peers.calendar.epoch(round + 1) if is_common(phase) else self.epoch
         )  # it is for the next round
         custody = Custody.PUBLIC if model is None else model.custody
         for scalar in scalars.values():
@@ -351,9 +351,9 @@ class Round:
         facts = {"phase": phase, "custody": custody._name_, "model": model is not None}
         if "mass" in scalars:
             facts["mass"] = scalars["mass"].value
-        if office.rest is not None:
-            scalars = {**scalars, **self._admit(None, {WORD: office.rest.word()})[1]}
-        send, note = office.transport.send, office.journal.add
+        if peers.rest is not None:
+            scalars = {**scalars, **self._admit(None, {WORD: peers.rest.word()})[1]}
+        send, note = peers.transport.send, peers.journal.add
         for to in receivers:
             number = sequence[to] = sequence.get(to, 0) + 1
             parcel = Parcel(run, epoch, round, phase, me, to, number, model, scalars)
@@ -361,13 +361,13 @@ class Round:
             note(Event("sent", me, round, Custody.PUBLIC, {"to": to, "bytes": size, **facts}))
 
     def _note_missing(self, inbox: Inbox) -> None:
-        self._office.remember(inbox)
-        if self._office.rest is not None and not is_common(inbox.phase):
-            calendar = self._office.calendar
+        self._peers.remember(inbox)
+        if self._peers.rest is not None and not is_common(inbox.phase):
+            calendar = self._peers.calendar
             there = calendar.present(self.round) >= set(calendar.at_work(self.round))
-            self._office.rest.hear(inbox, there)
+            self._peers.rest.hear(inbox, there)
         if inbox.missing:
             if inbox.round == self.round:
                 self._missing.update(inbox.missing)
             data = {"senders": list(inbox.missing), "phase": inbox.phase}
-            self._office.journal.add(Event("missing", self.me, self.round, data=data))
+            self._peers.journal.add(Event("missing", self.me, self.round, data=data))

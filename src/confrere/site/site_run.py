@@ -21,7 +21,7 @@ from confrere.privacy.gate import Gate
 from confrere.site.assemble import consents
 from confrere.site.exchange_rules import exchange_rules
 from confrere.site.participant import Participant
-from confrere.site.peers import Office
+from confrere.site.peers import SitePeers
 from confrere.site.schedule import ABSENT, JOINED, LEFT, Calendar
 from confrere.site.site_round import SiteRound
 from confrere.site.stopping import all_rest, look_at_rest
@@ -38,7 +38,7 @@ class SiteRun:
     """One site over a whole run. `state` is the strategy's, between rounds."""
 
     site: Participant
-    peers: Office
+    peers: SitePeers
     strategy: Strategy
     judges: Mapping[str, Participant] = field(default_factory=dict)
     """Who evaluates its models: the site itself, but for pooled records, where each site judges the common model."""
@@ -181,21 +181,21 @@ def site_run_of(
     transport: Transport,
     *,
     judges: Mapping[str, Participant] | None = None,
-    **office: Any,
+    **options: Any,
 ) -> SiteRun:
-    """A site behind its gate, with an office among the sites of this calendar.
+    """A site behind its gate, connected to the other sites of this calendar.
 
-    `office` are further fields of `Office`: a node's mailbox and patience, a simulation's faults.
+    `options` are further fields of `SitePeers`: a node's mailbox and patience, a simulation's faults.
     """
     gate = Gate(
         accept_unproven=consents(site.study, site),
         site=site.name,
         on_event=lambda event: site.journal.add(event),
     )
-    peers = Office(
+    peers = SitePeers(
         site.name, site.run, calendar.sites, calendar.topology, calendar.churn, gate, transport, site.journal,
         counter=lambda: site.ledger.counter, shared=calendar, rest=site.rest, rounds=site.study.rounds,
-        **exchange_rules(site.study, site), **office,
+        **exchange_rules(site.study, site), **options,
     )  # fmt: skip
     return SiteRun(site, peers, strategy, judges or {})
 

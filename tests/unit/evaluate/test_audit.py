@@ -245,11 +245,11 @@ def test_only_the_audited_site_trains_beside_its_canaries() -> None:
     watched, birds = canary_run(study(strategy="fedavg", rounds=1))
     fresh = watched.sites["site1"].build("proxy").params
     sent = []
-    office = watched.offices["site1"]
-    admit = office.gate.admit
-    office.gate = replace(office.gate)
+    peers = watched.peers["site1"]
+    admit = peers.gate.admit
+    peers.gate = replace(peers.gate)
     object.__setattr__(
-        office.gate, "admit", lambda model, *a, **k: (sent.append(model), admit(model, *a, **k))[1]
+        peers.gate, "admit", lambda model, *a, **k: (sent.append(model), admit(model, *a, **k))[1]
     )
     watched.play(0, birds.records(torch.ones(40, dtype=torch.bool)))
     assert [m.params.equals(fresh) for m in sent] == [True]

@@ -85,8 +85,8 @@ def train(site: Participant, objective: Objective, given: Mapping[str, Model] | 
 
 
 def send(plan: Study, model: Model, **scalars: Any) -> None:
-    office = prepared(plan).offices["site0"]
-    office.gate.admit(model, scalars)
+    peers = prepared(plan).peers["site0"]
+    peers.gate.admit(model, scalars)
 
 
 def blind(loss: Any, given: Any) -> Custody:

@@ -58,9 +58,9 @@ def test_what_compressed_parcels_leave_unsaid_is_counted(strategy: str, compress
     simulation = Simulation(study, federation)
     simulation.run()
     kept = 0
-    for office in simulation.offices.values():
-        parts = [t for m in office.packing.memory.values() for t in (m.rest, m.told, m.own) if t is not None]
-        starts = [found[0] for found in office.packing._starts.values() if found is not None]
+    for peers in simulation.peers.values():
+        parts = [t for m in peers.packing.memory.values() for t in (m.rest, m.told, m.own) if t is not None]
+        starts = [found[0] for found in peers.packing._starts.values() if found is not None]
         kept += sum(t.numel() * t.element_size() for t in (*parts, *starts))
     found = footprint(study, federation)
     assert found.unsaid == kept > 0

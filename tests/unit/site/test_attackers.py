@@ -172,12 +172,12 @@ def test_colluding_attackers_send_what_the_honest_sites_of_this_round_give_away(
     study = quick(rounds=2, attack={"name": "innerproduct", "attackers": 2, "strength": 1.0}, privacy=None)
     simulation = Simulation(study, open_sites(study, arrays(5, 60)))
     simulation.prepare()
-    for office in simulation.offices.values():
-        mask = office.disguise
+    for peers in simulation.peers.values():
+        mask = peers.disguise
         assert mask is not None
         leaving = mask.leaving
 
-        async def tapped(model: Any, round: int, leaving: Any = leaving, name: str = office.me) -> Any:
+        async def tapped(model: Any, round: int, leaving: Any = leaving, name: str = peers.me) -> Any:
             found = await leaving(model, round)
             sent.setdefault(name, []).append(found.params)
             return found

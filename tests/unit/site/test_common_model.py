@@ -12,7 +12,7 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.exchange.topology import Complete, Star
 from confrere.privacy.gate import Gate
-from confrere.site.peers import Office
+from confrere.site.peers import SitePeers
 from confrere.study.churn import Churn
 from confrere.transport.memory import Post
 
@@ -23,17 +23,17 @@ def model(value: float) -> Model:
     return Model(Params({"w": torch.full((3,), value)}), "three", Custody.PROTECTED)
 
 
-def offices(topology: Complete | Star) -> dict[str, Office]:
+def connected(topology: Complete | Star) -> dict[str, SitePeers]:
     post = Post()
     found = {
-        n: Office(n, "run", NAMES, topology, Churn(), Gate(), post.open(n), Journal(), patience=0.05)
+        n: SitePeers(n, "run", NAMES, topology, Churn(), Gate(), post.open(n), Journal(), patience=0.05)
         for n in NAMES
     }
-    assert all(office.open_door() for office in found.values())
+    assert all(peers.open_door() for peers in found.values())
     return found
 
 
-async def one_round(sites: dict[str, Office], present: str, number: int) -> None:
+async def one_round(sites: dict[str, SitePeers], present: str, number: int) -> None:
     rounds = {n: sites[n].round(number) for n in present}
     await asyncio.gather(*(rounds[n].exchange(model(0.0)) for n in present))
     for n in present:
@@ -42,7 +42,7 @@ async def one_round(sites: dict[str, Office], present: str, number: int) -> None
 
 def test_a_site_that_was_missing_unplanned_is_sent_the_common_model() -> None:
     async def story() -> None:
-        sites = offices(Complete())
+        sites = connected(Complete())
         await one_round(sites, "ac", 0)
         await one_round(sites, "ac", 1)
         (found,) = await sites["b"].round(2).latest_common()
@@ -56,7 +56,7 @@ def test_a_site_that_was_missing_unplanned_is_sent_the_common_model() -> None:
 
 def test_no_common_model_is_sent_where_the_centre_was_missing() -> None:
     async def story() -> None:
-        sites = offices(Star(leader="b"))
+        sites = connected(Star(leader="b"))
         await one_round(sites, "ac", 0)
         assert await sites["b"].round(1).latest_common() == ()
 

@@ -123,11 +123,11 @@ class Watched(Simulation):
             )
         self.prepare()
         self.site, self.chance.watched = site, site
-        office = self.offices[site]
+        peers = self.peers[site]
         self.tap = RecordingGate(
-            office.gate.accept_unproven, office.gate.limits, site, trained=self.chance.trained
+            peers.gate.accept_unproven, peers.gate.limits, site, trained=self.chance.trained
         )
-        office.gate = self.tap
+        peers.gate = self.tap
 
     def play(self, number: int, records: Records | None = None, *, finish: bool = False) -> Seen:
         """A run with these training records at the site that is watched.
@@ -186,9 +186,9 @@ class Watched(Simulation):
     def _afresh(self) -> None:
         """Forget the run before: states, ledgers, letters."""
         post, journal = Post(), Journal(None)
-        for name, office in self.offices.items():
-            office.transport, office.mailbox, office.journal = post.open(name), Mailbox(), journal
-            office.sequence, office.caught_up, office.attended = defaultdict(int), -1, -1
+        for name, peers in self.peers.items():
+            peers.transport, peers.mailbox, peers.journal = post.open(name), Mailbox(), journal
+            peers.sequence, peers.caught_up, peers.attended = defaultdict(int), -1, -1
         for site in self.sites.values():
             site.memory, site.spent, site.journal = {}, False, journal
             site.trainings.clear()
