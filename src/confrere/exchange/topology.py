@@ -281,11 +281,11 @@ def _by(rows: Rows) -> str:
 def senders(graph: Topology, round: int, members: Sequence[str], receiver: str) -> tuple[str, ...]:
     """From whom a member receives in this round; itself not counted."""
     if not isinstance(graph, Hashable):
-        return tuple(heard(graph, round, sorted(members)).get(receiver, ()))
+        return tuple(senders_by_receiver(graph, round, sorted(members)).get(receiver, ()))
     return _heard(graph, round, tuple(sorted(members))).get(receiver, ())
 
 
-def heard(graph: Topology, round: int, members: Sequence[str]) -> Mapping[str, Sequence[str]]:
+def senders_by_receiver(graph: Topology, round: int, members: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """For each receiver from whom it receives in this round, itself not counted."""
     if isinstance(graph, Star):  # one column tells them all
         centre = graph.centre(round, members)
@@ -301,7 +301,7 @@ def heard(graph: Topology, round: int, members: Sequence[str]) -> Mapping[str, S
 
 @lru_cache(maxsize=64)
 def _heard(graph: Topology, round: int, members: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
-    return {receiver: tuple(froms) for receiver, froms in heard(graph, round, members).items()}
+    return {receiver: tuple(froms) for receiver, froms in senders_by_receiver(graph, round, members).items()}
 
 
 def matrix_of(graph: Topology, round: int, members: Sequence[str]) -> Tensor:

@@ -17,7 +17,7 @@ from confrere.exchange.screening import WIDEST, Bounds, Outlier, screen
 from confrere.node.malloc import give_back
 from confrere.node.store import LEAVING, mass_of
 from confrere.site.peers import ANSWER, EXCHANGE, is_common
-from confrere.site.stopping import WORD
+from confrere.site.stopping import STOPPED_ROUNDS
 from confrere.transport import wire
 from confrere.transport.body import Body
 from confrere.transport.ledger_marks import genuine
@@ -118,7 +118,7 @@ class ParcelRules:
             )
 
     def _known(self, name: str) -> bool:
-        if self.numbers is None or name in ("ledger", WORD):
+        if self.numbers is None or name in ("ledger", STOPPED_ROUNDS):
             return True
         return any(fnmatchcase(name, pattern) for pattern in self.numbers)
 

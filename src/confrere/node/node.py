@@ -59,7 +59,7 @@ from confrere.node.store import Store
 from confrere.node.witness import Witness
 from confrere.site import snapshot
 from confrere.site.peers import SitePeers
-from confrere.site.schedule import Calendar
+from confrere.site.schedule import Schedule
 from confrere.site.site_folder import Ending, save_model
 from confrere.site.site_run import SiteRun, site_run_of
 from confrere.site.stopping import Clock, stop_text
@@ -203,7 +203,7 @@ class Node:
     def _takes_part(self) -> bool:
         if self.done >= self.study.rounds or self.store.facts().get("left") == "yes":
             return False
-        if self.done and self.site_run.resting(self.churn, self.done - 1):
+        if self.done and self.site_run.stop_reasons(self.churn, self.done - 1):
             return False
         return self.me in self.churn.members(self.done, self.everybody)
 
@@ -239,11 +239,11 @@ class Node:
             inside = RememberedSite(self.site, self.store, diary, self.room)
             await run.round(number, inside, time_is_up=self._time_is_up())
             await self.desk.post()
-        resting = run.resting(churn, number)
-        if run.evaluation_due(number, stops=bool(resting)):
+        reasons = run.stop_reasons(churn, number)
+        if run.evaluation_due(number, stops=bool(reasons)):
             await self._evaluate(number)
-        if resting and number + 1 < self.study.rounds:
-            text = stop_text(Clock(), self.study.stop, number + 1, resting)
+        if reasons and number + 1 < self.study.rounds:
+            text = stop_text(Clock(), self.study.stop, number + 1, reasons)
             self.journal.add(
                 Event("notice", self.me, number, data={"text": text, "stopped": number + 1, "told": True})
             )
@@ -429,9 +429,9 @@ class Node:
 
     def _new_site_run(self) -> SiteRun:
         """The site among its present peers, with a mailbox and a way out that survive a crash."""
-        calendar = Calendar(self.churn, self.everybody, self.study.graph())
+        schedule = Schedule(self.churn, self.everybody, self.study.graph())
         return site_run_of(
-            self.site, self.strategy, calendar, self.desk, patience=self.study.patience, mailbox=self.mailroom
+            self.site, self.strategy, schedule, self.desk, patience=self.study.patience, mailbox=self.mailroom
         )
 
     def _count_leaving(self, leaving: Mapping[str, int]) -> None:

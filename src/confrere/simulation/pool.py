@@ -64,7 +64,7 @@ class Sharded(Simulation):
         self.crew, self.shards = crew, shards
         self._kept: list[bytes] = [b""] * shards
         self._attempt = 0
-        self._resting: list[str] | None = None
+        self._stop_reasons: list[str] | None = None
         """Why the sites of all shards rest, as they told after the last round; None while one does not."""
         self.processor_seconds: list[float] = []
         """What each worker has taken in all, once the run is over."""
@@ -101,7 +101,7 @@ class Sharded(Simulation):
             answers = await self._until_done(number, keep, also, journal)
             rest = [heard(answer, journal) for answer in answers]
             told = [facts["rest"] for facts, _ in answers]
-            self._resting = None if None in told else [why for part in told for why in part]
+            self._stop_reasons = None if None in told else [why for part in told for why in part]
             if keep:
                 self._kept = [bytes(block) for block in rest]
             if folder is not None:
@@ -172,8 +172,8 @@ class Sharded(Simulation):
         except WorkerLost as loss:
             raise Lost(str(loss), number) from None
 
-    def at_rest(self, number: int) -> list[str] | None:
-        return self._resting
+    def stop_reasons(self, number: int) -> list[str] | None:
+        return self._stop_reasons
 
     def parts(self, names: Collection[str] | None = None) -> dict[str, Any]:
         """What the shards told to keep after the last round; before any round, what this process has."""

@@ -123,7 +123,7 @@ class Shard:
             self._arrived.clear()
             await self._arrived.wait()
         self.simulation.settle(round)
-        own = Simulation.at_rest(self.simulation, round)  # of these sites; the driver asks all shards
+        own = Simulation.stop_reasons(self.simulation, round)  # of these sites; the driver asks all shards
         told = self.journal.told()
         facts: dict[str, Any] = {"events": [len(page) for page in told], "rest": own}
         if check:
@@ -168,8 +168,8 @@ class Shard:
         for site in simulation.sites.values():
             site.memory, site.spent, site.said = {}, False, Kept()
             site.trainings.clear()
-            if site.rest is not None:
-                site.rest.start_anew()
+            if site.stopping is not None:
+                site.stopping.reset()
         for run in simulation.runs.values():
             run.state = None
         if block:

@@ -23,7 +23,7 @@ from confrere.site.faults import Fault, Faults
 from confrere.site.open_sites import Source, mark_of, open_sites
 from confrere.site.run_folder import Folder, Run, Watch, resume_folder, started
 from confrere.site.site_folder import write_homes
-from confrere.site.stopping import Clock, all_rest, stop_text
+from confrere.site.stopping import Clock, stop_reasons, stop_text
 from confrere.study import Study
 from confrere.study.churn import Churn
 
@@ -140,7 +140,7 @@ class Simulation(Collaboration):
         super().prepare(journal)
         self.conspiracy: Conspiracy | None = None
         if self.plan is not None and self.plan.attack.colludes:
-            self.conspiracy = Conspiracy(self.plan, lambda n: self.calendar.present(n) - self.lost)
+            self.conspiracy = Conspiracy(self.plan, lambda n: self.schedule.present(n) - self.lost)
         for name, mask in masks(self.plan, list(self.sites.values()), self.conspiracy).items():
             self.peers[name].disguise = mask
         self.clock = Clock()
@@ -192,17 +192,17 @@ class Simulation(Collaboration):
         """Whether the study says that no further round is needed, and if so why."""
         if self.study.stop is None:  # nobody is asked, however many there are
             return False
-        text = stop_text(self.clock, self.study.stop, number, self.at_rest(number - 1))
+        text = stop_text(self.clock, self.study.stop, number, self.stop_reasons(number - 1))
         if text:
             journal.add(Event("notice", None, number - 1, data={"text": text, "stopped": number}))
         return bool(text)
 
-    def at_rest(self, number: int) -> list[str] | None:
+    def stop_reasons(self, number: int) -> list[str] | None:
         """Why the sites train no more, if all of them know after this round that nobody does; else None."""
         members = [
-            s for n in self.calendar.members(number) if (s := self.sites.get(n)) and n not in self.lost
+            s for n in self.schedule.members(number) if (s := self.sites.get(n)) and n not in self.lost
         ]
-        return all_rest([site.rest for site in members], self.churn, number)
+        return stop_reasons([site.stopping for site in members], self.churn, number)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
@@ -218,15 +218,15 @@ class Simulation(Collaboration):
 
     def announce(self, number: int, journal: Journal) -> None:
         """Put down who is there in a round; where sites are drawn for it, who was drawn."""
-        there, present = self.calendar.at_work(number), self.calendar.present(number)
+        there, present = self.schedule.participants(number), self.schedule.present(number)
         members = [n for n in there if n in self.sites]
         data = {
             "members": members,
             "present": [n for n in members if n in present],
-            "epoch": self.calendar.epoch(number),
+            "epoch": self.schedule.epoch(number),
         }
         journal.add(Event("round-started", None, number, data=data))
-        for name in self.calendar.changes(number):
+        for name in self.schedule.changes(number):
             if name in self.runs:
                 self.runs[name].announce(number)
 
@@ -234,8 +234,8 @@ class Simulation(Collaboration):
         """Let every site that is there take part."""
         if self.ended and number <= max(self.ended.values()):  # a round that is done again
             self.ended.clear()
-        there = self.calendar.present(number)
-        present = [n for n in self.calendar.at_work(number) if n in there and n in self.sites]
+        there = self.schedule.present(number)
+        present = [n for n in self.schedule.participants(number) if n in there and n in self.sites]
         tasks = {n: asyncio.create_task(self._take_part(n, number)) for n in present if n not in self.lost}
         for name in [n for n in present if n in self.lost and n in self.back]:
             self._revive(name)
@@ -254,7 +254,7 @@ class Simulation(Collaboration):
 
     def settle(self, number: int) -> None:
         """A round is over: what was not sent in it will never come."""
-        for name in self.calendar.present(number) - self.lost:
+        for name in self.schedule.present(number) - self.lost:
             self.ended[name] = number
         for name in self.late:
             self.peers[name].mailbox.look_again()
@@ -332,7 +332,7 @@ class Simulation(Collaboration):
         if self.pools:
             self._changed.update(self.sites)
         self._changed.update(n for n, run in self.runs.items() if run.evaluation_due(number))
-        self._changed.update(n for n in self.calendar.present(number) if n in self.sites)
+        self._changed.update(n for n in self.schedule.present(number) if n in self.sites)
         held = {n: [p.id for p in found] for n, o in self.peers.items() if (found := o.mailbox.waiting())}
         self._changed.update(n for n in {**held, **self._held} if held.get(n) != self._held.get(n))
         self._held = held

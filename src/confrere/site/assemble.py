@@ -20,7 +20,7 @@ from confrere.privacy.ledger import Budget, Ledger, strictest
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.sampling import FullBatch, Poisson, epoch
 from confrere.site.participant import Participant, check_records
-from confrere.site.stopping import Rest
+from confrere.site.stopping import Stopping
 from confrere.study import Privacy, Study
 from confrere.study.churn import Churn
 
@@ -202,7 +202,7 @@ def participant_of(
         releases=releases,
         joined=joined,
         workshop=workshop or NetworkCache(),
-        rest=None if study.stop is None else Rest(study.stop),
+        stopping=None if study.stop is None else Stopping(study.stop),
     )
     site.add_networks(strategy)
     return site

@@ -24,7 +24,7 @@ from confrere.site.faults import Faults
 from confrere.site.open_sites import doubt_about
 from confrere.site.participant import Participant
 from confrere.site.peers import SitePeers
-from confrere.site.schedule import Calendar
+from confrere.site.schedule import Schedule
 from confrere.site.site_run import SiteRun, run_id, site_run_of
 from confrere.study import Study
 from confrere.study.churn import Churn
@@ -108,21 +108,21 @@ class Collaboration:
         }  # fmt: skip
         self.churn = self._known_churn or leaving_when_spent(self.study, self.sites)
         self.post, graph = Post(), self.study.graph()
-        self.calendar = Calendar(self.churn, everybody, graph)
+        self.schedule = Schedule(self.churn, everybody, graph)
         self.ended: dict[str, int] = {}
         self.runs = {
             name: site_run_of(
-                site, self.strategy, self.calendar, self.post.open(name),
+                site, self.strategy, self.schedule, self.post.open(name),
                 judges=self.judges if self.pools else {}, faults=self.planned_faults(), ended=self.ended,
             )
             for name, site in self.sites.items()
         }  # fmt: skip
         self.peers = {name: run.peers for name, run in self.runs.items()}
         for number in self.churn.changes(self.study.rounds):  # a graph that does not fit is noticed here
-            there = self.calendar.at_work(number)
+            there = self.schedule.participants(number)
             for name in there[:MANY]:
                 graph.column(number, there, name)
-        there_when = [(n, self.calendar.at_work(n)) for n in self.churn.changes(self.study.rounds)]
+        there_when = [(n, self.schedule.participants(n)) for n in self.churn.changes(self.study.rounds)]
         check_combiners(self.study, there_when, self.plan.sites if self.plan is not None else ())
 
     def planned_faults(self) -> Faults:

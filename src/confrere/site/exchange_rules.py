@@ -13,7 +13,7 @@ from confrere.exchange.gossip import STRONGEST
 from confrere.exchange.packing import Packing
 from confrere.exchange.robust import Bound
 from confrere.exchange.screening import LARGEST, Bounds
-from confrere.exchange.topology import Complete, Star, heard
+from confrere.exchange.topology import Complete, Star, senders_by_receiver
 from confrere.learning.networks.tables import Centred
 from confrere.learning.optimisers import SGD
 from confrere.learning.step_schedule import FURTHEST, LONGEST
@@ -69,7 +69,7 @@ def models_combined(graph: Topology, round: int, members: Sequence[str]) -> int:
     """How many models, one's own included, are combined at the place where they are fewest."""
     if isinstance(graph, Complete | Star):
         return len(members)
-    found = heard(graph, round, members)
+    found = senders_by_receiver(graph, round, members)
     return 1 + min((len(found.get(m, ())) for m in members), default=0)
 
 

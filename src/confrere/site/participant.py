@@ -48,7 +48,7 @@ from confrere.privacy.patients import fingerprint
 from confrere.privacy.steps import UNPROTECTED, PrivateSteps
 from confrere.site.open_sites import mark_of
 from confrere.site.predictions import Kept
-from confrere.site.stopping import Rest
+from confrere.site.stopping import Stopping
 from confrere.study import Study
 
 
@@ -78,8 +78,8 @@ class Participant:
     """Where noise and sampling come from; None is the reproducible source of a simulation."""
     memory: Memory = field(default_factory=dict)
     spent: bool = False
-    rest: Rest | None = None
-    """Where the study says when training stops: whether this site has."""
+    stopping: Stopping | None = None
+    """Whether this site has stopped training, where the study says when to."""
     began: dict[str, Params] = field(default_factory=dict, repr=False)
     """By architecture, the weights that the last training of what is sent began with."""
     among: int = 1

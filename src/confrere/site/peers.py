@@ -22,8 +22,8 @@ from confrere.exchange.sums import SINCE, Summand, answered_sum, arrived, common
 from confrere.privacy.gate import Gate
 from confrere.site.faults import Faults
 from confrere.site.mailbox import Mailbox, Slip
-from confrere.site.schedule import Calendar
-from confrere.site.stopping import WORD, Rest
+from confrere.site.schedule import Schedule
+from confrere.site.stopping import STOPPED_ROUNDS, Stopping
 from confrere.study.churn import Churn
 from confrere.transport.memory import MemoryTransport
 
@@ -61,8 +61,8 @@ class SitePeers:
     sequence: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     counter: Callable[[], int] | None = None
     """How many entries the site's ledger has; it goes along with every model."""
-    rest: Rest | None = None
-    """Where the study says when training stops: whether this site, and all that it has heard of, rest."""
+    stopping: Stopping | None = None
+    """Whether this site, and those that it knows of, have stopped training, where the study says when to."""
     counters: dict[str, int] = field(default_factory=dict)
     """The highest ledger counter seen of each peer: a peer that comes back with a lower one was rolled back."""
     caught_up: int = -1
@@ -71,8 +71,8 @@ class SitePeers:
     """The last round that this site took part in: after a later one it does not have the common model."""
     rounds: int | None = None
     """How many rounds the study has; None where nobody knows."""
-    shared: Calendar | None = None
-    """The calendar that the sites of one process share; a site by itself keeps its own."""
+    shared: Schedule | None = None
+    """The schedule that the sites of one process share; a site by itself keeps its own."""
     ended: dict[str, int] = field(default_factory=dict)
     """The last round that each peer has finished, where somebody can know that; sites of one process share it."""
     combiner: Combiner | None = None
@@ -83,7 +83,7 @@ class SitePeers:
     disguise: Disguise | None = None
 
     def __post_init__(self) -> None:
-        self.calendar = self.shared or Calendar(self.churn, self.sites, self.topology)
+        self.schedule = self.shared or Schedule(self.churn, self.sites, self.topology)
 
     def round(self, number: int) -> PeersRound:
         return PeersRound(self, number)
@@ -133,8 +133,8 @@ class PeersRound:
     def __init__(self, peers: SitePeers, number: int) -> None:
         self._peers = peers
         self.me, self.round = peers.me, number
-        self._day = day = peers.calendar.day(number)
-        self.epoch, self.members, self.centre = day.epoch, day.at_work, day.centre
+        self._scheduled = scheduled = peers.schedule.round(number)
+        self.epoch, self.members, self.centre = scheduled.epoch, scheduled.participants, scheduled.centre
         self._column = dict(peers.topology.column(number, self.members, self.me))
         self.kept = self._column.pop(self.me, 0.0)
         self.combiner = peers.combiner
@@ -165,9 +165,9 @@ class PeersRound:
         # Where sites are drawn, nobody sends to those who are not: there is nothing to wait for from other rounds.
         first = self.round if peers.churn.participation else peers.caught_up + 1
         for number in range(first, self.round + 1):
-            day = self._day if number == self.round else peers.calendar.day(number)
-            if day.epoch == self.epoch:
-                expected += [(number, EXCHANGE, s) for s in day.senders.get(self.me, ())]
+            scheduled = self._scheduled if number == self.round else peers.schedule.round(number)
+            if scheduled.epoch == self.epoch:
+                expected += [(number, EXCHANGE, s) for s in scheduled.senders.get(self.me, ())]
         inbox = await peers.mailbox.take(
             self.round, EXCHANGE, self.epoch, expected, peers.patience, peers.ended
         )
@@ -182,7 +182,7 @@ class PeersRound:
             await peers.faults.reach(self.me, self.round, "before-answer")
         if self._asked:
             await self._answer(models, scalars)
-        present = self._day.present
+        present = self._scheduled.present
         expected = [
             (self.round, ANSWER, r) for r, share in self._column.items() if share > 0 and r in present
         ]
@@ -244,11 +244,11 @@ class PeersRound:
 
     async def send_common(self, *models: Model, **scalars: Scalar) -> None:
         peers = self._peers
-        if self.me != self._day.sender_of_common(self._missing):
+        if self.me != self._scheduled.sender_of_common(self._missing):
             return
         if peers.rounds is not None and self.round + 1 >= peers.rounds:
             return
-        away = sorted((self._day.returning | self._missing) - {self.me})
+        away = sorted((self._scheduled.returning | self._missing) - {self.me})
         for number, model in enumerate(models if away else ()):
             admitted, sent = self._admit(model, scalars)
             sent = self._counted(admitted, sent)
@@ -259,8 +259,8 @@ class PeersRound:
         peers, before = self._peers, self.round - 1
         if before < 0 or peers.attended >= before:
             return ()
-        day = peers.calendar.day(before)
-        sender = day.sender_of_common({self.me})
+        scheduled = peers.schedule.round(before)
+        sender = scheduled.sender_of_common({self.me})
         phases = range(COMMON, COMMON + models)
         expected = [(before, phase, sender) for phase in phases if sender not in (None, self.me)]
         inbox = await peers.mailbox.take(
@@ -342,7 +342,7 @@ class PeersRound:
         peers = self._peers
         run, round, me, sequence = peers.run, self.round, self.me, peers.sequence
         epoch = (
-            peers.calendar.epoch(round + 1) if is_common(phase) else self.epoch
+            peers.schedule.epoch(round + 1) if is_common(phase) else self.epoch
         )  # it is for the next round
         custody = Custody.PUBLIC if model is None else model.custody
         for scalar in scalars.values():
@@ -351,8 +351,8 @@ class PeersRound:
         facts = {"phase": phase, "custody": custody._name_, "model": model is not None}
         if "mass" in scalars:
             facts["mass"] = scalars["mass"].value
-        if peers.rest is not None:
-            scalars = {**scalars, **self._admit(None, {WORD: peers.rest.word()})[1]}
+        if peers.stopping is not None:
+            scalars = {**scalars, **self._admit(None, {STOPPED_ROUNDS: peers.stopping.count()})[1]}
         send, note = peers.transport.send, peers.journal.add
         for to in receivers:
             number = sequence[to] = sequence.get(to, 0) + 1
@@ -362,10 +362,10 @@ class PeersRound:
 
     def _note_missing(self, inbox: Inbox) -> None:
         self._peers.remember(inbox)
-        if self._peers.rest is not None and not is_common(inbox.phase):
-            calendar = self._peers.calendar
-            there = calendar.present(self.round) >= set(calendar.at_work(self.round))
-            self._peers.rest.hear(inbox, there)
+        if self._peers.stopping is not None and not is_common(inbox.phase):
+            schedule = self._peers.schedule
+            there = schedule.present(self.round) >= set(schedule.participants(self.round))
+            self._peers.stopping.receive(inbox, there)
         if inbox.missing:
             if inbox.round == self.round:
                 self._missing.update(inbox.missing)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 from confrere.core.protocols import Topology
-from confrere.exchange.topology import heard
+from confrere.exchange.topology import senders_by_receiver
 from confrere.study.churn import Churn
 
 JOINED, LEFT, ABSENT = "joined", "left", "absent"
@@ -15,53 +15,53 @@ ROUNDS = 32
 """So many rounds are remembered; a site that was away for longer works them out again."""
 
 
-class Calendar:
+class Schedule:
     """What churn and topology say about each round. Everything in it is public and the same at every site."""
 
     def __init__(self, churn: Churn, sites: Sequence[str], topology: Topology) -> None:
         self.churn, self.sites, self.topology = churn, tuple(sorted(sites)), topology
-        self._days: dict[int, Day] = {}
+        self._rounds: dict[int, ScheduledRound] = {}
 
-    def day(self, round: int) -> Day:
+    def round(self, round: int) -> ScheduledRound:
         """All that is known of a round."""
-        found = self._days.get(round)
+        found = self._rounds.get(round)
         if found is None:
-            found = self._days[round] = Day(self, round)
-            if len(self._days) > ROUNDS:
-                del self._days[next(iter(self._days))]
+            found = self._rounds[round] = ScheduledRound(self, round)
+            if len(self._rounds) > ROUNDS:
+                del self._rounds[next(iter(self._rounds))]
         return found
 
     def epoch(self, round: int) -> int:
-        return self.day(round).epoch
+        return self.round(round).epoch
 
     def members(self, round: int) -> tuple[str, ...]:
         """The sites that belong to the collaboration."""
-        return self.day(round).members
+        return self.round(round).members
 
-    def at_work(self, round: int) -> tuple[str, ...]:
+    def participants(self, round: int) -> tuple[str, ...]:
         """The members whose turn it is: all of them, unless the study draws some for each round."""
-        return self.day(round).at_work
+        return self.round(round).participants
 
     def present(self, round: int) -> frozenset[str]:
         """Whose turn it is and who can be reached."""
-        return self.day(round).present
+        return self.round(round).present
 
     def centre(self, round: int) -> str | None:
-        return self.day(round).centre
+        return self.round(round).centre
 
     def senders(self, round: int, receiver: str) -> Sequence[str]:
         """Who is there and sends to this site."""
-        return self.day(round).senders.get(receiver, ())
+        return self.round(round).senders.get(receiver, ())
 
-    def hearing(self, round: int) -> int:
+    def rounds_to_reach_all(self, round: int) -> int:
         """In how many rounds, this one the last of them, word of every site reached every other.
 
         0 where there is nobody to hear of. A graph that never joins all sites counts as many rounds as it has sites.
         """
-        return self.day(round).hearing
+        return self.round(round).rounds_to_reach_all
 
     def _heard_of_all(self, round: int) -> int:
-        sites = self.at_work(round)
+        sites = self.participants(round)
         everybody = (1 << len(sites)) - 1
         known = [
             1 << n for n in range(len(sites))
@@ -77,7 +77,7 @@ class Calendar:
         """For each site, as bits, itself and those whose word reached it in a round; with a centre, everybody's does."""
         numbers = {name: n for n, name in enumerate(sites)}
         out = [1 << n for n in range(len(sites))]
-        for receiver, senders in heard(self.topology, round, self.at_work(round)).items():
+        for receiver, senders in senders_by_receiver(self.topology, round, self.participants(round)).items():
             for sender in senders if receiver in numbers else ():
                 if sender in numbers:
                     out[numbers[receiver]] |= 1 << numbers[sender]
@@ -87,27 +87,27 @@ class Calendar:
 
     def changes(self, round: int) -> Mapping[str, str]:
         """The sites that join in this round, have left before it, or cannot be reached in it, by kind of event."""
-        return self.day(round).changes
+        return self.round(round).changes
 
 
-class Day:
-    """One round of a calendar; each fact is worked out when it is first asked for."""
+class ScheduledRound:
+    """One round of a schedule; each fact is worked out when it is first asked for."""
 
-    def __init__(self, calendar: Calendar, round: int) -> None:
-        self._calendar, self.round = calendar, round
+    def __init__(self, schedule: Schedule, round: int) -> None:
+        self._schedule, self.round = schedule, round
 
     @cached_property
     def epoch(self) -> int:
-        return self._calendar.churn.epoch(self.round)
+        return self._schedule.churn.epoch(self.round)
 
     @cached_property
     def members(self) -> tuple[str, ...]:
-        churn, sites = self._calendar.churn, self._calendar.sites
+        churn, sites = self._schedule.churn, self._schedule.sites
         return churn.members(self.round, sites) if churn.join or churn.leave else sites
 
     @cached_property
-    def at_work(self) -> tuple[str, ...]:
-        churn, leader = self._calendar.churn, getattr(self._calendar.topology, "leader", None)
+    def participants(self) -> tuple[str, ...]:
+        churn, leader = self._schedule.churn, getattr(self._schedule.topology, "leader", None)
         if not churn.participation:
             return self.members
         drawn = churn.drawn(self.round, self.members)
@@ -117,50 +117,50 @@ class Day:
 
     @cached_property
     def present(self) -> frozenset[str]:
-        there = self._calendar.churn.present
-        return frozenset(n for n in self.at_work if there(self.round, n))
+        there = self._schedule.churn.present
+        return frozenset(n for n in self.participants if there(self.round, n))
 
     @cached_property
     def centre(self) -> str | None:
-        return self._calendar.topology.centre(self.round, self.at_work)
+        return self._schedule.topology.centre(self.round, self.participants)
 
     @cached_property
     def senders(self) -> Mapping[str, Sequence[str]]:
         """For each receiver who is there and sends to it."""
-        found = heard(self._calendar.topology, self.round, self.at_work)
-        if len(self.present) == len(self.at_work):
+        found = senders_by_receiver(self._schedule.topology, self.round, self.participants)
+        if len(self.present) == len(self.participants):
             return found
         return {receiver: [s for s in froms if s in self.present] for receiver, froms in found.items()}
 
     @cached_property
     def changes(self) -> Mapping[str, str]:
-        churn = self._calendar.churn
+        churn = self._schedule.churn
         found: dict[str, str] = {}
         moves = bool(churn.join or churn.leave)
-        before = set(self._calendar.members(self.round - 1)) if moves and self.round else set(self.members)
+        before = set(self._schedule.members(self.round - 1)) if moves and self.round else set(self.members)
         if moves:
             now = set(self.members)
             found |= {n: JOINED for n in self.members if n not in before}
             found |= dict.fromkeys(sorted(before - now), LEFT)
         if churn.absent or churn.probability:
-            found |= {n: ABSENT for n in self.at_work if n not in self.present and n in before}
+            found |= {n: ABSENT for n in self.participants if n not in self.present and n in before}
         return found
 
     @cached_property
     def returning(self) -> frozenset[str]:
         """Those who are there in the next round and not in this one: they do not have the common model."""
-        churn = self._calendar.churn
+        churn = self._schedule.churn
         if not (churn.participation or churn.join or churn.absent or churn.probability):
             return frozenset()
-        return self._calendar.present(self.round + 1) - self.present
+        return self._schedule.present(self.round + 1) - self.present
 
     def sender_of_common(self, missing: Collection[str] = ()) -> str | None:
         """Which site sends the common model to them: the centre, or the first of those that are not `missing`."""
         return self.centre or min(self.present.difference(missing), default=None)
 
     @cached_property
-    def hearing(self) -> int:
-        return self._calendar._heard_of_all(self.round)
+    def rounds_to_reach_all(self) -> int:
+        return self._schedule._heard_of_all(self.round)
 
 
 def _joined(own: int, told: Sequence[int]) -> int:

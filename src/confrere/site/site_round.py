@@ -144,7 +144,7 @@ class SiteRound:
     ) -> Mapping[str, Model]:
         check_given(objective, models)
         site, again = self._site, self._count()
-        if site.rest is not None and site.rest.resting:
+        if site.stopping is not None and site.stopping.stopped:
             return dict(models)
         site.began = {models[r].architecture: models[r].params for r in protect if r in models}
         call = TrainingCall(site, self._round, objective, models, protect, again)
@@ -168,7 +168,7 @@ class SiteRound:
                 " use a network with group normalisation, or exchange models"
             )
         again = self._count()
-        if site.rest is not None and site.rest.resting:
+        if site.stopping is not None and site.stopping.stopped:
             return None
         nothing = at.params * 0.0
         site.began = {at.architecture: nothing}

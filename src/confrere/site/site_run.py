@@ -22,9 +22,9 @@ from confrere.site.assemble import consents
 from confrere.site.exchange_rules import exchange_rules
 from confrere.site.participant import Participant
 from confrere.site.peers import SitePeers
-from confrere.site.schedule import ABSENT, JOINED, LEFT, Calendar
+from confrere.site.schedule import ABSENT, JOINED, LEFT, Schedule
 from confrere.site.site_round import SiteRound
-from confrere.site.stopping import all_rest, look_at_rest
+from confrere.site.stopping import end_round, stop_reasons
 from confrere.study import Study
 from confrere.study.churn import Churn
 from confrere.version import versions
@@ -65,24 +65,26 @@ class SiteRun:
     async def round(self, number: int, inside: Site | None = None, *, time_is_up: bool = False) -> None:
         """Take part in a round. `inside` stands in for the site where its calls have to survive a crash."""
         self.begin(number)
-        rest = self.site.rest
-        if rest is not None:
-            rest.begin(time_is_up=time_is_up, spent=self.site.spent)
+        stopping = self.site.stopping
+        if stopping is not None:
+            stopping.begin(time_is_up=time_is_up, spent=self.site.spent)
         self.state = await self.strategy.round(
             self.state, inside or SiteRound(self.site, number), self.peers.round(number)
         )
-        if rest is not None:
-            look_at_rest(self.site, self.strategy, self.state, number, self.peers.calendar.hearing(number))
+        if stopping is not None:
+            end_round(
+                self.site, self.strategy, self.state, number, self.peers.schedule.rounds_to_reach_all(number)
+            )
 
     def announce(self, number: int) -> None:
         """Record what the schedule has for the site in a round: that it joins, has left, or cannot be reached."""
-        kind = self.peers.calendar.changes(number).get(self.name)
+        kind = self.peers.schedule.changes(number).get(self.name)
         if kind is not None:
             self.site.journal.add(Event(kind, self.name, number, data={"text": CHANGES[kind]}))
 
-    def resting(self, churn: Churn, number: int) -> list[str] | None:
-        """Why no site trains any more, if this one knows that after the round; else None."""
-        return all_rest([self.site.rest], churn, number)
+    def stop_reasons(self, churn: Churn, number: int) -> list[str] | None:
+        """Why all sites have stopped training, if this one knows after the round that they have; else None."""
+        return stop_reasons([self.site.stopping], churn, number)
 
     async def finish(self, inside: Site | None = None) -> bool:
         """When all rounds are over: train the site's own model to the end, where study and strategy do that."""
@@ -133,7 +135,7 @@ class SiteRun:
             "caught_up": peers.caught_up,
             "attended": peers.attended,
             "counters": dict(peers.counters),
-            **({"rest": site.rest.state()} if site.rest is not None else {}),
+            **({"rest": site.stopping.state()} if site.stopping is not None else {}),
             **({"packing": dict(peers.packing.memory)} if peers.packing.memory else {}),
         }
 
@@ -142,8 +144,8 @@ class SiteRun:
         site, peers = self.site, self.peers
         self.state, site.memory, site.spent = found["state"], found["memory"], found["spent"]
         site.trainings.clear()  # rounds after the snapshot are done again
-        if site.rest is not None:
-            site.rest.put_back(found["rest"])
+        if site.stopping is not None:
+            site.stopping.restore(found["rest"])
         peers.sequence.update(found["sequence"])
         peers.caught_up, peers.attended = found["caught_up"], found["attended"]
         peers.counters.update(found["counters"])
@@ -177,13 +179,13 @@ class SiteRun:
 def site_run_of(
     site: Participant,
     strategy: Strategy,
-    calendar: Calendar,
+    schedule: Schedule,
     transport: Transport,
     *,
     judges: Mapping[str, Participant] | None = None,
     **options: Any,
 ) -> SiteRun:
-    """A site behind its gate, connected to the other sites of this calendar.
+    """A site behind its gate, connected to the other sites of this schedule.
 
     `options` are further fields of `SitePeers`: a node's mailbox and patience, a simulation's faults.
     """
@@ -193,8 +195,8 @@ def site_run_of(
         on_event=lambda event: site.journal.add(event),
     )
     peers = SitePeers(
-        site.name, site.run, calendar.sites, calendar.topology, calendar.churn, gate, transport, site.journal,
-        counter=lambda: site.ledger.counter, shared=calendar, rest=site.rest, rounds=site.study.rounds,
+        site.name, site.run, schedule.sites, schedule.topology, schedule.churn, gate, transport, site.journal,
+        counter=lambda: site.ledger.counter, shared=schedule, stopping=site.stopping, rounds=site.study.rounds,
         **exchange_rules(site.study, site), **options,
     )  # fmt: skip
     return SiteRun(site, peers, strategy, judges or {})

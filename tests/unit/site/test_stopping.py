@@ -18,8 +18,8 @@ from confrere.core.params import Params
 from confrere.core.parcel import Inbox, Parcel
 from confrere.exchange.topology import Complete, Exponential, Ring, Star
 from confrere.simulation.simulation import resume, simulate
-from confrere.site.schedule import Calendar
-from confrere.site.stopping import WORD, Rest
+from confrere.site.schedule import Schedule
+from confrere.site.stopping import STOPPED_ROUNDS, Stopping
 from confrere.study import Data, Privacy, Stop, Study, Training, parse
 from confrere.study.churn import Churn
 from tests.nodes import nodes_in_process
@@ -32,35 +32,35 @@ def model(*values: float, custody: Custody = Custody.PROTECTED) -> Model:
     return Model(Params({"w": torch.tensor(values)}), "net", custody)
 
 
-def parcel(sender: str, receiver: str, number: int, phase: int, rest: Rest) -> Parcel:
-    return Parcel("run", 0, number, phase, sender, receiver, 1, None, {WORD: rest.word()})
+def parcel(sender: str, receiver: str, number: int, phase: int, state: Stopping) -> Parcel:
+    return Parcel("run", 0, number, phase, sender, receiver, 1, None, {STOPPED_ROUNDS: state.count()})
 
 
 @pytest.mark.parametrize("graph", [Complete(), Exponential(), Ring(), Star()], ids=lambda g: type(g).__name__)
 @pytest.mark.parametrize("sites", [2, 3, 7, 12])
 def test_all_sites_know_in_the_same_round_that_all_rest_and_never_before(graph: Any, sites: int) -> None:
     names = [f"s{n:02d}" for n in range(sites)]
-    calendar = Calendar(Churn(), names, graph)
+    schedule = Schedule(Churn(), names, graph)
     when = {n: random.Random(f"{n}{sites}").randrange(1, 9) for n in names}
-    rests = {n: Rest(Stop(change=0.1)) for n in names}
+    states = {n: Stopping(Stop(change=0.1)) for n in names}
     for number in range(40):
         for name in names:
             if number == when[name]:
-                rests[name].why = "it is enough"
-            rests[name].begin()
-        centre = calendar.centre(number)
-        told = {n: [parcel(s, n, number, 0, rests[s]) for s in calendar.senders(number, n)] for n in names}
+                states[name].reason = "it is enough"
+            states[name].begin()
+        centre = schedule.centre(number)
+        told = {n: [parcel(s, n, number, 0, states[s]) for s in schedule.senders(number, n)] for n in names}
         for name in names:
-            rests[name].hear(Inbox(tuple(told[name]), (), number, 0), True)
+            states[name].receive(Inbox(tuple(told[name]), (), number, 0), True)
         if centre is not None:
             for name in names:
                 if name != centre:
-                    rests[name].hear(
-                        Inbox((parcel(centre, name, number, 1, rests[centre]),), (), number, 1), True
+                    states[name].receive(
+                        Inbox((parcel(centre, name, number, 1, states[centre]),), (), number, 1), True
                     )
         for name in names:
-            rests[name].look({}, calendar.hearing(number))
-        over = {n for n in names if rests[n].over}
+            states[name].end_round({}, schedule.rounds_to_reach_all(number))
+        over = {n for n in names if states[n].over}
         assert not over or over == set(names)
         if over:
             assert number >= max(when.values())
@@ -76,46 +76,46 @@ def test_a_missing_parcel_and_a_peer_that_says_nothing_stop_the_count() -> None:
         (Inbox((mute,), (), 0, 0), True),
         (Inbox((), (), 0, 0), False),
     ):
-        rest = Rest(STOP, why="enough")
+        state = Stopping(STOP, reason="enough")
         for _ in range(4):
-            rest.begin()
-            rest.hear(inbox, there)
-            rest.look({}, 1)
-        assert not rest.over
+            state.begin()
+            state.receive(inbox, there)
+            state.end_round({}, 1)
+        assert not state.over
 
 
 def test_what_is_judged_is_the_model_that_is_shared_and_never_a_private_one_beside_it() -> None:
-    rest = Rest(STOP)
+    state = Stopping(STOP)
     for n in range(4):
-        rest.begin()
-        rest.look({"private": model(10.0**n, custody=Custody.PRIVATE), "proxy": model(1.0)}, 0)
-    assert rest.resting
-    assert rest.word().custody == Custody.PROTECTED
-    moving = Rest(STOP)
+        state.begin()
+        state.end_round({"private": model(10.0**n, custody=Custody.PRIVATE), "proxy": model(1.0)}, 0)
+    assert state.stopped
+    assert state.count().custody == Custody.PROTECTED
+    moving = Stopping(STOP)
     for n in range(4):
         moving.begin()
-        moving.look({"private": model(1.0, custody=Custody.PRIVATE), "proxy": model(2.0**n)}, 0)
-    assert not moving.resting
+        moving.end_round({"private": model(1.0, custody=Custody.PRIVATE), "proxy": model(2.0**n)}, 0)
+    assert not moving.stopped
 
 
 def test_a_private_model_is_judged_only_where_nobody_is_told() -> None:
-    told, alone = Rest(STOP), Rest(STOP)
+    told, alone = Stopping(STOP), Stopping(STOP)
     for _ in range(4):
-        for rest, hearing in ((told, 1), (alone, 0)):
-            rest.begin()
-            rest.look({"model": model(1.0, custody=Custody.PRIVATE)}, hearing)
-    assert not told.resting
-    assert told.word().custody == Custody.PUBLIC
+        for state, hearing in ((told, 1), (alone, 0)):
+            state.begin()
+            state.end_round({"model": model(1.0, custody=Custody.PRIVATE)}, hearing)
+    assert not told.stopped
+    assert told.count().custody == Custody.PUBLIC
     assert alone.over
 
 
 def test_the_model_must_lie_still_for_so_many_rounds_in_a_row() -> None:
-    rest = Rest(STOP)
+    state = Stopping(STOP)
     seen = []
     for value in (1.0, 1.01, 2.0, 2.01, 2.02, 2.02):
-        rest.begin()
-        rest.look({"model": model(value)}, 0)
-        seen.append(rest.resting)
+        state.begin()
+        state.end_round({"model": model(value)}, 0)
+        seen.append(state.stopped)
     assert seen == [False, False, False, False, True, True]
 
 
