@@ -198,7 +198,9 @@ def among_honest(run: Run, attackers: Mapping[str, Sequence[str]]) -> Run:
     )
     mean = mean_metrics(s.metrics for s in sites.values())
     result = replace(run.result, sites=sites, mean=mean, common_mean=common)
-    return replace(run, result=result, said={n: k for n, k in run.said.items() if n not in gone})
+    return replace(
+        run, result=result, predictions={n: k for n, k in run.predictions.items() if n not in gone}
+    )
 
 
 def _attack_note(attackers: Mapping[str, Sequence[str]]) -> list[str]:

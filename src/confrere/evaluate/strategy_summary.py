@@ -148,7 +148,7 @@ def _scored(runs: Sequence[Run], common: bool = False) -> Scored:
 def paired_intervals(runs: Mapping[str, Sequence[Run]], part: str) -> dict[str, Intervals]:
     """By strategy, the 95 % intervals of its gains: on the sites' own test records, or on the common ones."""
     predictions = {
-        n: [{s: k.parts[part] for s, k in r.said.items() if part in k.parts} for r in found]
+        n: [{s: k.parts[part] for s, k in r.predictions.items() if part in k.parts} for r in found]
         for n, found in runs.items()
     }
     return intervals(predictions, ALONE)

@@ -25,7 +25,7 @@ from confrere.core.parcel import Parcel
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot
 from confrere.site.mailbox import Mailbox
-from confrere.site.predictions import Kept
+from confrere.site.predictions import SelectedPredictions
 from confrere.transport import batch
 
 Plan = Mapping[str, int]
@@ -166,7 +166,7 @@ class Shard:
             peers.sequence.clear()
             simulation.post.boxes[name] = None
         for site in simulation.sites.values():
-            site.memory, site.spent, site.said = {}, False, Kept()
+            site.memory, site.spent, site.predictions = {}, False, SelectedPredictions()
             site.trainings.clear()
             if site.stopping is not None:
                 site.stopping.reset()

@@ -47,7 +47,7 @@ from confrere.privacy.noise import Randomness
 from confrere.privacy.patients import fingerprint
 from confrere.privacy.steps import UNPROTECTED, PrivateSteps
 from confrere.site.open_sites import mark_of
-from confrere.site.predictions import Kept
+from confrere.site.predictions import SelectedPredictions
 from confrere.site.stopping import Stopping
 from confrere.study import Study
 
@@ -90,8 +90,8 @@ class Participant:
     """How many trainings each round has had, whichever handle they were asked of."""
     joined: bool = False
     """Whether it takes part in the field, where an error that only its records cause must stay inside."""
-    said: Kept = field(init=False, default_factory=Kept)
-    """What its model said about the test records, for comparisons: PRIVATE."""
+    predictions: SelectedPredictions = field(init=False, default_factory=SelectedPredictions)
+    """Its model's predictions for the test records, for comparisons: PRIVATE."""
     workshop: NetworkCache = field(default_factory=NetworkCache, repr=False)
     """The networks that it works with; sites of one process share them."""
     further: dict[str, Any] = field(default_factory=dict)
@@ -452,9 +452,9 @@ class Participant:
             out[part] = {role: measure(outputs, records.targets, spread) for role, outputs in said.items()}
             used = next(iter(predictors))  # the model that the site would use
             if part == "validation":
-                counts = self.said.counts(out[part][used], counts)
+                counts = self.predictions.counts(out[part][used], counts)
             elif counts:
-                self.said.keep(self.name, part, said[used], records, self.task.spread)
+                self.predictions.keep(self.name, part, said[used], records, self.task.spread)
         if self.task.form == "classes" and len(self.data.train):
             usual = int(torch.bincount(self.data.train.targets.long()).argmax())
             tested = {

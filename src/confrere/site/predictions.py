@@ -1,7 +1,7 @@
-"""What a site's model said about its test records, record by record, kept for paired comparisons.
+"""The predictions of a site's model for its test records, record by record, kept for paired comparisons.
 
-Everything here is PRIVATE to a site. A rehearsal holds all sites on one machine, so it may keep these arrays in
-the folder of the run; they go into no report.
+Everything here is PRIVATE to a site. A rehearsal holds all sites on one machine, so it may keep these arrays in the folder
+of the run; no report shows them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ PARTS = ("test", "common_test")
 
 
 @dataclass(frozen=True)
-class Said:
-    """Outputs and truth of the same records."""
+class RecordPredictions:
+    """A model's outputs for some records, with their targets."""
 
     outputs: NDArray[np.float32]
     targets: NDArray[Any]
     whose: NDArray[np.str_] | Callable[[], NDArray[np.str_]]
-    """Names for whom each record is of, or how to find them: only comparisons ask."""
+    """The `marks`, or a function that computes them: only comparisons need them."""
     spread: float = 1.0
     """Brings the error of a number back into the unit of its column."""
 
@@ -44,21 +44,21 @@ class Said:
 
     @property
     def marks(self) -> NDArray[np.str_]:
-        """Whom each record is of: a patient, else the record itself."""
+        """For each record, a name for its patient; where patients are unknown, for the record itself."""
         return self.whose() if callable(self.whose) else self.whose
 
 
 @dataclass
-class Kept:
-    """What the model said that counts: the last one, or the best on validation records (as `results.chosen`)."""
+class SelectedPredictions:
+    """The predictions of the evaluation that counts: the last one, or the best on validation records (`outcome.chosen`)."""
 
-    parts: dict[str, Said] = field(default_factory=dict)
+    parts: dict[str, RecordPredictions] = field(default_factory=dict)
     _least: float = math.inf
     _spread: float = 1.0
     _marks: dict[str, NDArray[np.str_]] = field(default_factory=dict)
 
     def counts(self, validation: Mapping[str, float], last: bool) -> bool:
-        """Whether the evaluation with these figures is the one that counts so far."""
+        """Whether the evaluation with these metrics is the one that counts so far."""
         chosen_by = proper(validation)
         value = validation[chosen_by] if chosen_by else math.nan
         better = value < self._least
@@ -68,9 +68,13 @@ class Kept:
 
     def keep(self, site: str, part: str, outputs: Tensor, records: Records, spread: float = 1.0) -> None:
         self._spread = spread
-        heard, truth = outputs.float().cpu().numpy(), records.targets.numpy()
         place = "" if part == "common_test" else site
-        self.parts[part] = Said(heard, truth, partial(self._whose, part, records, place), spread)
+        self.parts[part] = RecordPredictions(
+            outputs.float().cpu().numpy(),
+            records.targets.numpy(),
+            partial(self._whose, part, records, place),
+            spread,
+        )
 
     def _whose(self, part: str, records: Records, place: str) -> NDArray[np.str_]:
         if part not in self._marks:
@@ -78,24 +82,24 @@ class Kept:
         return self._marks[part]
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of this: outputs alone, since the records are there again when a run goes on."""
-        parts = {part: torch.from_numpy(said.outputs) for part, said in self.parts.items()}
+        """What a checkpoint holds: outputs alone, since the records are read again when a run is resumed."""
+        parts = {part: torch.from_numpy(found.outputs) for part, found in self.parts.items()}
         return {"least": self._least, "parts": parts, "spread": self._spread}
 
-    def put_back(self, site: str, state: Mapping[str, Any], records: Mapping[str, Records | None]) -> None:
-        """Be again what `state` was taken of."""
+    def restore(self, site: str, state: Mapping[str, Any], records: Mapping[str, Records | None]) -> None:
+        """Return to what `state` gave."""
         self.parts, self._least = {}, float(state["least"])
         for part, outputs in state["parts"].items():
             if (found := records.get(part)) is not None:
                 self.keep(site, part, outputs, found, float(state.get("spread", 1.0)))
 
 
-def write(kept: Mapping[str, Kept], path: Path) -> None:
-    """One file of plain arrays in the folder of a run, as private as the checkpoints beside it."""
+def write_predictions(sites: Mapping[str, SelectedPredictions], path: Path) -> None:
+    """Write one file of plain arrays into the folder of a run, readable by its owner only."""
     arrays: dict[str, Any] = {
-        f"{site}/{part}/{what}": getattr(said, what)
-        for site, all_said in kept.items()
-        for part, said in all_said.parts.items()
+        f"{site}/{part}/{what}": getattr(found, what)
+        for site, selected in sites.items()
+        for part, found in selected.parts.items()
         for what in ("outputs", "targets")
     }
     draft = private_draft(path)
@@ -105,7 +109,7 @@ def write(kept: Mapping[str, Kept], path: Path) -> None:
 
 
 def marks_of(records: Records, place: str) -> NDArray[np.str_]:
-    """A name for each record that is the same in every seed's test set, so that it can be drawn in all of them."""
+    """A name for each record that is the same in the test sets of all seeds, so that a bootstrap draws it in all of them."""
     if records.units is not None:
         return np.array([f"{place}/{unit}" for unit in records.units.tolist()])
     inputs = np.ascontiguousarray(records.inputs.numpy().reshape(len(records), -1))

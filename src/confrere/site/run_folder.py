@@ -8,6 +8,7 @@ import platform
 import shutil
 import time
 import tomllib
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,12 +25,11 @@ from confrere.core.results import Attacked, Group, Metrics, PrivacyMeaning, RunR
 from confrere.core.terminal import json_text
 from confrere.data.split.holdout import split_facts
 from confrere.report.page import write_report
-from confrere.site import predictions
 from confrere.site.assemble import unprotected_patients
 from confrere.site.checkpoints import Shelf
 from confrere.site.collaboration import Collaboration
 from confrere.site.outcome import by_columns, charged, mean_metrics, site_results
-from confrere.site.predictions import Kept
+from confrere.site.predictions import SelectedPredictions, write_predictions
 from confrere.site.site_run import site_facts, start_facts
 from confrere.study import Study, parse
 from confrere.version import versions
@@ -178,8 +178,14 @@ class Run:
     folder: Path | None = None
     models: dict[str, Any] = field(repr=False, default_factory=dict)
     """Per site, the models that it would use: PRIVATE where they were trained without noise."""
-    said: dict[str, Kept] = field(repr=False, default_factory=dict)
+    predictions: dict[str, SelectedPredictions] = field(repr=False, default_factory=dict)
     """Per site, what its model predicted for each test record: PRIVATE."""
+
+    @property
+    def said(self) -> dict[str, SelectedPredictions]:
+        """The name of `predictions` before 0.2."""
+        warnings.warn("run.said is now run.predictions", DeprecationWarning, stacklevel=2)
+        return self.predictions
 
     @property
     def mean(self) -> Metrics[float]:
@@ -211,12 +217,12 @@ class Watch:
         document = result.as_json()
         data = {"seconds": round(seconds, 3), "result": document}
         self.journal.add(Event("run-finished", custody=Custody.PRIVATE, data=data))  # it holds metrics
-        heard = {name: judge.said for name, judge in collaboration.judges.items() if judge.said.parts}
+        predictions = {n: j.predictions for n, j in collaboration.judges.items() if j.predictions.parts}
         if folder is not None:
             folder.finish(document, seconds)
-            predictions.write(heard, folder.path / "said.npz")
+            write_predictions(predictions, folder.path / "predictions.npz")
         models = {name: collaboration.models(name) for name in result.sites}
-        return Run(collaboration.study, result, events, folder.path if folder else None, models, heard)
+        return Run(collaboration.study, result, events, folder.path if folder else None, models, predictions)
 
 
 def run_result(

@@ -156,7 +156,7 @@ class SiteRun:
         return {
             "ledger": self.site.ledger.entries(),
             "waiting": self.peers.mailbox.waiting(),
-            "predictions": {name: judge.said.state() for name, judge in self.judges.items()},
+            "predictions": {name: judge.predictions.state() for name, judge in self.judges.items()},
         }
 
     def restore_volatile(self, found: Mapping[str, Any]) -> None:
@@ -173,7 +173,9 @@ class SiteRun:
     def restore_predictions(self, found: Mapping[str, Any]) -> None:
         for name, kept in found.items():
             data = self.judges[name].data
-            self.judges[name].said.put_back(name, kept, {"test": data.test, "common_test": data.common_test})
+            self.judges[name].predictions.restore(
+                name, kept, {"test": data.test, "common_test": data.common_test}
+            )
 
 
 def site_run_of(

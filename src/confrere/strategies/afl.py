@@ -26,7 +26,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Said:
+class Contribution:
     """What one site brings to a round."""
 
     site: str
@@ -84,18 +84,20 @@ class AgnosticFederatedLearning:
             if answer is None or answer.model is None:
                 return State(trained, share)
             return State(answer.model, self._moved(share, loss, answer.scalars.get("threshold")))
-        said = sorted([Said(peers.me, trained, share, loss), *_arrived(inbox.current)], key=lambda s: s.site)
-        threshold, agreed = self._threshold(said), _mixture(said)
+        contributions = sorted(
+            [Contribution(peers.me, trained, share, loss), *_arrived(inbox.current)], key=lambda s: s.site
+        )
+        threshold, agreed = self._threshold(contributions), _mixture(contributions)
         if peers.centre is not None:
             numbers = {} if threshold is None else {"threshold": threshold}
             await peers.answer({p.sender: agreed for p in inbox.current}, **numbers)
         await peers.send_common(agreed)
-        site.weigh({s.site: self._moved(s.share, s.loss, threshold) for s in said})
+        site.weigh({s.site: self._moved(s.share, s.loss, threshold) for s in contributions})
         return State(agreed, self._moved(share, loss, threshold))
 
-    def _threshold(self, said: Sequence[Said]) -> Scalar | None:
-        """What the projection takes off every share; those that said their loss keep their sum."""
-        there = [(s.share, s.loss) for s in said if s.loss is not None]
+    def _threshold(self, contributions: Sequence[Contribution]) -> Scalar | None:
+        """What the projection takes off every share; those that contributions their loss keep their sum."""
+        there = [(s.share, s.loss) for s in contributions if s.loss is not None]
         if not there:
             return None
         custody = strictest(n.custody for pair in there for n in pair)
@@ -123,19 +125,19 @@ def threshold(values: Sequence[float], total: float) -> float:
     return found
 
 
-def _arrived(parcels: Sequence[Parcel]) -> list[Said]:
-    """What others said; a share or a loss that is no proper number counts for nothing."""
-    said = []
+def _arrived(parcels: Sequence[Parcel]) -> list[Contribution]:
+    """What others contributions; a share or a loss that is no proper number counts for nothing."""
+    contributions = []
     for p in parcels:
         share = p.scalars.get("share", public(0.0))
         if p.model is not None and 0 <= share.value <= 1:
-            said.append(Said(p.sender, p.model, share, p.scalars.get("loss")))
-    return said
+            contributions.append(Contribution(p.sender, p.model, share, p.scalars.get("loss")))
+    return contributions
 
 
-def _mixture(said: Sequence[Said]) -> Model:
+def _mixture(contributions: Sequence[Contribution]) -> Model:
     """The mean weighted by the shares; by nothing where all of them are 0."""
-    whole = total(s.share for s in said)
+    whole = total(s.share for s in contributions)
     if whole.value <= 0:
-        return mix([(Scalar(1 / len(said), whole.custody), s.model) for s in said])
-    return mix([(s.share / whole, s.model) for s in said if s.share.value > 0])
+        return mix([(Scalar(1 / len(contributions), whole.custody), s.model) for s in contributions])
+    return mix([(s.share / whole, s.model) for s in contributions if s.share.value > 0])

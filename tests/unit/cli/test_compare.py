@@ -65,7 +65,7 @@ def test_gains_come_with_an_interval_from_the_test_records_which_stay_in_the_fol
         for metric in ("log_loss", "auc", "accuracy"):
             low, high = gain[metric]["interval"]
             assert low <= gain[metric]["mean"] <= high
-    assert (desk.folder / "c" / "runs" / "fedavg-0" / "said.npz").exists()
+    assert (desk.folder / "c" / "runs" / "fedavg-0" / "predictions.npz").exists()
     assert "outputs" not in (desk.folder / "c" / "comparison.json").read_text()
 
 

@@ -76,7 +76,7 @@ def test_the_files_of_a_run_are_their_owners_alone_in_an_open_folder_too(tmp_pat
     tmp_path.chmod(0o755)
     confrere.simulate(study, out=tmp_path)
     modes = {str(p.relative_to(tmp_path)): mode(p) for p in tmp_path.rglob("*")}
-    assert {"journal.jsonl", "said.npz", "result.json", "checkpoints"} <= modes.keys()
+    assert {"journal.jsonl", "predictions.npz", "result.json", "checkpoints"} <= modes.keys()
     assert {name: f"{m:o}" for name, m in modes.items() if m & 0o077} == {}
 
 

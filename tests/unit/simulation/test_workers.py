@@ -39,8 +39,8 @@ def told(run: Run) -> list[tuple[Any, ...]]:
 
 def heard(run: Run) -> dict[str, Any]:
     """What the models said about the test records."""
-    assert run.said
-    return {n: {p: s.outputs.tolist() for p, s in kept.parts.items()} for n, kept in run.said.items()}
+    assert run.predictions
+    return {n: {p: s.outputs.tolist() for p, s in kept.parts.items()} for n, kept in run.predictions.items()}
 
 
 @pytest.mark.parametrize("row", [r for r in ROWS if not r.memory_only], ids=lambda r: r.id)

@@ -7,13 +7,15 @@ import pytest
 import torch
 
 from confrere.data.records import Records
-from confrere.site.predictions import Said, marks_of
+from confrere.site.predictions import RecordPredictions, marks_of
 from confrere.statistics.bootstrap import intervals
 
 
-def said(logits: np.ndarray, labels: np.ndarray, first: int = 0) -> Said:
+def said(logits: np.ndarray, labels: np.ndarray, first: int = 0) -> RecordPredictions:
     marks = np.array([f"a/{first + n}" for n in range(len(labels))])
-    return Said(logits.astype(np.float32).reshape(len(labels), -1), labels.astype(np.int64), marks)
+    return RecordPredictions(
+        logits.astype(np.float32).reshape(len(labels), -1), labels.astype(np.int64), marks
+    )
 
 
 def site(seed: int, records: int = 300) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,14 @@ from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.params import Params
-from confrere.exchange.leader_handover import BITS, Mean, Standing, Update, following, mean_of
+from confrere.exchange.leader_handover import (
+    BITS,
+    HandoverState,
+    TrackedMean,
+    Update,
+    next_mean,
+    received_mean,
+)
 from confrere.exchange.screening import LARGEST
 from confrere.learning.engine.one import Job, Trained
 from confrere.simulation.simulation import simulate
@@ -152,38 +159,38 @@ def model(value: float = 0.0) -> Any:
 def test_a_mean_says_who_was_in_it_however_many_there_are() -> None:
     members = [f"s{k:04}" for k in range(130)]
     there = [m for k, m in enumerate(members) if k % 3 == 0]
-    first = following(Mean(model()), 0, model(), there, members)
-    second = following(first, 2, model(), members, members)
-    read = mean_of(second.scalars(), model())
+    first = next_mean(TrackedMean(model()), 0, model(), there, members)
+    second = next_mean(first, 2, model(), members, members)
+    read = received_mean(second.scalars(), model())
     assert read == second
     assert len(second.scalars()) <= 64
-    assert [read.holds(0, k) for k in range(130)] == [k % 3 == 0 for k in range(130)]
-    assert read.holds(2, 129) is True
-    assert read.holds(1, 0) is None
+    assert [read.contains(0, k) for k in range(130)] == [k % 3 == 0 for k in range(130)]
+    assert read.contains(2, 129) is True
+    assert read.contains(1, 0) is None
     assert (read.descends_from(0), read.descends_from(1), read.descends_from(2)) == (True, False, True)
 
 
 def test_a_line_ends_after_as_many_rounds_as_it_has_bits_and_numbers_stay_exact() -> None:
-    mean = Mean(model())
+    mean = TrackedMean(model())
     for number in range(3 * BITS):
-        mean = following(mean, number, model(), ["a"], ["a", "b"])
-    assert mean_of(mean.scalars(), model()) == mean
+        mean = next_mean(mean, number, model(), ["a"], ["a", "b"])
+    assert received_mean(mean.scalars(), model()) == mean
     assert mean.line == 2**BITS - 1
     assert mean.descends_from(0)  # too old to tell
 
 
 def test_where_nobody_tells_an_update_is_rather_lost_than_counted_twice() -> None:
-    mean = Mean(model())
+    mean = TrackedMean(model())
     for number in range(10):
-        mean = following(mean, number, model(), ["a"], ["a", "b"])
-    old = Standing(Mean(model(), 0, 1), (Update(1, 1, model(1.0)),))
+        mean = next_mean(mean, number, model(), ["a"], ["a", "b"])
+    old = HandoverState(TrackedMean(model(), 0, 1), (Update(1, 1, model(1.0)),))
     assert old.adopt(mean).updates == ()
-    new = Standing(Mean(model(), 0, 1), (Update(9, 1, model(1.0)),))
+    new = HandoverState(TrackedMean(model(), 0, 1), (Update(9, 1, model(1.0)),))
     assert [u.counted for u in new.adopt(mean).updates] == [False]
 
 
 def test_what_a_site_learns_alone_for_long_is_added_up() -> None:
-    standing = Standing(Mean(model()))
+    standing = HandoverState(TrackedMean(model()))
     for number in range(50):
         standing = standing.learned(number, 0, model(0.0), model(1.0))
     assert len(standing.updates) <= 8
@@ -191,8 +198,8 @@ def test_what_a_site_learns_alone_for_long_is_added_up() -> None:
 
 
 def test_what_a_mean_says_of_itself_is_never_too_large_to_travel() -> None:
-    mean = Mean(Model(Params({"w": torch.zeros(1)}), "one", Custody.PUBLIC))
+    mean = TrackedMean(Model(Params({"w": torch.zeros(1)}), "one", Custody.PUBLIC))
     names = [f"site{k}" for k in range(2 * BITS)]
     for number in range(2 * BITS):
-        mean = following(mean, number, mean.model, names, names)
+        mean = next_mean(mean, number, mean.model, names, names)
         assert all(abs(said.value) <= LARGEST for said in mean.scalars().values())
