@@ -21,7 +21,7 @@ from confrere.core.registry import Registry
 
 
 @dataclass(frozen=True)
-class Crowd:
+class HonestModels:
     """What an omniscient attacker knows of a round: the honest sites' models as rows, and what they started from."""
 
     models: Tensor
@@ -37,7 +37,9 @@ class Attack(Protocol):
     on_records: ClassVar[bool]
     """Whether it alters the attacker's records instead of its model."""
 
-    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+    def forge(
+        self, model: Tensor, start: Tensor, honest: HonestModels | None, chance: torch.Generator
+    ) -> Tensor:
         """The weights that leave in place of the model's, all of them in one row of doubles."""
         ...
 
@@ -54,7 +56,9 @@ class LabelFlip:
     colludes: ClassVar[bool] = False
     on_records: ClassVar[bool] = True
 
-    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+    def forge(
+        self, model: Tensor, start: Tensor, honest: HonestModels | None, chance: torch.Generator
+    ) -> Tensor:
         return model
 
 
@@ -70,7 +74,9 @@ class SignFlip:
     def __post_init__(self) -> None:
         _positive("signflip", "strength", self.strength)
 
-    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+    def forge(
+        self, model: Tensor, start: Tensor, honest: HonestModels | None, chance: torch.Generator
+    ) -> Tensor:
         return start - self.strength * (model - start)
 
 
@@ -86,7 +92,9 @@ class Scaled:
     def __post_init__(self) -> None:
         _positive("scaled", "factor", self.factor)
 
-    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+    def forge(
+        self, model: Tensor, start: Tensor, honest: HonestModels | None, chance: torch.Generator
+    ) -> Tensor:
         return start + self.factor * (model - start)
 
 
@@ -102,7 +110,9 @@ class Noise:
     def __post_init__(self) -> None:
         _positive("noise", "strength", self.strength)
 
-    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+    def forge(
+        self, model: Tensor, start: Tensor, honest: HonestModels | None, chance: torch.Generator
+    ) -> Tensor:
         typical = (model - start).square().mean().sqrt() if model.numel() else 0.0
         return model + self.strength * typical * torch.randn(
             model.shape, generator=chance, dtype=torch.float64
@@ -117,7 +127,9 @@ class NotANumber:
     colludes: ClassVar[bool] = False
     on_records: ClassVar[bool] = False
 
-    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
+    def forge(
+        self, model: Tensor, start: Tensor, honest: HonestModels | None, chance: torch.Generator
+    ) -> Tensor:
         return torch.full_like(model, math.nan)
 
 
@@ -139,11 +151,13 @@ class ALittle:
         if self.deviations != "auto":
             _positive("little", "deviations", self.deviations)
 
-    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
-        assert crowd is not None
-        rows = crowd.models
+    def forge(
+        self, model: Tensor, start: Tensor, honest: HonestModels | None, chance: torch.Generator
+    ) -> Tensor:
+        assert honest is not None
+        rows = honest.models
         spread = rows.std(0) if len(rows) > 1 else torch.zeros_like(model)
-        return rows.mean(0) - self.far(len(rows), crowd.attackers) * spread
+        return rows.mean(0) - self.far(len(rows), honest.attackers) * spread
 
     def far(self, honest: int, attackers: int) -> float:
         """How many standard deviations away.
@@ -172,10 +186,12 @@ class InnerProduct:
     def __post_init__(self) -> None:
         _positive("innerproduct", "strength", self.strength)
 
-    def forge(self, model: Tensor, start: Tensor, crowd: Crowd | None, chance: torch.Generator) -> Tensor:
-        assert crowd is not None
-        began = crowd.starts.mean(0)
-        return began - self.strength * (crowd.models.mean(0) - began)
+    def forge(
+        self, model: Tensor, start: Tensor, honest: HonestModels | None, chance: torch.Generator
+    ) -> Tensor:
+        assert honest is not None
+        began = honest.starts.mean(0)
+        return began - self.strength * (honest.models.mean(0) - began)
 
 
 def _positive(attack: str, option: str, value: float) -> None:

@@ -36,7 +36,7 @@ from confrere.site import snapshot
 from confrere.site.assemble import has_own_networks
 from confrere.site.collaboration import Collaboration
 from confrere.site.open_sites import doubt_about, open_sites
-from confrere.site.run_folder import Folder, Run, Watch, resume_folder, started
+from confrere.site.run_folder import Run, RunFolder, RunTimer, resume_folder, started
 from confrere.site.site_folder import home_of
 from confrere.site.site_run import run_id
 from confrere.study import Caps, Study, load
@@ -58,7 +58,7 @@ def rehearse(
 
     `troupe` starts and watches the nodes; by default each is a process of its own.
     """
-    return _rehearse(Folder(Path(out), study, command), False, listeners, troupe or RehearsalNodes)
+    return _rehearse(RunFolder(Path(out), study, command), False, listeners, troupe or RehearsalNodes)
 
 
 def resume_rehearsal(
@@ -78,7 +78,7 @@ def resume_rehearsal(
 
 
 def _rehearse(
-    folder: Folder,
+    folder: RunFolder,
     again: bool,
     listeners: tuple[Callable[[Event], None], ...],
     troupe: Callable[[Path, Iterable[str], Journal], RehearsalNodes],
@@ -100,7 +100,7 @@ def _rehearse(
     nodes = troupe(folder.path, all_sites.names, journal)
     try:
         if again:
-            watch = Watch(journal, time.perf_counter())
+            watch = RunTimer(journal, time.perf_counter())
             nodes.catch_up()
         else:
             watch = started(all_sites, journal, False, 0)

@@ -15,10 +15,10 @@ from confrere.core.errors import PrivacyError, StudyError, WorkerLost
 from confrere.core.events import Event, Journal
 from confrere.data.records import Federation
 from confrere.simulation.gc_pause import held_back
-from confrere.simulation.shard import Answer, Plan, divide, heard
+from confrere.simulation.shard import Answer, Assignment, divide, heard
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot
-from confrere.site.run_folder import Folder, Run, started
+from confrere.site.run_folder import Run, RunFolder, started
 from confrere.study import Study
 
 
@@ -41,7 +41,7 @@ class WorkerPool(Protocol):
     @property
     def workers(self) -> Sequence[ShardWorker]: ...
 
-    def at_work(self, simulation: Simulation, plan: Plan) -> AbstractContextManager[None]:
+    def at_work(self, simulation: Simulation, plan: Assignment) -> AbstractContextManager[None]:
         """Within this, every shard of the plan has a worker. Entered before any event loop runs."""
         ...
 
@@ -69,7 +69,7 @@ class Sharded(Simulation):
         self.processor_seconds: list[float] = []
         """What each worker has taken in all, once the run is over."""
 
-    def see_through(self, journal: Journal, folder: Folder | None, again: bool) -> Run:
+    def see_through(self, journal: Journal, folder: RunFolder | None, again: bool) -> Run:
         first = self._restore(folder, journal) if again and folder is not None else 0
         plan = divide({n: work_of(self, n) for n in self.sites}, self.shards)
         if again:
@@ -85,7 +85,7 @@ class Sharded(Simulation):
             raise WorkerLost(f"{loss}; {where or 'fewer --workers need less memory'}") from None
         return self.summed_up(watch, folder)
 
-    async def _drive(self, first: int, journal: Journal, folder: Folder | None) -> None:
+    async def _drive(self, first: int, journal: Journal, folder: RunFolder | None) -> None:
         await self.crew.gather()
         if any(self._kept) and not self.crew.inherits:
             for number, kept in enumerate(self._kept):
@@ -217,5 +217,5 @@ def workers_for(wanted: int, sites: int) -> int:
     return min(wanted, sites)
 
 
-def _part(parts: Mapping[str, Mapping[str, Any]], plan: Plan, number: int) -> dict[str, Any]:
+def _part(parts: Mapping[str, Mapping[str, Any]], plan: Assignment, number: int) -> dict[str, Any]:
     return {key: {n: v for n, v in table.items() if plan[n] == number} for key, table in parts.items()}

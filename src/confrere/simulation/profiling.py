@@ -21,7 +21,7 @@ from confrere.privacy.ledger import Ledger
 from confrere.simulation import simulation
 from confrere.site import participant, site_round
 from confrere.site.mailbox import Mailbox
-from confrere.site.run_folder import Folder
+from confrere.site.run_folder import RunFolder
 from confrere.transport.wire import ParcelSizer
 
 REST = "strategies, event loop and the rest"
@@ -39,7 +39,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("evaluation", participant.Participant, "scores"),
     ("evaluation", site_round, "best_scale"),
     ("journal", Journal, "add"),
-    ("checkpoints", Folder, "checkpoint"),
+    ("checkpoints", RunFolder, "checkpoint"),
     ("opening records", simulation, "open_sites"),
     ("preparation", simulation.Simulation, "prepare"),
 )
@@ -93,7 +93,7 @@ class Profile:
 
 @contextmanager
 def profiled() -> Iterator[Profile]:
-    """Watch what is done until this is closed, in this process."""
+    """Profile what this process does while the context is open."""
     profile, before = Profile(), [(owner, name, getattr(owner, name)) for _, owner, name in PARTS]
     for part, owner, name in PARTS:
         setattr(owner, name, profile.timed(part, getattr(owner, name)))

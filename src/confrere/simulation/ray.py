@@ -19,7 +19,7 @@ import torch
 from confrere.core.errors import ConfrereError, StudyError, WorkerLost
 from confrere.data.records import Federation, Records
 from confrere.learning.engine.cohort import TRAINERS
-from confrere.simulation.shard import Answer, Plan, Shard, described, understood
+from confrere.simulation.shard import Answer, Assignment, Shard, described, understood
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot
 from confrere.site.assemble import has_own_networks
@@ -49,7 +49,7 @@ class Cluster:
         self.ray, self._ours = ray, ours
         self.workers: list[Actor] = []
         self._freights: list[Any] = []
-        self._plan: Plan = {}
+        self._plan: Assignment = {}
 
     @classmethod
     def joined(cls) -> Cluster:
@@ -68,7 +68,7 @@ class Cluster:
         return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
 
     @contextmanager
-    def at_work(self, simulation: Simulation, plan: Plan) -> Iterator[None]:
+    def at_work(self, simulation: Simulation, plan: Assignment) -> Iterator[None]:
         if simulation.device != "cpu":
             raise StudyError(f"--engine ray computes on processors; leave --device {simulation.device} out")
         self._plan = plan
@@ -183,7 +183,7 @@ class ShardActor:
         self._peers[to].deliver.remote(facts["source"], facts["attempt"], block)
 
 
-def freight(simulation: Simulation, plan: Plan, number: int) -> bytes:
+def freight(simulation: Simulation, plan: Assignment, number: int) -> bytes:
     """What a shard needs: the study, its own sites' records, and what is known of all sites.
 
     Nothing is pickled, so networks and strategies go by name.

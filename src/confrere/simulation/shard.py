@@ -28,7 +28,7 @@ from confrere.site.mailbox import Mailbox
 from confrere.site.predictions import SelectedPredictions
 from confrere.transport import batch
 
-Plan = Mapping[str, int]
+Assignment = Mapping[str, int]
 """Which shard each site belongs to."""
 Answer = tuple[dict[str, Any], bytes]
 """What a shard says when it has done a task: facts that JSON can hold, and a block of bytes."""
@@ -62,7 +62,7 @@ def divide(work: Mapping[str, float], shards: int) -> dict[str, int]:
 class Shard:
     """The sites of `plan` that have this number. `simulation` is cut down to them."""
 
-    def __init__(self, simulation: Simulation, number: int, plan: Plan, send: Send) -> None:
+    def __init__(self, simulation: Simulation, number: int, plan: Assignment, send: Send) -> None:
         self.simulation, self.number, self.plan, self._send = simulation, number, plan, send
         mine = [n for n in simulation.sites if plan[n] == number]
         simulation.sites = {n: simulation.sites[n] for n in mine}

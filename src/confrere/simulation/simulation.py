@@ -16,12 +16,12 @@ from confrere.data.records import Federation
 from confrere.learning.engine.one import Trainer
 from confrere.simulation.gc_pause import held_back
 from confrere.simulation.memory_estimate import check_memory
-from confrere.site.attackers import Conspiracy, masks
+from confrere.site.attackers import ColludingAttackers, attack_hooks
 from confrere.site.checkpoints import names_in
 from confrere.site.collaboration import Collaboration
 from confrere.site.faults import Fault, Faults
 from confrere.site.open_sites import Source, mark_of, open_sites
-from confrere.site.run_folder import Folder, Run, Watch, resume_folder, started
+from confrere.site.run_folder import Run, RunFolder, RunTimer, resume_folder, started
 from confrere.site.site_folder import write_homes
 from confrere.site.stopping import Clock, stop_reasons, stop_text
 from confrere.study import Study
@@ -58,7 +58,7 @@ def simulate(
     simulation = simulation_on(
         engine, workers, study, federation, device=device, faults=faults, trainer=trainer
     )
-    folder = Folder(Path(out), study, command) if out is not None else None
+    folder = RunFolder(Path(out), study, command) if out is not None else None
     return simulation.run(folder, listeners)
 
 
@@ -114,7 +114,7 @@ class Simulation(Collaboration):
 
     def run(
         self,
-        folder: Folder | None = None,
+        folder: RunFolder | None = None,
         listeners: tuple[Callable[[Event], None], ...] = (),
         again: bool = False,
     ) -> Run:
@@ -138,11 +138,11 @@ class Simulation(Collaboration):
         self.study.hash()  # a network that cannot be named is refused before it is measured
         check_memory(self.study, self.federation)
         super().prepare(journal)
-        self.conspiracy: Conspiracy | None = None
+        self.colluders: ColludingAttackers | None = None
         if self.plan is not None and self.plan.attack.colludes:
-            self.conspiracy = Conspiracy(self.plan, lambda n: self.schedule.present(n) - self.lost)
-        for name, mask in masks(self.plan, list(self.sites.values()), self.conspiracy).items():
-            self.peers[name].disguise = mask
+            self.colluders = ColludingAttackers(self.plan, lambda n: self.schedule.present(n) - self.lost)
+        for name, hook in attack_hooks(self.plan, list(self.sites.values()), self.colluders).items():
+            self.peers[name].outgoing = hook
         self.clock = Clock()
         self._changed: set[str] = set()
         self._held: dict[str, list[tuple[str, str, int]]] = {}
@@ -155,7 +155,7 @@ class Simulation(Collaboration):
     def planned_faults(self) -> Faults:
         return Faults(self.faults, self._lose)
 
-    def see_through(self, journal: Journal, folder: Folder | None, again: bool) -> Run:
+    def see_through(self, journal: Journal, folder: RunFolder | None, again: bool) -> Run:
         """All rounds, from the first or from the last checkpoint."""
         first = self._restore(folder, journal) if again and folder is not None else 0
         watch = started(self, journal, again, first)
@@ -163,13 +163,13 @@ class Simulation(Collaboration):
             asyncio.run(self._all_rounds(first, journal, folder))
         return self.summed_up(watch, folder)
 
-    def summed_up(self, watch: Watch, folder: Folder | None) -> Run:
+    def summed_up(self, watch: RunTimer, folder: RunFolder | None) -> Run:
         """What the run came to, with a folder for each site where it keeps files at all."""
         if folder is not None:
             write_homes(self, folder.path, watch.journal)
         return watch.finish(self, folder)
 
-    async def _all_rounds(self, first: int, journal: Journal, folder: Folder | None) -> None:
+    async def _all_rounds(self, first: int, journal: Journal, folder: RunFolder | None) -> None:
         async with self.at_work():
             done = self.study.rounds
             for number in range(first, self.study.rounds):
@@ -299,8 +299,8 @@ class Simulation(Collaboration):
         """Stop a site here. The others no longer wait for it; its parcels so far are on their way."""
         self.lost.add(fault.site)
         self.struck.set()
-        if self.conspiracy is not None:
-            self.conspiracy.look_again()
+        if self.colluders is not None:
+            self.colluders.presence_changed()
         for name, peers in self.peers.items():
             if name != fault.site:
                 peers.mailbox.gone(fault.site, fault.round)
@@ -364,7 +364,7 @@ class Simulation(Collaboration):
             self._marks = {n: mark_of(d) for n, d in self.federation.sites.items()}
         return self._marks
 
-    def _restore(self, folder: Folder, journal: Journal) -> int:
+    def _restore(self, folder: RunFolder, journal: Journal) -> int:
         found = folder.latest()
         if found is None:
             return 0

@@ -19,7 +19,7 @@ import torch
 
 from confrere.core.errors import StudyError, WorkerLost
 from confrere.simulation.gc_pause import held_back
-from confrere.simulation.shard import Answer, Plan, Shard, described, understood
+from confrere.simulation.shard import Answer, Assignment, Shard, described, understood
 from confrere.simulation.simulation import Simulation
 from confrere.transport.pipe import PipeEnd, pair
 
@@ -38,7 +38,7 @@ class Processes:
         self.workers: list[Process] = []
 
     @contextmanager
-    def at_work(self, simulation: Simulation, plan: Plan) -> Iterator[None]:
+    def at_work(self, simulation: Simulation, plan: Assignment) -> Iterator[None]:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise StudyError("this system cannot divide a process; leave --workers out")
         if simulation.device != "cpu":
@@ -112,7 +112,7 @@ class Process:
 def _work(
     simulation: Simulation,
     number: int,
-    plan: Plan,
+    plan: Assignment,
     parent: PipeEnd,
     peers: Mapping[int, PipeEnd],
     others: Sequence[PipeEnd],
@@ -127,7 +127,7 @@ def _work(
 
 
 async def _serve(
-    simulation: Simulation, number: int, plan: Plan, parent: PipeEnd, peers: Mapping[int, PipeEnd]
+    simulation: Simulation, number: int, plan: Assignment, parent: PipeEnd, peers: Mapping[int, PipeEnd]
 ) -> None:
     for line in (parent, *peers.values()):
         await line.open()

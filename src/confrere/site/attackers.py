@@ -1,8 +1,8 @@
-"""Dishonest sites in a rehearsal: who they are, what they do to their records, and what they send instead.
+"""Dishonest sites in a rehearsal: which sites attack, what they do to their records, and what they send instead.
 
-The honest sites go through the same code as ever. At an attacker a `Disguise` stands behind the gate. For attacks that
-need to know what the honest sites send, a `Conspiracy` overhears them; it lives in one process and has no place
-in a node, which refuses a study with an [attack].
+Honest sites run the usual code. At an attacker, an `AttackHook` behind the gate replaces the model that is about to leave.
+Some attacks need to know what the honest sites send: `ColludingAttackers` records that. It needs all sites in one process;
+a node refuses a study with an [attack].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.seeds import generator
 from confrere.data.records import Records, SiteData, Task
-from confrere.exchange.attacks import Attack, Crowd
+from confrere.exchange.attacks import Attack, HonestModels
 from confrere.exchange.compression import filled, numbers
 from confrere.site.participant import Participant
 from confrere.study import Study
@@ -27,7 +27,7 @@ from confrere.study.strict import named
 
 
 @dataclass(frozen=True)
-class Plan:
+class AttackPlan:
     """Who attacks, and how."""
 
     name: str
@@ -37,7 +37,7 @@ class Plan:
 
     @property
     def text(self) -> str:
-        """In words, for whoever reads the results."""
+        """The attack in words, for the results."""
         are = "is" if len(self.sites) == 1 else "are"
         return f"attack «{self.name}»: {', '.join(self.sites)} {are} dishonest; means are over the honest sites alone"
 
@@ -51,24 +51,24 @@ class Plan:
         return replace(data, train=flipped(data.train, task), validation=flipped(data.validation, task))
 
 
-def plan_of(study: Study, sites: Sequence[str]) -> Plan | None:
-    """The attack that a study rehearses among these sites; None where all are honest."""
+def attack_plan(study: Study, sites: Sequence[str]) -> AttackPlan | None:
+    """The attack that a study rehearses among these sites; None if all are honest."""
     attack = attack_of(study)
     if attack is None or study.attack is None:
         return None
     chosen = attackers_of(study, sites)
-    return Plan(
+    return AttackPlan(
         named(study.attack, "attack")[0], attack, chosen, tuple(n for n in sorted(sites) if n not in chosen)
     )
 
 
 def flipped(records: Records, task: Task) -> Records:
-    """The same records with the labels turned round."""
+    """The same records with flipped labels."""
     return replace(records, targets=task.traits.flipped(task, records.targets))
 
 
-def refuse_apart(plan: Plan | None, where: str) -> None:
-    """An attack that needs all models in one place cannot be rehearsed where there is no such place."""
+def refuse_apart(plan: AttackPlan | None, where: str) -> None:
+    """Refuse an attack that needs all models in one process where sites are spread over several."""
     if plan is not None and plan.attack.colludes:
         raise StudyError(
             f'attack "{plan.name}" looks at the models of all honest sites, which {where} does not have in one place;'
@@ -77,67 +77,67 @@ def refuse_apart(plan: Plan | None, where: str) -> None:
 
 
 @dataclass
-class Conspiracy:
+class ColludingAttackers:
     """What the attackers know together: the honest sites' models of a round, as they leave."""
 
-    plan: Plan
+    plan: AttackPlan
     present: Callable[[int], frozenset[str]]
-    """Who takes part in a round, and is not lost."""
-    _heard: dict[int, dict[str, tuple[Model, Tensor] | None]] = field(default_factory=dict)
+    """The sites that take part in a round and are not lost."""
+    _seen: dict[int, dict[str, tuple[Model, Tensor] | None]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def overhear(self, site: str, round: int, model: Model | None, start: Tensor | None) -> None:
-        heard = self._heard.setdefault(round, {})
-        heard.setdefault(site, None if model is None or start is None else (model, start))
-        for old in [r for r in self._heard if r < round - 2]:
-            del self._heard[old]
+    def record(self, site: str, round: int, model: Model | None, start: Tensor | None) -> None:
+        """Add the model that an honest site sends in a round, and the weights from which it was trained."""
+        seen = self._seen.setdefault(round, {})
+        seen.setdefault(site, None if model is None or start is None else (model, start))
+        for old in [r for r in self._seen if r < round - 2]:
+            del self._seen[old]
         self._changed.set()
 
-    def look_again(self) -> None:
+    def presence_changed(self) -> None:
         self._changed.set()
 
-    async def crowd(self, round: int, architecture: str) -> Crowd | None:
-        """The honest models of a round, once all that will leave have left; None if there is none of this kind."""
-        while {n for n in self.plan.honest if n in self.present(round)} - set(self._heard.get(round, {})):
+    async def honest_models(self, round: int, architecture: str) -> HonestModels | None:
+        """The honest models of a round, once all have left; None if none has this architecture."""
+        while {n for n in self.plan.honest if n in self.present(round)} - set(self._seen.get(round, {})):
             self._changed.clear()
             await self._changed.wait()
-        found = [f for _, f in sorted(self._heard.get(round, {}).items()) if f is not None]
+        found = [f for _, f in sorted(self._seen.get(round, {}).items()) if f is not None]
         alike = [(numbers(m.params), start) for m, start in found if m.architecture == architecture]
         if not alike:
             return None
-        return Crowd(
-            torch.stack([m for m, _ in alike]), torch.stack([s for _, s in alike]), len(self.plan.sites)
-        )
+        models, starts = torch.stack([m for m, _ in alike]), torch.stack([s for _, s in alike])
+        return HonestModels(models, starts, len(self.plan.sites))
 
 
 @dataclass
-class Mask:
-    """What stands behind one site's gate: an attacker's forgery, or an ear at an honest site."""
+class AttackHook:
+    """Sees what leaves one site: forges it at an attacker, records it at an honest site."""
 
-    plan: Plan
+    plan: AttackPlan
     site: Participant
-    conspiracy: Conspiracy | None = None
+    colluders: ColludingAttackers | None = None
 
     async def leaving(self, model: Model | None, round: int) -> Model | None:
         name, start = self.site.name, self._start(model)
         if name not in self.plan.sites:
-            if self.conspiracy is not None:
-                self.conspiracy.overhear(name, round, model, start)
+            if self.colluders is not None:
+                self.colluders.record(name, round, model, start)
             return model
         if model is None or start is None or self.plan.attack.on_records:
             return model
-        crowd = None
+        honest = None
         if self.plan.attack.colludes:
-            assert self.conspiracy is not None
-            crowd = await self.conspiracy.crowd(round, model.architecture)
-            if crowd is None:
+            assert self.colluders is not None
+            honest = await self.colluders.honest_models(round, model.architecture)
+            if honest is None:
                 return model
         chance = generator(self.site.study.seed, name, round, "attack", self.plan.name)
-        forged = self.plan.attack.forge(numbers(model.params), start, crowd, chance)
+        forged = self.plan.attack.forge(numbers(model.params), start, honest, chance)
         return replace(model, params=filled(forged, model.params, model.params.shapes))
 
     def _start(self, model: Model | None) -> Tensor | None:
-        """What the round began with; where nothing was trained, the update is the whole model."""
+        """The weights from which the round started; zeros where nothing was trained: the update is then the whole model."""
         if model is None:
             return None
         began = self.site.began.get(model.architecture)
@@ -146,12 +146,12 @@ class Mask:
         return numbers(began)
 
 
-def masks(
-    plan: Plan | None, sites: Sequence[Participant], conspiracy: Conspiracy | None = None
-) -> dict[str, Mask]:
-    """What stands behind the gate of each site that needs something there."""
+def attack_hooks(
+    plan: AttackPlan | None, sites: Sequence[Participant], colluders: ColludingAttackers | None = None
+) -> dict[str, AttackHook]:
+    """The hooks of the sites that need one."""
     if plan is None:
         return {}
     return {
-        s.name: Mask(plan, s, conspiracy) for s in sites if conspiracy is not None or s.name in plan.sites
+        s.name: AttackHook(plan, s, colluders) for s in sites if colluders is not None or s.name in plan.sites
     }

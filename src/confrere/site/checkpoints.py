@@ -21,7 +21,7 @@ TABLES = ("sites", "records")
 FILES = 24
 
 
-class Shelf:
+class CheckpointFiles:
     """Where a run keeps its checkpoints."""
 
     def __init__(self, path: Path) -> None:

@@ -18,7 +18,7 @@ from confrere.learning.engine.cohort import TRAINERS, Cohort, trainer_of
 from confrere.learning.engine.one import Trainer
 from confrere.learning.networks.network import NetworkCache
 from confrere.site.assemble import check_common_proxy, leaving_when_spent, participant_of
-from confrere.site.attackers import plan_of
+from confrere.site.attackers import attack_plan
 from confrere.site.exchange_rules import check_combiners
 from confrere.site.faults import Faults
 from confrere.site.open_sites import doubt_about
@@ -69,7 +69,7 @@ class Collaboration:
                 f'the study has one site ("{self.names[0]}"); a collaboration takes at least two'
             )
         study.churn.check(self.names, study.rounds)
-        self.plan = plan_of(study, self.names)
+        self.plan = attack_plan(study, self.names)
         self.remarks: list[str] = []
         """What the strategy has to say about these sites."""
         if isinstance(self.strategy, LooksAtMembers):

@@ -37,8 +37,8 @@ def is_common(phase: int) -> bool:
     return COMMON <= phase < COMMON + MOST_COMMON
 
 
-class Disguise(Protocol):
-    """Stands behind the gate of a rehearsal's site and sees, or replaces, what is about to leave. No node has one."""
+class OutgoingHook(Protocol):
+    """Sees, and may replace, what has passed the gate of a site in a rehearsal. No node has one."""
 
     async def leaving(self, model: Model | None, round: int) -> Model | None: ...
 
@@ -80,7 +80,7 @@ class SitePeers:
     packing: Packing = field(default_factory=lambda: Packing(None, lambda _: None))
     bounds: Bounds = WIDEST
     """The largest weights and mass that parcels of this study can have."""
-    disguise: Disguise | None = None
+    outgoing: OutgoingHook | None = None
 
     def __post_init__(self) -> None:
         self.schedule = self.shared or Schedule(self.churn, self.sites, self.topology)
@@ -152,8 +152,8 @@ class PeersRound:
         eventful = bool(peers.faults.planned)
         if eventful:
             await peers.faults.reach(self.me, self.round, "before-exchange")
-        if peers.disguise is not None:
-            model = await peers.disguise.leaving(model, self.round)
+        if peers.outgoing is not None:
+            model = await peers.outgoing.leaving(model, self.round)
         model = self._sent = self._packed(model, EXCHANGE, admitted)
         receivers = sorted([r for r, share in self._column.items() if share > 0])
         middle = (len(receivers) + 1) // 2 if eventful else len(receivers)
@@ -204,7 +204,7 @@ class PeersRound:
                 admitted, numbers = self._admit(model, {} if model is None else scalars)
                 numbers = self._counted(admitted, numbers)
                 admitted = self._packed(
-                    await self._disguised(admitted), ANSWER, numbers, asked[0] if many else ""
+                    await self._as_sent(admitted), ANSWER, numbers, asked[0] if many else ""
                 )
                 known[which] = (admitted, numbers)
                 self._answered = admitted
@@ -252,7 +252,7 @@ class PeersRound:
         for number, model in enumerate(models if away else ()):
             admitted, sent = self._admit(model, scalars)
             sent = self._counted(admitted, sent)
-            admitted = self._packed(await self._disguised(admitted), COMMON + number, sent)
+            admitted = self._packed(await self._as_sent(admitted), COMMON + number, sent)
             await self._send(away, COMMON + number, admitted, sent)
 
     async def latest_common(self, models: int = 1) -> tuple[Parcel, ...]:
@@ -282,9 +282,9 @@ class PeersRound:
         warnings.warn("peers.news is now peers.latest_common", DeprecationWarning, stacklevel=2)
         return next((parcel.model for parcel in await self.latest_common()), None)
 
-    async def _disguised(self, model: Model | None) -> Model | None:
-        disguise = self._peers.disguise
-        return model if disguise is None else await disguise.leaving(model, self.round)
+    async def _as_sent(self, model: Model | None) -> Model | None:
+        outgoing = self._peers.outgoing
+        return model if outgoing is None else await outgoing.leaving(model, self.round)
 
     def _packed(
         self, model: Model | None, phase: int, scalars: Mapping[str, Scalar], to: str = ""

@@ -26,7 +26,7 @@ from confrere.core.terminal import json_text
 from confrere.data.split.holdout import split_facts
 from confrere.report.page import write_report
 from confrere.site.assemble import unprotected_patients
-from confrere.site.checkpoints import Shelf
+from confrere.site.checkpoints import CheckpointFiles
 from confrere.site.collaboration import Collaboration
 from confrere.site.outcome import by_columns, charged, mean_metrics, site_results
 from confrere.site.predictions import SelectedPredictions, write_predictions
@@ -63,7 +63,7 @@ def check_free(path: Path) -> None:
 
 
 @dataclass
-class Folder:
+class RunFolder:
     """Where a run keeps its files."""
 
     path: Path
@@ -73,7 +73,7 @@ class Folder:
     """The folders that were not there before, the deepest first."""
 
     def __post_init__(self) -> None:
-        self._shelf = Shelf(self.path / "checkpoints")
+        self._checkpoints = CheckpointFiles(self.path / "checkpoints")
 
     def open(self, again: bool = False) -> Journal:
         """Create the folder, or find it again, and open its journal."""
@@ -107,15 +107,15 @@ class Folder:
     def checkpoint(self, done: int, content: dict[str, Any], journal: Journal) -> None:
         """Keep the state after a round, and the one before it in case this one gets damaged."""
         journal.sync()
-        self._shelf.put(done, content)
+        self._checkpoints.put(done, content)
 
     def due(self, changed: Collection[str]) -> set[str] | None:
         """The sites that the next checkpoint has to hold if these have changed since the last one; None: all."""
-        return self._shelf.due(changed)
+        return self._checkpoints.due(changed)
 
     def latest(self) -> dict[str, Any] | None:
         """The newest checkpoint that can be read; a damaged one is passed over."""
-        return self._shelf.latest()
+        return self._checkpoints.latest()
 
     def discard_if_nothing_was_done(self, journal: Journal) -> None:
         """Take back the files of a run that failed in its first round: there is nothing to go on with."""
@@ -141,7 +141,7 @@ class Folder:
         write_json(self.path / "run.json", {**facts, "seconds": round(seconds, 3)})
 
 
-def resume_folder(path: Path, study: Study | None = None) -> tuple[Folder, Study]:
+def resume_folder(path: Path, study: Study | None = None) -> tuple[RunFolder, Study]:
     """A run that was interrupted. A study with functions in it has to be given again."""
     if not (path / "journal.jsonl").exists():
         raise CheckpointError(f"{path}: there is no run to go on with (no journal.jsonl)")
@@ -160,7 +160,7 @@ def resume_folder(path: Path, study: Study | None = None) -> tuple[Folder, Study
         raise CheckpointError(f"{path / 'run.json'}: cannot be read: {error}") from None
     if agreed != (study.hash(), study.seed):
         raise CheckpointError(f"{path}: the run was started with another study or seed (hash {agreed[0]})")
-    return Folder(path, study), study
+    return RunFolder(path, study), study
 
 
 @dataclass(frozen=True)
@@ -204,13 +204,13 @@ class Run:
 
 
 @dataclass
-class Watch:
+class RunTimer:
     """Times a run and sums it up."""
 
     journal: Journal
     began: float
 
-    def finish(self, collaboration: Collaboration, folder: Folder | None) -> Run:
+    def finish(self, collaboration: Collaboration, folder: RunFolder | None) -> Run:
         seconds = time.perf_counter() - self.began
         events = self.journal.events
         result = run_result(collaboration, events, folder.path if folder else None, self.journal.kinds)
@@ -282,7 +282,7 @@ def _stopped(events: Sequence[Event]) -> Stopped | None:
     return Stopped(last["stopped"], last["text"]) if last else None
 
 
-def started(collaboration: Collaboration, journal: Journal, again: bool, first: int) -> Watch:
+def started(collaboration: Collaboration, journal: Journal, again: bool, first: int) -> RunTimer:
     """Put down what is about to be run."""
     study = collaboration.study
     if again:
@@ -303,4 +303,4 @@ def started(collaboration: Collaboration, journal: Journal, again: bool, first: 
             warning = unprotected_patients(study, site)
             for text in (*site.notes, *([warning] if warning else [])):
                 journal.add(Event("notice", name, custody=Custody.PRIVATE, data={"text": text}))
-    return Watch(journal, time.perf_counter())
+    return RunTimer(journal, time.perf_counter())

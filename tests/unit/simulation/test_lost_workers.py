@@ -18,10 +18,10 @@ from confrere.core.errors import PrivacyError, StudyError, WorkerLost
 from confrere.core.events import Event
 from confrere.simulation.pool import Sharded, refuse_undercounting
 from confrere.simulation.ray import freight, library, unloaded
-from confrere.simulation.shard import Answer, Plan, Shard, understood
+from confrere.simulation.shard import Answer, Assignment, Shard, understood
 from confrere.simulation.simulation import Simulation, resume, simulate
 from confrere.site.open_sites import open_sites
-from confrere.site.run_folder import Folder, Run
+from confrere.site.run_folder import Run, RunFolder
 from confrere.study import Study
 from confrere.study.churn import Churn
 from tests.conformance.table import ROWS
@@ -45,7 +45,7 @@ class Room:
         self.replaced: list[int] = []
 
     @contextmanager
-    def at_work(self, simulation: Simulation, plan: Plan) -> Iterator[None]:
+    def at_work(self, simulation: Simulation, plan: Assignment) -> Iterator[None]:
         self.freights = [freight(simulation, plan, n) for n in range(max(plan.values()) + 1)]
         self.plan = plan
         yield
@@ -145,7 +145,7 @@ def test_a_ledger_that_would_count_too_little_is_refused() -> None:
 def test_a_worker_that_is_lost_again_and_again_ends_the_run(tmp_path: Path) -> None:
     found = study(next(r for r in ROWS if r.id == "proxyfl"))
     room = Room(*[("take part", 2, 1, False)] * 9)
-    folder = Folder(tmp_path / "run", found)
+    folder = RunFolder(tmp_path / "run", found)
     with pytest.raises(WorkerLost, match="--resume"):
         spread(found, room, folder=folder)
     whole = simulate(found, arrays(5), trainer="one")
@@ -163,7 +163,7 @@ def test_a_run_of_one_process_goes_on_with_workers_elsewhere(tmp_path: Path) -> 
     with pytest.raises(RuntimeError, match="plug"):
         simulate(found, arrays(5), out=tmp_path / "run", listeners=(stop,), trainer="one")
     room = Room(("take part", 3, 1, True))
-    again = spread(found, room, folder=Folder(tmp_path / "run", found), again=True)
+    again = spread(found, room, folder=RunFolder(tmp_path / "run", found), again=True)
     same_models(whole, again)
     assert again.sites == whole.sites
 

@@ -14,7 +14,7 @@ from confrere.core.errors import StudyError
 from confrere.core.params import Params
 from confrere.data.records import Records, Task
 from confrere.evaluate.compare import compare
-from confrere.exchange.attacks import ALittle, Crowd, attacks
+from confrere.exchange.attacks import ALittle, HonestModels, attacks
 from confrere.exchange.compression import numbers
 from confrere.node.config import load_study
 from confrere.simulation.simulation import Simulation, simulate
@@ -153,10 +153,10 @@ def test_the_forgeries_are_as_their_papers_have_them() -> None:
     chance = torch.Generator().manual_seed(0)
     start, model = torch.zeros(3).double(), torch.tensor([1.0, 2.0, 3.0]).double()
     rows = torch.stack([model, model + 1, model + 5])
-    crowd = Crowd(rows, torch.ones(3, 3).double(), 2)
+    honest = HonestModels(rows, torch.ones(3, 3).double(), 2)
 
     def forged(name: str, **options: Any) -> torch.Tensor:
-        return attacks[name](**options).forge(model, start, crowd, chance)
+        return attacks[name](**options).forge(model, start, honest, chance)
 
     assert forged("signflip", strength=2.0).tolist() == [-2.0, -4.0, -6.0]
     assert forged("scaled", factor=10.0).tolist() == [10.0, 20.0, 30.0]
@@ -173,16 +173,16 @@ def test_colluding_attackers_send_what_the_honest_sites_of_this_round_give_away(
     simulation = Simulation(study, open_sites(study, arrays(5, 60)))
     simulation.prepare()
     for peers in simulation.peers.values():
-        mask = peers.disguise
-        assert mask is not None
-        leaving = mask.leaving
+        hook = peers.outgoing
+        assert hook is not None
+        leaving = hook.leaving
 
         async def tapped(model: Any, round: int, leaving: Any = leaving, name: str = peers.me) -> Any:
             found = await leaving(model, round)
             sent.setdefault(name, []).append(found.params)
             return found
 
-        mask.leaving = tapped  # type: ignore[method-assign]
+        hook.leaving = tapped  # type: ignore[method-assign]
     import asyncio
 
     async def play() -> None:

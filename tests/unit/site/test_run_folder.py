@@ -9,7 +9,7 @@ import pytest
 
 from confrere.core.errors import StudyError, TrainingError
 from confrere.simulation.simulation import resume, simulate
-from confrere.site.run_folder import Folder, check_free
+from confrere.site.run_folder import RunFolder, check_free
 from confrere.site.site_folder import home_of
 from confrere.study import Training, load
 from tests.conftest import arrays, write_study
@@ -50,7 +50,7 @@ def test_a_folder_that_was_there_stays_when_a_run_is_taken_back(tmp_path: Path) 
     there = tmp_path / "there"
     there.mkdir()
     for path in (there, tmp_path / "new" / "deep"):
-        folder = Folder(path, quick())
+        folder = RunFolder(path, quick())
         journal = folder.open()
         assert (path / "study.toml").exists()
         folder.discard_if_nothing_was_done(journal)
@@ -58,7 +58,7 @@ def test_a_folder_that_was_there_stays_when_a_run_is_taken_back(tmp_path: Path) 
 
 
 def test_a_run_with_a_checkpoint_is_never_taken_back(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run", quick())
+    folder = RunFolder(tmp_path / "run", quick())
     journal = folder.open()
     folder.checkpoint(1, {"done": 1}, journal)
     folder.discard_if_nothing_was_done(journal)
@@ -67,7 +67,7 @@ def test_a_run_with_a_checkpoint_is_never_taken_back(tmp_path: Path) -> None:
 
 
 def test_only_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run", quick())
+    folder = RunFolder(tmp_path / "run", quick())
     journal = folder.open()
     for done in range(1, 5):
         folder.checkpoint(done, {"done": done}, journal)

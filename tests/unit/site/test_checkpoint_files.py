@@ -13,7 +13,7 @@ from confrere.core.errors import CheckpointError
 from confrere.core.events import Event
 from confrere.simulation.simulation import resume, simulate
 from confrere.site import checkpoints, snapshot
-from confrere.site.checkpoints import Shelf
+from confrere.site.checkpoints import CheckpointFiles
 from confrere.study import Data, Evaluation, Models, Study, Training
 from confrere.study.churn import Churn
 from tests.conformance.test_strategies import same_models
@@ -112,14 +112,14 @@ def test_sites_that_never_change_do_not_keep_many_files(
 ) -> None:
     monkeypatch.setattr(checkpoints, "FILES", 4)
     names = [f"s{k}" for k in range(12)]
-    found = Shelf(tmp_path)
+    found = CheckpointFiles(tmp_path)
     for done in range(1, 30):
         due = found.due([names[done % 12]])
         held = names if due is None else sorted(due)
         table = {n: {"at": done} for n in held}
         found.put(done, {"done": done, "study": "x", "seed": 0, **dict.fromkeys(checkpoints.TABLES, table)})
         assert len(list(tmp_path.iterdir())) <= 6
-        whole = Shelf(tmp_path).latest()
+        whole = CheckpointFiles(tmp_path).latest()
         assert whole is not None
         assert sorted(whole["sites"]) == sorted(names)
         assert whole["sites"][names[done % 12]] == {"at": done}
