@@ -125,6 +125,30 @@ def test_other_records_do_not_use_a_charge_again(place: Setting, point: str) -> 
     assert charges(place) == 2
 
 
+def test_a_result_that_was_kept_leaves_under_its_own_charge_after_the_records_have_changed(
+    place: Setting,
+) -> None:
+    dies(place, "training-kept")
+    bench = process(place)
+    bench.site.secret = b"as if the records were others: their fingerprint is"
+    asyncio.run(bench.work())
+    bench.close()
+    assert charges(place) == len(releases(place)) == 1
+
+
+def test_a_kept_result_whose_charge_is_gone_shows_that_the_ledger_was_rolled_back(
+    place: Setting, tmp_path: Path
+) -> None:
+    work(place)
+    copy = tmp_path / "copy"
+    shutil.copy(place.ledger, copy)
+    dies(place, "training-kept")
+    shutil.copy(copy, place.ledger)
+    bench = process(place)
+    with closing(bench), pytest.raises(LedgerRolledBack):
+        asyncio.run(bench.work())
+
+
 def kills(place: Setting, number: int, chance: random.Random) -> None:
     """So many random deaths, never more than a charge outlives; then everything is brought to an end."""
     at_once = 0

@@ -152,7 +152,9 @@ class RememberedSite:
                 journal.add(
                     Event(row["kind"], row["site"], row["round"], Custody[row["custody"]], row["data"])
                 )
-            await asyncio.to_thread(self._leaves, found.get("paid"), found["models"])
+            await asyncio.to_thread(
+                self._leaves, found.get("paid"), self._charged_for(found), found["models"]
+            )
             return dict(found["models"])
         first, self._inner.paid = len(journal.events), None
         try:
@@ -166,11 +168,11 @@ class RememberedSite:
         told = [e.as_json() for e in journal.events[first:] if e.site == site.name and e.kind in mine]
         content = {
             "models": dict(trained), "memory": site.memory, "spent": site.spent, "events": told,
-            "paid": self._inner.paid,
+            "paid": self._inner.paid, "records": site.fingerprint,
         }  # fmt: skip
         body = await asyncio.to_thread(snapshot.dumps, content)
         await durably(self._room, self._store.keep, round, call, body)
-        await asyncio.to_thread(self._leaves, self._inner.paid, trained)
+        await asyncio.to_thread(self._leaves, self._inner.paid, site.fingerprint, trained)
         return trained
 
     def _before(self, round: int, call: int) -> dict[str, Any] | None:
@@ -181,16 +183,21 @@ class RememberedSite:
         found: dict[str, Any] = snapshot.loads(body, f"the training of round {round + 1}")
         paid = found.get("paid")
         if paid is not None and not self.rehearsal:
-            left = self._site.ledger.released(paid, self._site.fingerprint)
+            self._site.ledger.refuse_without(paid, self._charged_for(found))
+            left = self._site.ledger.released(paid, self._charged_for(found))
             if left not in (None, release_digest(found["models"])):
                 self._store.forget(round, call)
                 return None
         return found
 
-    def _leaves(self, paid: str | None, models: Mapping[str, Model]) -> None:
+    def _charged_for(self, found: Mapping[str, Any]) -> str:
+        """The fingerprint of the records that a kept result was trained on; they may have changed since."""
+        return str(found.get("records", self._site.fingerprint))
+
+    def _leaves(self, paid: str | None, records: str, models: Mapping[str, Model]) -> None:
         """Have the ledger say what may leave from here on; a rehearsal's noise is the same again, and needs no mark."""
         if paid is not None and not self.rehearsal:
-            self._site.ledger.leaves(paid, self._site.fingerprint, release_digest(models))
+            self._site.ledger.leaves(paid, records, release_digest(models))
         reach("release-marked")
 
     def _keep_charge(self) -> None:

@@ -286,6 +286,15 @@ class Ledger:
                     ledger._append(attempt.mark(f"{LEAVING}{digest}"))
             self._note()
 
+    def refuse_without(self, key: str, records: str) -> None:
+        """Refuse to go on if a charge that this site has written is not here any more."""
+        for ledger in (*self.also, self):
+            if ledger._attempt(key, records) is None:
+                raise LedgerRolledBack(
+                    f"{self._book.where} stands at entry {ledger.counter}, without the charge for «{key}» that this site"
+                    " has written: it was rolled back. Restore the latest copy"
+                )
+
     def released(self, key: str, records: str) -> str | None:
         """The digest of what has left, or may have, for the last charge under this key; None if nothing has."""
         attempt = self._attempt(key, records)
