@@ -12,8 +12,8 @@ import torch
 
 from confrere.core.custody import Custody
 from confrere.data.records import Federation
-from confrere.evaluate.audit import canaries, membership, reconstruction
-from confrere.evaluate.audit.canaries import Canaries
+from confrere.evaluate.audit import AuditEffort, canaries, membership_inference, reconstruction
+from confrere.evaluate.audit.canaries import CanaryResult
 from confrere.privacy.clipping import BatchGradients, ClipState, Flat, S
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.sampling import Patients, Poisson, Randomness
@@ -43,11 +43,11 @@ def sites(found: Study, count: int = 2, records: int = 400, columns: int = 3) ->
     return open_sites(found, made)
 
 
-def attacked(found: Study, *, runs: int, canary_count: int = 300, count: int = 2) -> Canaries:
-    return canaries.attack(found, sites(found, count), "a", canaries=canary_count, runs=runs)
+def attacked(found: Study, *, runs: int, canary_count: int = 300, count: int = 2) -> CanaryResult:
+    return canaries.attack(found, sites(found, count), "a", AuditEffort(runs=runs, canaries=canary_count))
 
 
-def broken(found: Canaries) -> bool:
+def broken(found: CanaryResult) -> bool:
     """Whether more was detected than was claimed, and the claim was one of a proven guarantee."""
     assert found.claimed is not None
     assert found.claimed.proven
@@ -228,7 +228,7 @@ def open_study(**changes: Any) -> Study:
 def test_members_are_found_in_the_private_model_and_not_in_what_leaves() -> None:
     training = Training(optimiser="sgd", learning_rate=1.0, batch_size=500, epochs=40, tune=False)
     plan = open_study(training=training)
-    found = membership.attack(plan, sites(plan, records=80, columns=80), "a", runs=8)
+    found = membership_inference.attack(plan, sites(plan, records=80, columns=80), "a", runs=8)
     leaves, stays = found["released"], found["private"]
     assert stays.attack.area > 0.7
     assert stays.attack.area - 3 * stays.spread > leaves.attack.area

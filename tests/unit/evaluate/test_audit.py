@@ -17,15 +17,15 @@ from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
 from confrere.evaluate.audit import Audit, AuditEffort, audit
 from confrere.evaluate.audit.canaries import (
-    Canaries,
-    Reader,
-    hosting,
-    nest,
-    prepared,
+    CanaryResult,
+    ReleaseReader,
+    canary_federation,
+    canary_study,
+    make_canary_records,
 )
-from confrere.evaluate.audit.membership import Guessed
-from confrere.evaluate.audit.reconstruction import Rebuilt
-from confrere.evaluate.audit.watch import Watched, largest, most_exposed
+from confrere.evaluate.audit.membership_inference import MembershipResult
+from confrere.evaluate.audit.observed_simulation import ObservedSimulation, largest, most_exposed
+from confrere.evaluate.audit.reconstruction import ReconstructionResult
 from confrere.privacy.accounting import Guarantee
 from confrere.privacy.audit_statistics import Detected, Membership
 from confrere.privacy.mechanism import Mechanism
@@ -52,9 +52,9 @@ def report(detected: float, claimed: float | None, proven: bool = True) -> Audit
     """An audit that detected this much."""
     claim = None if claimed is None else Guarantee(claimed, 1e-5, proven=proven)
     return Audit(
-        study(), "a", Canaries(Detected(detected, 1e-5, 0.95, "all canaries"), claim, 300, 2000, 2, 4),
-        {"released": Guessed(Membership(0.5, 0.1, 0.01, 0.0, 0.0), 0.02, 70, 16)},
-        {"released": Rebuilt(0.1, 0.1, 0.0, 0.0, 70, 10)},
+        study(), "a", CanaryResult(Detected(detected, 1e-5, 0.95, "all canaries"), claim, 300, 2000, 2, 4),
+        {"released": MembershipResult(Membership(0.5, 0.1, 0.01, 0.0, 0.0), 0.02, 70, 16)},
+        {"released": ReconstructionResult(0.1, 0.1, 0.0, 0.0, 70, 10)},
         seconds=61.2,
     )  # fmt: skip
 
@@ -175,42 +175,44 @@ def test_every_kind_of_task_can_be_audited(task: str) -> None:
 
 def test_only_what_passed_the_gate_is_attacked() -> None:
     plan = study()
-    watched = Watched(plan, open_sites(plan, arrays(2, 60)), "site0")
-    seen = watched.play(0)
-    assert len(seen.left) == plan.rounds
-    assert all(m.custody == Custody.PROTECTED for m in seen.left)
-    assert seen.inside.keys() == {"private"}
+    observed = ObservedSimulation(plan, open_sites(plan, arrays(2, 60)), "site0")
+    seen = observed.run_once(0)
+    assert len(seen.released) == plan.rounds
+    assert all(m.custody == Custody.PROTECTED for m in seen.released)
+    assert seen.private_models.keys() == {"private"}
     assert all(seen.start(at) is not None for at in range(plan.rounds))
 
 
 def test_runs_differ_in_chance_and_in_nothing_else() -> None:
     plan = study()
-    watched = Watched(plan, open_sites(plan, arrays(2, 60)), "site0")
-    one, two, again = watched.play(0), watched.play(1), watched.play(0)
+    observed = ObservedSimulation(plan, open_sites(plan, arrays(2, 60)), "site0")
+    one, two, again = observed.run_once(0), observed.run_once(1), observed.run_once(0)
     first = one.start(0), two.start(0)
     assert first[0] is not None
     assert first[1] is not None
     assert first[0].equals(first[1])
-    assert not one.left[0].params.equals(two.left[0].params)
-    assert all(a.params.equals(b.params) for a, b in zip(one.left, again.left, strict=True))
+    assert not one.released[0].params.equals(two.released[0].params)
+    assert all(a.params.equals(b.params) for a, b in zip(one.released, again.released, strict=True))
     assert one.claimed == two.claimed
 
 
-def canary_run(plan: Study, count: int = 40) -> tuple[Watched, Any]:
+def canary_run(plan: Study, count: int = 40) -> tuple[ObservedSimulation, Any]:
     """A site that holds canaries."""
     federation = open_sites(plan, arrays(3, 60))
-    ready = prepared(plan, federation, "site0", count)
-    return Watched(ready, hosting(federation, count), "site0", peers_train=False), nest(ready, count)
+    ready = canary_study(plan, federation, "site0", count)
+    return ObservedSimulation(
+        ready, canary_federation(federation, count), "site0", peers_train=False
+    ), make_canary_records(ready, count)
 
 
 def test_the_claim_and_the_mechanism_do_not_depend_on_which_canaries_are_in() -> None:
     plan = study()
-    watched, birds = canary_run(plan)
-    none, every = (watched.play(0, birds.records(torch.full((40,), x))) for x in (False, True))
+    observed, canary_records = canary_run(plan)
+    none, every = (observed.run_once(0, canary_records.records(torch.full((40,), x))) for x in (False, True))
     assert none.claimed == every.claimed
     size = open_sites(plan, arrays(3, 60)).sites["site0"].size
-    assert watched.sites["site0"].size == size
-    assert watched.sites["site0"].mechanism.expected_batch == size  # type: ignore[union-attr]
+    assert observed.sites["site0"].size == size
+    assert observed.sites["site0"].mechanism.expected_batch == size  # type: ignore[union-attr]
 
 
 def test_canaries_have_orthogonal_gradients_of_the_full_norm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,46 +221,48 @@ def test_canaries_have_orthogonal_gradients_of_the_full_norm(monkeypatch: pytest
     monkeypatch.setattr(
         Mechanism, "release", lambda self, *rest: honest(replace(self, noise_multiplier=0.0), *rest)
     )
-    watched, birds = canary_run(study(strategy="fedavg", rounds=1))
+    observed, canary_records = canary_run(study(strategy="fedavg", rounds=1))
     included = torch.arange(40) % 3 == 0
-    seen = watched.play(0, birds.records(included))
-    moved = Reader.of(seen).moved(seen, birds)[0] / 1e-6  # how far a unit of gradient moves a weight
+    seen = observed.run_once(0, canary_records.records(included))
+    moved = (
+        ReleaseReader.of(seen).moved(seen, canary_records)[0] / 1e-6
+    )  # how far a unit of gradient moves a weight
     assert moved == pytest.approx(included.double().numpy(), abs=0.01)
 
 
 @pytest.mark.parametrize("name", ["proxyfl", "weight_erosion", "swarm"])
 def test_a_release_is_traced_to_the_training_that_it_shows(name: str) -> None:
-    watched, birds = canary_run(study(strategy=name))
-    seen = watched.play(0, birds.records(torch.ones(40, dtype=torch.bool)))
-    reader = Reader.of(seen)
-    moved = reader.moved(seen, birds)
+    observed, canary_records = canary_run(study(strategy=name))
+    seen = observed.run_once(0, canary_records.records(torch.ones(40, dtype=torch.bool)))
+    reader = ReleaseReader.of(seen)
+    moved = reader.moved(seen, canary_records)
     releases = 2 * (2 if name == "weight_erosion" else 1)
     assert len(reader.origins) >= releases
     for origin, row in zip(reader.origins, moved, strict=True):
         training = seen.trained[origin.training]
         weight = next(k for k, v in training.end.items() if v.numel() == 40)
-        truth = (training.start[weight] - training.end[weight]).reshape(-1) * birds.sign
+        truth = (training.start[weight] - training.end[weight]).reshape(-1) * canary_records.sign
         assert row == pytest.approx(truth.double().numpy(), rel=1e-3, abs=1e-8)
 
 
 def test_only_the_audited_site_trains_beside_its_canaries() -> None:
-    watched, birds = canary_run(study(strategy="fedavg", rounds=1))
-    fresh = watched.sites["site1"].build("proxy").params
+    observed, canary_records = canary_run(study(strategy="fedavg", rounds=1))
+    fresh = observed.sites["site1"].build("proxy").params
     sent = []
-    peers = watched.peers["site1"]
+    peers = observed.peers["site1"]
     admit = peers.gate.admit
     peers.gate = replace(peers.gate)
     object.__setattr__(
         peers.gate, "admit", lambda model, *a, **k: (sent.append(model), admit(model, *a, **k))[1]
     )
-    watched.play(0, birds.records(torch.ones(40, dtype=torch.bool)))
+    observed.run_once(0, canary_records.records(torch.ones(40, dtype=torch.bool)))
     assert [m.params.equals(fresh) for m in sent] == [True]
 
 
 def test_a_canary_is_a_patient_of_its_own_with_two_records() -> None:
     by_patient = Privacy(epsilon=2.0, delta=1e-4, unit="patient")
-    birds = nest(study(privacy=by_patient), 40)
-    records = birds.records(torch.arange(40) < 3)
+    canary_records = make_canary_records(study(privacy=by_patient), 40)
+    records = canary_records.records(torch.arange(40) < 3)
     assert records.units is not None
     assert records.units.tolist()[:6] == [0, 0, 1, 1, 2, 2]
     assert len(torch.unique(records.units[6:])) == len(records) - 6

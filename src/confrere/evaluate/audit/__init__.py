@@ -1,35 +1,30 @@
-"""An audit: what an attacker really detects in what leaves a site, beside what the site claims.
+"""Audit a study: attack what leaves a site, and compare what was detected with the ε that is claimed.
 
 All attacks run the real training and read what passed the gate. Canaries (canaries.py) give a lower bound on ε, which
 can show that a guarantee is broken and never that one holds. Membership inference and reconstruction attack the
-study's own records and networks, and the models that stay at the site too, for which no ε is claimed.
+study's own records and networks, and also the models that stay at the site, for which no ε is claimed.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from confrere.core.errors import StudyError
-from confrere.evaluate.audit import canaries as canary_attack
-from confrere.evaluate.audit import membership as membership_attack
-from confrere.evaluate.audit import reconstruction as reconstruction_attack
-from confrere.evaluate.audit.canaries import Canaries
-from confrere.evaluate.audit.membership import Guessed
-from confrere.evaluate.audit.reconstruction import Rebuilt
-from confrere.evaluate.audit.watch import largest, most_exposed
+from confrere.evaluate.audit import canaries, membership_inference, reconstruction
+from confrere.evaluate.audit.canaries import CanaryResult
+from confrere.evaluate.audit.effort import QUICK, AuditEffort
+from confrere.evaluate.audit.membership_inference import MembershipResult
+from confrere.evaluate.audit.observed_simulation import largest, most_exposed
+from confrere.evaluate.audit.reconstruction import ReconstructionResult
 from confrere.privacy.accounting import Guarantee
 from confrere.privacy.audit_statistics import Detected
 from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study
 
-CONFIDENCE = 0.95
-
-KNOWN = (
+ATTACKER_KNOWS = (
     "all other records, all weights that a training began with and every setting;"
     " not the coins, the samples and the noise"
 )
@@ -40,41 +35,14 @@ Tick = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
-class AuditEffort:
-    """How hard the attackers try: canaries in each run, seconds or runs of them, shadow models, reconstructions.
-
-    `runs` makes an audit repeatable; without it, `seconds` decide how many there are. Without shadows and attempts
-    the attacks on membership and of reconstruction are left out.
-    """
-
-    seconds: float = 120.0
-    runs: int | None = None
-    canaries: int = 500
-    shadows: int = 16
-    attempts: int = 10
-
-    def __post_init__(self) -> None:
-        if not 0 < self.seconds < math.inf:
-            raise StudyError(f"--seconds is {self.seconds:g}; an audit takes a number of seconds above 0")
-        if self.runs is not None and self.runs < 8:
-            raise StudyError(f"--runs is {self.runs}; an audit needs at least 8")
-        if not 10 <= self.canaries <= 5000:
-            raise StudyError(f"--canaries is {self.canaries}; an audit uses at least 10 and at most 5,000")
-
-
-QUICK = AuditEffort(seconds=45.0, shadows=0, attempts=0)
-"""About a minute, and canaries only."""
-
-
-@dataclass(frozen=True)
 class Audit:
-    """What came of an audit."""
+    """The result of an audit."""
 
     study: Study
     site: str
-    canaries: Canaries
-    membership: Mapping[str, Guessed] = field(default_factory=dict)
-    reconstruction: Mapping[str, Rebuilt] = field(default_factory=dict)
+    canaries: CanaryResult
+    membership: Mapping[str, MembershipResult] = field(default_factory=dict)
+    reconstruction: Mapping[str, ReconstructionResult] = field(default_factory=dict)
     seconds: float = field(compare=False, default=0.0)
 
     @property
@@ -107,7 +75,7 @@ class Audit:
             f'{c.canaries} canaries at site "{self.site}" that were in or out by a coin of their own. '
             f"{_many(c.releases, 'release')} of each run {'was' if c.releases == 1 else 'were'} read together; "
             f"half of the runs chose the test, the others judged it.",
-            f"The attacker knew {KNOWN}.",
+            f"The attacker knew {ATTACKER_KNOWS}.",
         ]
         for role, found in self.membership.items():
             a = found.attack
@@ -141,7 +109,7 @@ class Audit:
             "rounds": c.rounds,
             "canaries": c.canaries,
             "releases": c.releases,
-            "known": KNOWN,
+            "known": ATTACKER_KNOWS,
             "membership": {
                 _key(role): {
                     "area": g.attack.area,
@@ -167,10 +135,11 @@ def audit(
     effort: AuditEffort | None = None,
     tick: Tick = lambda done, what: None,
 ) -> Audit:
-    """Attack a study: with canaries at its largest site, and at its smallest by membership and reconstruction.
+    """Attack a study and report how large an ε an attacker detects, beside the ε that is claimed.
 
-    `sites` are your own records, as in `simulate`; `effort` is how hard the attackers try; `tick` is called with the
-    share of the work that is done and what is being done.
+    Canaries attack the largest site, membership inference and reconstruction the smallest. `sites` are your own records,
+    as in `simulate`; `effort` is how hard the attackers try; `tick` is called with the share of the work that is done
+    and what is being done.
 
     >>> effort = confrere.AuditEffort(runs=8, canaries=40, shadows=0, attempts=0)  # a real one takes two minutes
     >>> confrere.audit(study, sites, effort=effort).broken
@@ -181,28 +150,17 @@ def audit(
     study = replace(study, variants={})
     federation = open_sites(study, sites)
     site = largest(federation)
-    found = canary_attack.attack(
-        study,
-        federation,
-        site,
-        canaries=effort.canaries,
-        seconds=effort.seconds,
-        runs=effort.runs,
-        confidence=CONFIDENCE,
-        tick=lambda done: tick(done, "canaries"),
-    )
+    found = canaries.attack(study, federation, site, effort, tick=lambda done: tick(done, "canaries"))
     seconds = time.perf_counter() - began
-    guessed: dict[str, Guessed] = {}
-    rebuilt: dict[str, Rebuilt] = {}
+    guessed: dict[str, MembershipResult] = {}
+    rebuilt: dict[str, ReconstructionResult] = {}
     exposed = most_exposed(federation)
     if effort.shadows:
         step = _steps(tick, "membership", effort.shadows)
-        guessed = membership_attack.attack(study, federation, exposed, runs=effort.shadows, tick=step)
+        guessed = membership_inference.attack(study, federation, exposed, runs=effort.shadows, tick=step)
     if effort.attempts:
         step = _steps(tick, "reconstruction", 2 * effort.attempts)
-        rebuilt = reconstruction_attack.attack(
-            study, federation, exposed, attempts=effort.attempts, tick=step
-        )
+        rebuilt = reconstruction.attack(study, federation, exposed, attempts=effort.attempts, tick=step)
     return Audit(study, site, found, guessed, rebuilt, seconds)
 
 

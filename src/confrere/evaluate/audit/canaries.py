@@ -31,9 +31,11 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.seeds import generator
 from confrere.data.records import Federation, Records, Task
-from confrere.evaluate.audit.watch import ObservedTraining, Seen, Watched
+from confrere.evaluate.audit.effort import AuditEffort
+from confrere.evaluate.audit.observed_simulation import ObservedRun, ObservedSimulation, ObservedTraining
 from confrere.privacy.accounting import Guarantee
 from confrere.privacy.audit_statistics import Detected, Trials, detect
+from confrere.site.participant import Participant
 from confrere.study import Models, Study, Training
 from confrere.study.churn import Churn
 
@@ -66,7 +68,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Canaries:
+class CanaryResult:
     """What was detected over all runs, what was claimed for them, and how many trials there were."""
 
     detected: Detected
@@ -84,7 +86,7 @@ class Canaries:
 
 
 @dataclass(frozen=True)
-class Nest:
+class CanaryRecords:
     """The canaries, the records that are always there, and the sign of each canary's gradient."""
 
     canaries: Records
@@ -101,13 +103,13 @@ class Nest:
 
     def records(self, included: Tensor) -> Records:
         """The records of one run: the canaries that are in, and the others after them."""
-        birds = self.canaries.select(included.repeat_interleave(self.each).nonzero()[:, 0])
+        chosen = self.canaries.select(included.repeat_interleave(self.each).nonzero()[:, 0])
         units = None
-        if birds.units is not None and self.others.units is not None:
-            units = torch.cat([birds.units, self.others.units])
+        if chosen.units is not None and self.others.units is not None:
+            units = torch.cat([chosen.units, self.others.units])
         return Records(
-            torch.cat([birds.inputs, self.others.inputs]),
-            torch.cat([birds.targets, self.others.targets]),
+            torch.cat([chosen.inputs, self.others.inputs]),
+            torch.cat([chosen.targets, self.others.targets]),
             units,
         )
 
@@ -116,65 +118,76 @@ def attack(
     study: Study,
     federation: Federation,
     site: str,
+    effort: AuditEffort,
     *,
-    canaries: int,
-    seconds: float | None = None,
-    runs: int | None = None,
     confidence: float = 0.95,
     tick: Callable[[float], None] = lambda done: None,
-) -> Canaries:
-    """Train again and again, for so long or so often, and guess from the releases which canaries were in."""
-    plan = prepared(study, federation, site, canaries)
-    watched = Watched(plan, hosting(federation, canaries), site, peers_train=False)
-    birds = nest(plan, canaries)
+) -> CanaryResult:
+    """Train repeatedly, and guess from the releases which canaries were in."""
+    plan = canary_study(study, federation, site, effort.canaries)
+    observed = ObservedSimulation(
+        plan, canary_federation(federation, effort.canaries), site, peers_train=False
+    )
+    canary_records = make_canary_records(plan, effort.canaries)
     began, number = time.perf_counter(), 0
-    coins, seen = [], []
-    reader: Reader | None = None
+    coins, movements = [], []
+    reader: ReleaseReader | None = None
     claimed = None
-    while _goes_on(number, runs, time.perf_counter() - began, seconds):
-        included = torch.rand(canaries, generator=generator(study.seed, "audit", "coins", number)) < 0.5
-        run = watched.play(number, birds.records(included))
-        reader = reader or Reader.of(run)
+    while _continues(number, effort, time.perf_counter() - began):
+        chance = generator(study.seed, "audit", "coins", number)
+        included = torch.rand(effort.canaries, generator=chance) < 0.5
+        run = observed.run_once(number, canary_records.records(included))
+        reader = reader or ReleaseReader.of(run)
         if not reader.origins:
             raise StudyError(f'strategy "{study.strategy_name}" sends nothing: there is nothing to audit')
         coins.append(included.numpy())
-        seen.append(reader.moved(run, birds))
+        movements.append(reader.moved(run, canary_records))
         claimed, number = run.claimed, number + 1
-        tick(number / runs if runs else (time.perf_counter() - began) / (seconds or 1.0))
+        tick(number / effort.runs if effort.runs else (time.perf_counter() - began) / effort.seconds)
     assert reader is not None
-    mechanism, steps = watched.sites[site].mechanism, watched.sites[site].steps
-    noise = None
+    trials = _trials(observed.sites[site], reader, canary_records, np.stack(movements), np.stack(coins))
+    delta = study.privacy.delta if study.privacy else 0.0
+    found = detect(trials, delta=delta, confidence=confidence)
+    return CanaryResult(found, claimed, effort.canaries, number, plan.rounds, len(reader.origins))
+
+
+def _continues(done: int, effort: AuditEffort, passed: float) -> bool:
+    if effort.runs is not None:
+        return done < effort.runs
+    return done < FEWEST_RUNS or passed < effort.seconds
+
+
+def _trials(
+    site: Participant,
+    reader: ReleaseReader,
+    canaries: CanaryRecords,
+    movements: Numbers,
+    coins: NDArray[np.bool_],
+) -> Trials:
+    """What was observed, with the public facts of the mechanism that the test needs."""
+    mechanism, noise = site.mechanism, None
     if mechanism is not None:
         effective = mechanism.clipping.effective_noise_multiplier
         noise = effective(mechanism.noise_multiplier, mechanism.expected_batch)
-    trials = Trials(
-        np.stack(seen),
-        np.stack(coins),
+    return Trials(
+        movements,
+        coins,
         calls=[o.call for o in reader.origins],
         rate=1.0 if mechanism is None else float(mechanism.sampling.rate),
-        steps=max(1, steps),
+        steps=max(1, site.steps),
         noise=noise,
-        kinds={"echoed": birds.echoed.numpy(), "plain": (~birds.echoed).numpy()},
+        kinds={"echoed": canaries.echoed.numpy(), "plain": (~canaries.echoed).numpy()},
     )
-    delta = study.privacy.delta if study.privacy else 0.0
-    found = detect(trials, delta=delta, confidence=confidence)
-    return Canaries(found, claimed, canaries, number, plan.rounds, len(reader.origins))
 
 
-def _goes_on(done: int, runs: int | None, passed: float, seconds: float | None) -> bool:
-    if runs is not None:
-        return done < runs
-    return done < FEWEST_RUNS or passed < (seconds or 0.0)
-
-
-def prepared(study: Study, federation: Federation, site: str, canaries: int) -> Study:
-    """The study with the networks and the optimisers that betray most; neither is part of any guarantee."""
+def canary_study(study: Study, federation: Federation, site: str, canaries: int) -> Study:
+    """The study with the networks and optimisers that reveal most; neither is part of any guarantee."""
     privacy, size = study.privacy, federation.sites[site].size
     rate = 1e-3
     if privacy is not None:
         batch = size if privacy.sampling == "full" else min(privacy.batch_size, size)
         rate = MOVE * batch / _norm(study)
-    blank = {"name": "linear", "zeros": True}  # what it says about every record is known: nothing
+    blank = {"name": "linear", "zeros": True}  # its initial outputs are known: zero
     records = canaries * (1 / 2 + 2 * PAIRS / ECHOED)
     return replace(
         study,
@@ -194,7 +207,7 @@ def prepared(study: Study, federation: Federation, site: str, canaries: int) -> 
     )
 
 
-def hosting(federation: Federation, canaries: int) -> Federation:
+def canary_federation(federation: Federation, canaries: int) -> Federation:
     """The same sites with the same declared sizes, and with as many features as there are canaries."""
     task = Task("binary", ("0", "1"), (canaries,))
     few = Records(torch.eye(4, canaries), torch.arange(4) % 2, torch.arange(4))
@@ -216,7 +229,7 @@ def _near(study: Study) -> float:
     return 2 * max(1.0, _norm(study))
 
 
-def nest(study: Study, count: int) -> Nest:
+def make_canary_records(study: Study, count: int) -> CanaryRecords:
     """Canaries with both labels in turn, and echoes of some of them."""
     by_patient = study.privacy is not None and study.privacy.unit == "patient"
     each = 2 if by_patient else 1
@@ -227,7 +240,7 @@ def nest(study: Study, count: int) -> Nest:
     echoes = near * features[echoed].repeat(2 * PAIRS, 1)
     answers = torch.arange(2 * PAIRS).repeat_interleave(int(echoed.sum())) % 2
     numbers = torch.arange(count).repeat_interleave(each)
-    return Nest(
+    return CanaryRecords(
         Records(FAR * near * features[numbers], labels[numbers], numbers if by_patient else None),
         Records(echoes, answers, count + torch.arange(len(echoes)) if by_patient else None),
         torch.where(labels == 0, 1.0, -1.0),
@@ -253,7 +266,7 @@ class ReleaseOrigin:
 
 
 @dataclass(frozen=True)
-class Reader:
+class ReleaseReader:
     """How the releases of a run show what its trainings did.
 
     Strategies send a trained model as it is, or stretched, or as a gradient. Which of them is a public fact, the same
@@ -263,24 +276,26 @@ class Reader:
     origins: tuple[ReleaseOrigin, ...]
 
     @classmethod
-    def of(cls, seen: Seen) -> Reader:
+    def of(cls, run: ObservedRun) -> ReleaseReader:
         found: dict[int, ReleaseOrigin] = {}
-        for at, model in enumerate(seen.left):
-            origin = _origin(at, model, seen.trained[: seen.before[at]])
+        for at, model in enumerate(run.released):
+            origin = _origin(at, model, run.trained[: run.trainings_before[at]])
             if origin is not None:
                 found.setdefault(origin.training, origin)  # a second look at the same noise shows nothing new
         return cls(tuple(found.values()))
 
-    def moved(self, seen: Seen, birds: Nest) -> Numbers:
+    def moved(self, run: ObservedRun, canary_records: CanaryRecords) -> Numbers:
         """For each release, how far it moved down each canary's loss, but for a common factor."""
         rows = []
         for o in self.origins:
-            if o.passed >= len(seen.left) or o.training >= len(seen.trained):
+            if o.passed >= len(run.released) or o.training >= len(run.trained):
                 raise StudyError("the number of releases differs from run to run: it depends on the records")
-            start = _row(seen.trained[o.training].start, birds.size).double()
-            end = (_row(seen.left[o.passed].params, birds.size).double() - o.kept * start) / o.shown
-            rows.append((-birds.sign.double() * end).numpy())
-        return np.stack(rows) if rows else np.zeros((0, birds.size))
+            start = _row(run.trained[o.training].start, canary_records.size).double()
+            end = (
+                _row(run.released[o.passed].params, canary_records.size).double() - o.kept * start
+            ) / o.shown
+            rows.append((-canary_records.sign.double() * end).numpy())
+        return np.stack(rows) if rows else np.zeros((0, canary_records.size))
 
 
 def _origin(at: int, model: Model, trained: Sequence[ObservedTraining]) -> ReleaseOrigin | None:
@@ -289,15 +304,11 @@ def _origin(at: int, model: Model, trained: Sequence[ObservedTraining]) -> Relea
     for number, training in enumerate(trained):
         if training.start.shapes != model.params.shapes:
             continue
-        release, start = _flat(model.params), _flat(training.start)
-        moved = _flat(training.end) - start
+        release, start = model.params.flatten().double(), training.start.flatten().double()
+        moved = training.end.flatten().double() - start
         kept, shown = np.linalg.lstsq(np.stack([start, moved], 1), release, rcond=1e-12)[0].tolist()
         rest = float((release - kept * start - shown * moved).norm())
         error = rest / max(abs(shown) * float(moved.norm()), 1e-300)
         if error < best:
             best, chosen = error, ReleaseOrigin(at, number, training.call, kept, shown)
     return chosen
-
-
-def _flat(params: Params) -> Tensor:
-    return torch.cat([t.double().reshape(-1) for _, t in params.items()])

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from confrere.core.params import Params
 from confrere.core.seeds import generator
 from confrere.data.records import Federation, Records
-from confrere.evaluate.audit.watch import Seen, Watched
+from confrere.evaluate.audit.observed_simulation import ObservedRun, ObservedSimulation
 from confrere.learning.objectives import supervised_loss
 from confrere.study import Study
 
@@ -27,7 +27,7 @@ SEARCH = 150
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class ReconstructionResult:
     """How like the true record a rebuilt one is: 1 is the same, 0 unrelated, each with its standard error.
 
     `found` is how often the true record was the nearest among `among` records; chance is 1/among.
@@ -48,7 +48,7 @@ def attack(
     *,
     attempts: int,
     tick: Callable[[], None] = lambda: None,
-) -> dict[str, Rebuilt]:
+) -> dict[str, ReconstructionResult]:
     """Attack what left with noise («released»), what would leave without it, and the models that stay."""
     once = replace(study, rounds=1, churn=type(study.churn)())
     t = study.training
@@ -59,32 +59,32 @@ def attack(
     for name, plan in (("released", once), ("released without noise", open_)):
         if name == "released" and study.privacy is None:
             continue
-        watched = Watched(plan, federation, site)
+        observed = ObservedSimulation(plan, federation, site)
         for number, victim in enumerate(chosen.tolist()):
-            seen = watched.play(number, pool.select([victim]))
+            seen = observed.run_once(number, pool.select([victim]))
             for what, start, end, architecture in _updates(seen, name):
-                guess = rebuilt(watched, start, end, architecture, pool, victim)
+                guess = rebuilt(observed, start, end, architecture, pool, victim)
                 out.setdefault(what, []).append(_compared(guess, pool, victim))
             tick()
     return {what: _summary(rows, len(pool)) for what, rows in out.items()}
 
 
-def _updates(seen: Seen, name: str) -> list[tuple[str, Params, Params, str]]:
+def _updates(seen: ObservedRun, name: str) -> list[tuple[str, Params, Params, str]]:
     found = []
-    if seen.left and (start := seen.start(0)) is not None:
-        found.append((name, start, seen.left[0].params, seen.left[0].architecture))
+    if seen.released and (start := seen.start(0)) is not None:
+        found.append((name, start, seen.released[0].params, seen.released[0].architecture))
     if name == "released":
-        for role, model in seen.inside.items():
-            if role in seen.began:
-                found.append((role, seen.began[role], model.params, model.architecture))
+        for role, model in seen.private_models.items():
+            if role in seen.first_weights:
+                found.append((role, seen.first_weights[role], model.params, model.architecture))
     return found
 
 
 def rebuilt(
-    watched: Watched, start: Params, end: Params, architecture: str, pool: Records, victim: int
+    observed: ObservedSimulation, start: Params, end: Params, architecture: str, pool: Records, victim: int
 ) -> Tensor:
     """The attacker's guess at the record behind an update."""
-    network = watched.sites[watched.site].network("audit", architecture)
+    network = observed.sites[observed.site].network("audit", architecture)
     network.load(start)
     first = next((n for n, m in network.module.named_modules() if not list(m.children()) and _weighs(m)), "")
     layer = dict(network.module.named_modules()).get(first)
@@ -135,10 +135,10 @@ def _compared(guess: Tensor, pool: Records, victim: int) -> tuple[float, float, 
     return true, float(likeness[others].mean()), nearest
 
 
-def _summary(rows: list[tuple[float, float, bool]], among: int) -> Rebuilt:
+def _summary(rows: list[tuple[float, float, bool]], among: int) -> ReconstructionResult:
     values = np.array([r[0] for r in rows])
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
-    return Rebuilt(
+    return ReconstructionResult(
         float(values.mean()),
         error,
         float(np.mean([r[1] for r in rows])),

@@ -43,33 +43,32 @@ class ObservedTraining:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One run as an attacker sees it.
+class ObservedRun:
+    """One run as an attacker sees it, and the PRIVATE models that no attacker sees."""
 
-    `left` are the models that passed the site's gate, in order; `trained` are all trainings of the site, and `before`
-    says for each model how many of these were done when it left.
-    `inside` are the PRIVATE models, which stayed: no attacker sees them.
-    """
-
-    left: tuple[Model, ...]
-    before: tuple[int, ...]
+    released: tuple[Model, ...]
+    """The models that passed the site's gate, in order."""
+    trainings_before: tuple[int, ...]
+    """For each released model, how many trainings were done when it left."""
     trained: tuple[ObservedTraining, ...]
-    inside: Mapping[str, Model]
-    began: Mapping[str, Params]
-    """What each model that stayed was in its very first step."""
+    """All trainings of the site."""
+    private_models: Mapping[str, Model]
+    """The PRIVATE models, which stay at the site."""
+    first_weights: Mapping[str, Params]
+    """The weights of each role before its first step."""
     claimed: Guarantee | None
 
     def start(self, at: int) -> Params | None:
         """The start of the training that ended nearest to a model, of those that were done when it left."""
-        model = self.left[at].params
-        fits = [t for t in self.trained[: self.before[at]] if t.end.shapes == model.shapes]
+        model = self.released[at].params
+        fits = [t for t in self.trained[: self.trainings_before[at]] if t.end.shapes == model.shapes]
         nearest = min(fits, key=lambda t: t.end.distance(model), default=None)
         return nearest.start if nearest else None
 
 
 @dataclass(frozen=True)
 class RecordingGate(Gate):
-    """A gate that keeps a copy of what it let through, and how many trainings were done by then."""
+    """A gate that records each model it lets through, and how many trainings were done by then."""
 
     trained: list[ObservedTraining] = field(default_factory=list)
     passed: list[tuple[Model, int]] = field(default_factory=list)
@@ -84,107 +83,99 @@ class RecordingGate(Gate):
         return out
 
 
-class Reseeded:
-    """The plain trainer with other noise, sampling and order in each run; weights start alike in all.
+class ReseededTrainer:
+    """The plain trainer with different noise, sampling and order in each run, and the same initial weights.
 
-    Unless `peers_train`, only the watched site trains: its peers are the attacker's and keep the weights they have.
+    Without `peers_train` only the observed site trains: its peers belong to the attacker and keep their weights.
     """
 
     def __init__(self, peers_train: bool = True) -> None:
         self.peers_train = peers_train
         self.run_number = 0
         self.calls = 0
-        self.watched = ""
+        self.observed = ""
         self.trained: list[ObservedTraining] = []
-        self.began: dict[str, Params] = {}
+        self.first_weights: dict[str, Params] = {}
 
     async def run(self, job: Job) -> Trained:
-        if job.site != self.watched and not self.peers_train:
+        if job.site != self.observed and not self.peers_train:
             return Trained({role: job.weights[role] for role in job.objective}, job.memory)
         job = replace(job, seed=derive(job.seed, "audit", self.run_number))
-        before = {r: job.weights[r] for r in job.objective} if job.site == self.watched else {}
+        before = {r: job.weights[r] for r in job.objective} if job.site == self.observed else {}
         out = work(job)
         self.calls += 1
         self.trained += [ObservedTraining(self.calls, r, start, out.params[r]) for r, start in before.items()]
-        self.began = before | self.began
+        self.first_weights = before | self.first_weights
         return out
 
 
-class Watched(Simulation):
-    """A study of which one site is watched. It is assembled once and run many times."""
+class ObservedSimulation(Simulation):
+    """A simulation that records what one site releases. It is assembled once and run many times."""
 
     def __init__(self, study: Study, federation: Federation, site: str, *, peers_train: bool = True) -> None:
-        self.chance = Reseeded(peers_train)
-        super().__init__(study, federation, trainer=self.chance)
+        self.reseeded = ReseededTrainer(peers_train)
+        super().__init__(study, federation, trainer=self.reseeded)
         if self.pools:
             raise StudyError(
-                f'strategy "{study.strategy_name}" puts all records in one place: there is no gate to listen'
-                " at"
+                f'strategy "{study.strategy_name}" pools all records in one place: there is no gate to attack'
             )
         self.prepare()
-        self.site, self.chance.watched = site, site
+        self.site, self.reseeded.observed = site, site
         peers = self.peers[site]
-        self.tap = RecordingGate(
-            peers.gate.accept_unproven, peers.gate.limits, site, trained=self.chance.trained
+        self.recording_gate = RecordingGate(
+            peers.gate.accept_unproven, peers.gate.limits, site, trained=self.reseeded.trained
         )
-        peers.gate = self.tap
+        peers.gate = self.recording_gate
 
-    def play(self, number: int, records: Records | None = None, *, finish: bool = False) -> Seen:
-        """A run with these training records at the site that is watched.
+    def run_once(self, number: int, records: Records | None = None, *, finish: bool = False) -> ObservedRun:
+        """Run the study once with these training records at the observed site.
 
-        With `finish` that site also trains its own model to the end, as it would before using it.
-
-        What the site declares stays what it was: that is public, and no neighbour changes it.
+        With `finish` the site also trains its own model to completion, as it would before using it. Its declared size
+        does not change: it is public, and the same for neighbouring data sets.
         """
         site = self.sites[self.site]
         if records is not None:
             site.data = replace(site.data, train=records)
-        self._afresh()
-        self.chance.run_number = number
-        asyncio.run(self._play(self.study.rounds, finish))
+        self._reset()
+        self.reseeded.run_number = number
+        asyncio.run(self._run_rounds(self.study.rounds, finish))
         states = self.models(self.site)
-        inside = {r: m for r, m in states.items() if not may_leave(m.custody, consent=True)}
-        return Seen(
-            tuple(model for model, _ in self.tap.passed),
-            tuple(before for _, before in self.tap.passed),
-            tuple(self.chance.trained),
-            inside,
-            dict(self.chance.began),
+        private_models = {r: m for r, m in states.items() if not may_leave(m.custody, consent=True)}
+        return ObservedRun(
+            tuple(model for model, _ in self.recording_gate.passed),
+            tuple(before for _, before in self.recording_gate.passed),
+            tuple(self.reseeded.trained),
+            private_models,
+            dict(self.reseeded.first_weights),
             site.guarantee(),
         )
 
-    def outputs(self, model: Model | Params, inputs: Tensor, like: str = "") -> Tensor:
-        """What a model says about records."""
-        params = model.params if isinstance(model, Model) else model
-        name = model.architecture if isinstance(model, Model) else like
-        network = self.sites[self.site].network("audit", name)
-        network.load(params)
-        return predict(network.module, inputs).double()
-
-    def losses(self, model: Model | Params, records: Records, like: str = "") -> Tensor:
+    def losses(self, model: Model, records: Records) -> Tensor:
         """A model's loss on each record."""
+        network = self.sites[self.site].network("audit", model.architecture)
+        network.load(model.params)
         targets = records.targets.double() if records.targets.is_floating_point() else records.targets
-        return supervised_loss(self.outputs(model, records.inputs, like), targets)
+        return supervised_loss(predict(network.module, records.inputs).double(), targets)
 
-    async def _play(self, rounds: int, finish: bool) -> None:
+    async def _run_rounds(self, rounds: int, finish: bool) -> None:
         async with self.at_work():
             for number in range(rounds):
-                passed = len(self.tap.passed)
+                passed = len(self.recording_gate.passed)
                 await self.round(number)
                 self.settle(number)
-                if len(self.tap.passed) == passed:
-                    self._offer()
+                if len(self.recording_gate.passed) == passed:
+                    self._release_protected()
             if finish:
                 await self.runs[self.site].finish()
 
-    def _offer(self) -> None:
-        """Take to the gate what a strategy that sends nothing may hand out: its PROTECTED models."""
+    def _release_protected(self) -> None:
+        """Pass the PROTECTED models through the gate, for a strategy that sends nothing."""
         for model in self.models(self.site).values():
             if model.custody is Custody.PROTECTED:
-                self.tap.admit(model)
+                self.recording_gate.admit(model)
 
-    def _afresh(self) -> None:
-        """Forget the run before: states, ledgers, letters."""
+    def _reset(self) -> None:
+        """Discard the states, ledgers and parcels of the previous run."""
         post, journal = Post(), Journal(None)
         for name, peers in self.peers.items():
             peers.transport, peers.mailbox, peers.journal = post.open(name), Mailbox(), journal
@@ -196,9 +187,9 @@ class Watched(Simulation):
         for run in self.runs.values():
             run.state = None
         self.late, self.lost, self.back = {}, set(), {}
-        self.tap.passed.clear()
-        self.chance.trained.clear()
-        self.chance.began, self.chance.calls = {}, 0
+        self.recording_gate.passed.clear()
+        self.reseeded.trained.clear()
+        self.reseeded.first_weights, self.reseeded.calls = {}, 0
 
 
 def largest(federation: Federation) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from confrere.core.model import Model
 from confrere.core.seeds import generator
 from confrere.data.records import Federation, Records, concatenate
-from confrere.evaluate.audit.watch import Watched
+from confrere.evaluate.audit.observed_simulation import ObservedSimulation
 from confrere.privacy.audit_statistics import Membership, likelihood_ratio, logit_confidence, membership
 from confrere.study import Study
 
@@ -24,7 +24,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Guessed:
+class MembershipResult:
     """How well members were told from others, over several attacked runs."""
 
     attack: Membership
@@ -36,26 +36,26 @@ class Guessed:
 
 def attack(
     study: Study, federation: Federation, site: str, *, runs: int, tick: Callable[[], None] = lambda: None
-) -> dict[str, Guessed]:
+) -> dict[str, MembershipResult]:
     """Train on one half of the site's records and on the other, many times; attack each run with the rest.
 
     Every record is in exactly one of two complementary runs, so each attack has as many shadow models with a
     record as without it. Returns one result for what left («released») and one for each model that stayed.
     """
     pairs = max(runs // 2, 4)
-    watched = Watched(study, federation, site)
+    observed = ObservedSimulation(study, federation, site)
     pool = _pool(federation, site)
     masks, statistics = [], dict[str, list[Numbers]]()
     for pair in range(pairs):
         half = _half(pool, generator(study.seed, "audit", "halves", pair))
         for side, mask in enumerate((half, ~half)):
-            seen = watched.play(2 * pair + side, pool.select(mask.nonzero()[:, 0]), finish=True)
+            seen = observed.run_once(2 * pair + side, pool.select(mask.nonzero()[:, 0]), finish=True)
             masks.append(mask.numpy())
-            shown = dict(seen.inside)
-            if seen.left:
-                shown["released"] = seen.left[-1]
+            shown = dict(seen.private_models)
+            if seen.released:
+                shown["released"] = seen.released[-1]
             for role, model in shown.items():
-                statistics.setdefault(role, []).append(_statistic(watched, model, pool))
+                statistics.setdefault(role, []).append(_statistic(observed, model, pool))
             tick()
     member = np.stack(masks)
     return {
@@ -86,15 +86,15 @@ def _pool(federation: Federation, site: str) -> Records:
     return Records(both.inputs, both.targets, units)
 
 
-def _statistic(watched: Watched, model: Model, pool: Records) -> Numbers:
-    losses = watched.losses(model, pool).numpy()
+def _statistic(observed: ObservedSimulation, model: Model, pool: Records) -> Numbers:
+    losses = observed.losses(model, pool).numpy()
     if pool.targets.is_floating_point():
         out: Numbers = -np.minimum(losses, 1e12)
         return out
     return logit_confidence(np.exp(-losses))
 
 
-def _attacked(statistics: Numbers, member: NDArray[np.bool_]) -> Guessed:
+def _attacked(statistics: Numbers, member: NDArray[np.bool_]) -> MembershipResult:
     """Each run in turn is attacked with all others but its complement as shadow models."""
     runs, records = statistics.shape
     scores, truths, areas = [], [], []
@@ -111,4 +111,4 @@ def _attacked(statistics: Numbers, member: NDArray[np.bool_]) -> Guessed:
         truths.append(member[victim])
         areas.append(membership(score, member[victim]).area)
     found = membership(np.concatenate(scores), np.concatenate(truths))
-    return Guessed(found, float(np.std(areas, ddof=1) / np.sqrt(runs / 2)), records, runs)
+    return MembershipResult(found, float(np.std(areas, ddof=1) / np.sqrt(runs / 2)), records, runs)
