@@ -5,15 +5,14 @@ Everything that a command of `confrere` does is a function here; both call the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from confrere.core.custody import Custody, Scalar, private, public
-from confrere.core.errors import ConfrereError, StudyError
+from confrere.core.errors import ConfrereError
 from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Site
-from confrere.core.registry import nearest, strategy
+from confrere.core.registry import strategy
 from confrere.core.results import (
     ComparisonResult,
     Measured,
@@ -24,7 +23,7 @@ from confrere.core.results import (
     StrategyResult,
 )
 from confrere.data.arrays import padded
-from confrere.data.records import Federation, Records, SiteData
+from confrere.data.records import Records, SiteData
 from confrere.evaluate.audit import Audit, AuditEffort, audit
 from confrere.evaluate.compare import Comparison, compare
 from confrere.evaluate.plan import Plan, plan, plan_for_sizes
@@ -34,12 +33,9 @@ from confrere.evaluate.traffic import Traffic, traffic
 from confrere.learning.networks.architectures import network
 from confrere.learning.networks.tables import Adapted
 from confrere.learning.objectives import Supervised
-from confrere.partners.ranking import METHODS
-from confrere.partners.search import Found as PartnerSearch
-from confrere.partners.search import find_partners as search_partners
+from confrere.partners.search import PartnerSearch, find_partners
 from confrere.report.page import write_report as write_page
 from confrere.simulation.simulation import resume, simulate
-from confrere.site.open_sites import Source, open_sites
 from confrere.site.run_folder import Run
 from confrere.study import (
     Caps,
@@ -59,35 +55,6 @@ from confrere.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def find_partners(
-    study: Study,
-    site: str,
-    sites: Mapping[str, Source] | Federation | None = None,
-    *,
-    by: str = "influence",
-    top: int | None = None,
-    z: float = 1.0,
-    groups: int = 2,
-    listener: Callable[[str], None] = lambda text: None,
-) -> PartnerSearch:
-    """Rank the other sites as partners of `site` by every method, and choose by one of them.
-
-    `sites` are your own records, as in `simulate`. A peer is chosen where its worth exceeds `z` standard errors; with
-    `top`, the first `top` are. `groups` is the number of clusters; `listener` receives what is being done, in words.
-
-    >>> found = confrere.find_partners(study, "site0", sites)
-    >>> found.site, set(found.chosen) <= {"site1", "site2"}
-    ('site0', True)
-    """
-    method = next((m for m in METHODS if m == by), None)
-    if method is None:
-        raise StudyError(f'--by "{by}"{nearest(by, list(METHODS))}: there are {", ".join(METHODS)}')
-    everyone = study.with_(partners=None)
-    return search_partners(
-        everyone, open_sites(everyone, sites), site, by=method, top=top, z=z, groups=groups, listener=listener
-    )
 
 
 def predict(model: str | Path, data: str | Path) -> pd.DataFrame:

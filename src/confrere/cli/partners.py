@@ -14,7 +14,7 @@ from confrere.partners.ranking import METHODS
 from confrere.report.console import Console
 
 if TYPE_CHECKING:
-    from confrere.partners.search import Found
+    from confrere.partners.search import PartnerSearch
 
 
 def partners(
@@ -27,7 +27,7 @@ def partners(
         int | None, typer.Option(metavar="K", help="Choose the first K, whatever they are worth.")
     ] = None,
     z: Annotated[
-        float, typer.Option(help="By how many standard errors a peer must help to be chosen.")
+        float, typer.Option(help="Method how many standard errors a peer must help to be chosen.")
     ] = 1.0,
     groups: Annotated[int, typer.Option(help="How many groups sites are put into.")] = 2,
     write: Annotated[
@@ -54,8 +54,8 @@ def partners(
 
     Example: `confrere partners studies/quickstart.toml --site SVHD`
     """
-    from confrere.api import find_partners
     from confrere.partners.page import write_partners
+    from confrere.partners.search import find_partners
     from confrere.study import load
 
     progress = Console(stderr=True, highlight=False)
@@ -65,7 +65,7 @@ def partners(
         listener=lambda text: None if quiet else progress.print(f"… {text}"),
     )  # fmt: skip
     if report is not None:
-        write_partners(found.as_json(), report)
+        write_partners(found, report)
     if as_json:
         written = bool(write and found.chosen)
         if written:
@@ -76,16 +76,16 @@ def partners(
         _offer(study, found, write)
 
 
-def _show(found: Found, report: Path | None) -> None:
+def _show(found: PartnerSearch, report: Path | None) -> None:
     from confrere.partners.table import partners_tables
 
-    for table in partners_tables(found.as_json()):
+    for table in partners_tables(found):
         console.print(table)
     if report is not None:
         console.print(f"Report: {report}", soft_wrap=True)
 
 
-def _offer(study: Path, found: Found, write: bool | None) -> None:
+def _offer(study: Path, found: PartnerSearch, write: bool | None) -> None:
     """Put the choice into the study's file, where --write or an answer says so."""
     if not found.chosen:
         console.print(f"{study} is left as it is.", soft_wrap=True)
@@ -101,7 +101,7 @@ def _offer(study: Path, found: Found, write: bool | None) -> None:
         console.print(line.replace("'", '"'), markup=False, soft_wrap=True)
 
 
-def _write(study: Path, found: Found) -> None:
+def _write(study: Path, found: PartnerSearch) -> None:
     from confrere.study.editing import write_list
 
     why = f"chosen for {found.site} by {found.by} (confrere partners)"

@@ -1,9 +1,9 @@
-"""Privacy-budgeted queries to peers, used to choose partners.
+"""The privacy budget for choosing partners: what peers release for it, and what each release is charged.
 
-With `privacy.selection_share` noise is added to all answers, which together keep within that share of ε and δ:
-four tenths pay for a gradient in every round, three for each peer's model, one for that model's loss at home, one
-for a profile of its records, one for a histogram of them. Without it nothing is protected, and what comes out is for
-rehearsals only.
+With `privacy.selection_share` noise is added to all releases, which together stay within that share of ε and δ:
+four tenths pay for a gradient in every round, three for each peer's model, and one each for that model's loss on the
+peer's own records, a profile of its records and a histogram of them. Without it nothing is protected, and the result is
+for rehearsals only.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from confrere.study import Privacy, Study
 GRADIENTS, MODELS, LOSSES, PROFILES, HISTOGRAMS = 0.4, 0.3, 0.1, 0.1, 0.1
 """How the share of the budget is divided."""
 
-ROOM = 1.01
-"""A little more noise than the sum needs: accountants round up."""
+MARGIN = 1.01
+"""A factor for slightly more noise than the sum needs, because accountants round up."""
 
 
 class Selection:
-    """One site's questions to all others."""
+    """One site's search for partners: the records of all sites, and the ledgers that its peers are charged in."""
 
     def __init__(self, study: Study, federation: Federation, user: str) -> None:
         self.study, self.federation, self.user = study, federation, user
@@ -40,7 +40,7 @@ class Selection:
         self.privacy: Privacy | None = (
             privacy if privacy is not None and privacy.selection_share > 0 else None
         )
-        """What there is to spend; None where nothing is protected."""
+        """The budget; None if nothing is protected."""
         accountant = privacy.accountant if privacy else "pld"
         self.ledgers = {name: Ledger(dataset=name, accountant=accountant) for name in federation.sites}
 
@@ -53,11 +53,15 @@ class Selection:
     def peers(self) -> list[str]:
         return sorted(n for n in self.federation.sites if n != self.user)
 
-    def sites(self, share: float, strategy: Mapping[str, Any]) -> Simulation:
-        """All sites, ready to spend this share of the budget; over all shares each keeps one ledger."""
+    def prepare(self, share: float, strategy: Mapping[str, Any]) -> Simulation:
+        """A simulation of all sites that may spend this share of the budget; each site keeps one ledger for all shares."""
         steps = self.study.rounds * (self.privacy.steps or 1 if self.privacy else 1)
         study = replace(
-            self.study, strategy=dict(strategy), topology=None, privacy=self.part(share, steps), partners=None
+            self.study,
+            strategy=dict(strategy),
+            topology=None,
+            privacy=self.privacy_for(share, steps),
+            partners=None,
         )
         simulation = Simulation(study, self.federation, trainer="one")
         simulation.prepare()
@@ -69,11 +73,11 @@ class Selection:
                 site.budget = Budget(whole.epsilon, whole.delta, whole.unit)
         return simulation
 
-    def part(self, share: float, steps: int) -> Privacy | None:
-        """A share of the budget, for `steps` steps; None where nothing is protected.
+    def privacy_for(self, share: float, steps: int) -> Privacy | None:
+        """The privacy settings of `steps` steps on a share of the budget; None if nothing is protected.
 
-        Full batches under plain noise compose exactly: shares of 1/noise² add up to the whole, which is much more than
-        shares of ε would give. Anything else is given its share of ε.
+        Full batches with plain noise compose exactly: shares of 1/noise² add up to the whole, which allows much less
+        noise than shares of ε would. Any other mechanism gets its share of ε.
         """
         if self.privacy is None:
             return None
@@ -83,11 +87,11 @@ class Selection:
         if not plain:
             return replace(self.privacy.for_selection(share), noise_multiplier=None)
         once = calibrate(whole.epsilon, whole.delta, sample_rate=1, steps=1, accountant=whole.accountant)
-        return replace(whole, noise_multiplier=ROOM * once * math.sqrt(steps / share))
+        return replace(whole, noise_multiplier=MARGIN * once * math.sqrt(steps / share))
 
-    def pay(self, site: Participant, share: float, what: str) -> OneRelease:
+    def charge(self, site: Participant, share: float, what: str) -> OneRelease:
         """Charge a site for one release out of this share, before anything is drawn."""
-        part = self.part(share, 1)
+        part = self.privacy_for(share, 1)
         assert part is not None  # nothing is released without privacy
         assert part.epsilon is not None  # a share is one of ε
         noise = part.noise_multiplier or calibrate(
@@ -105,7 +109,7 @@ class Selection:
         return paid
 
     def guarantees(self) -> dict[str, Guarantee]:
-        """What each site has spent on the selection."""
+        """The ε that each site has spent on the selection."""
         if self.privacy is None:
             return {}
         delta, unit = self.privacy.for_selection().delta, self.privacy.unit

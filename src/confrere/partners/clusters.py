@@ -10,7 +10,7 @@ import numpy as np
 from confrere.core.params import Params
 from confrere.data.records import Records
 from confrere.partners.learner import Learner, joined, mean_and_error
-from confrere.partners.ranking import PartnerScore, Ranking, ranked
+from confrere.partners.ranking import NEEDS_RECORDS, Criteria, PartnerScore, Ranking, ranked
 
 TURNS = 20
 
@@ -22,7 +22,7 @@ class Clusters:
     member: Mapping[str, int]
     models: tuple[Params, ...]
 
-    def beside(self, site: str) -> list[str]:
+    def others_in_cluster(self, site: str) -> list[str]:
         """The other sites of the same cluster."""
         return sorted(n for n, k in self.member.items() if k == self.member[site] and n != site)
 
@@ -53,10 +53,11 @@ def cluster(learner: Learner, sites: Mapping[str, Records], first: str, q: int) 
 
 
 def cluster_ranking(
-    learner: Learner, found: Clusters, sites: Mapping[str, Records], user: str, *, z: float
+    learner: Learner, found: Clusters, sites: Mapping[str, Records], criteria: Criteria
 ) -> Ranking:
     """Peers by how much better the user's cluster fits them than the next best one."""
-    standings, own = [], found.member[user]
+    scores, user = [], criteria.user
+    own = found.member[user]
     for peer in sorted(sites):
         if peer == user:
             continue
@@ -65,17 +66,12 @@ def cluster_ranking(
         next_best = min(others, key=lambda f: float(f.mean())) if others else fits[own]
         value, error = mean_and_error(next_best - fits[own])
         same = found.member[peer] == own
-        sure = "clearly" if abs(value) > z * error else "by a narrow margin"
-        said = (
-            f"belongs {sure} to the same group as {user}"
-            if same
-            else f"belongs {sure} to another group than {user}"
-        )
-        standings.append(
-            PartnerScore(peer, value, error, same, f"{peer} {said} ({value:+.4f} ± {error:.4f} in loss).")
-        )
+        sure = "clearly" if abs(value) > criteria.z * error else "by a narrow margin"
+        group = f"the same group as {user}" if same else f"another group than {user}"
+        sentence = f"{peer} belongs {sure} to {group} ({value:+.4f} ± {error:.4f} in loss)."
+        scores.append(PartnerScore(peer, value, error, same, sentence))
     return Ranking(
         "clusters", f"Groups ({len(found.models)})",
         "how much better the model of the user's group fits the peer than the other groups' models; more is better",
-        ranked(standings), "its records, which no site does", True,
+        ranked(scores), NEEDS_RECORDS, True,
     )  # fmt: skip

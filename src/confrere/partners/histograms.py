@@ -1,11 +1,11 @@
-"""Likeness of records before any training, in public bins: Jensen–Shannon and symmetric Rényi divergence.
+"""Similarity of records before any training: the Jensen–Shannon and symmetric Rényi divergences of histograms.
 
-A histogram counts, for every column, how many records fall into each of five public bins of it, apart for each outcome:
-so that the same patients with other outcomes are told apart too. A record has one place in every column, each worth
-1/√columns, so one record moves the whole by exactly 1 and noise on it is differentially private. Both divergences are
-computed from what was released and cost nothing further.
+A histogram counts, for every column, how many records fall into each of five public bins, separately for each outcome:
+the same patients with different outcomes give different histograms. A record adds 1/√columns to one bin of every column,
+so one record changes the histogram by exactly 1 in length, and noise makes it differentially private. Both divergences
+are computed from the released histogram and cost no further privacy.
 
-What noise and small numbers alone would make of two equal sites is drawn again and again, and taken out of the value.
+Noise and small numbers make even equal sites look different. How different is estimated by simulation, and subtracted.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from torch import Tensor
 
 from confrere.core.seeds import generator
 from confrere.data.records import Records
-from confrere.partners.ranking import PartnerScore, Ranking, likeness, ranked
+from confrere.partners.ranking import Criteria, Method, PartnerScore, Ranking, compare_records, ranked
 
 Counts = NDArray[np.float64]
 """Of each column, outcome and bin; with a first axis for repetitions where there are any."""
 
 EDGES = (-1.0, -1 / 3, 1 / 3, 1.0)
-"""Inputs are scaled by the schema so that usual values lie in −1 … 1: below, three parts of that, above."""
+"""The schema scales inputs so that usual values lie in −1 … 1: three bins for these, one below and one above."""
 
 COLUMNS = 64
-"""So many inputs are counted as they are; more (pixels, words) are first mixed into as few as `MIXED` public directions."""
+"""Up to this number of inputs is counted directly; more (pixels, words) are first projected on `MIXED` public directions."""
 
 MIXED = 16
 OUTCOMES = 8
-"""Several labels of a record are told apart by their pattern up to this number, and beyond it by how many hold."""
+"""Several labels of a record are distinguished by their pattern up to this number of patterns, beyond it by their count."""
 
 FEW = 20
-"""A histogram that tells no more than this many records would is not relied on."""
+"""A histogram with fewer effective records than this is not relied on."""
 
 DRAWS = 100
 ORDER = 0.5
-"""Of Rényi's divergence; at ½ it is the same in both directions, and finite unless nothing is in common."""
+"""Order of the Rényi divergence; at ½ it is symmetric, and finite unless the distributions are disjoint."""
 
-LIKE = {"jensen-shannon": 0.05, "renyi": 0.1}
-"""A divergence below this is small: on [0, 1] bits, and on [0, ∞) nats."""
+SMALL = {"jensen-shannon": 0.05, "renyi": 0.1}
+"""A divergence below this is small: in bits on [0, 1], and in nats on [0, ∞)."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,16 @@ class Histogram:
         return cleaned(self.counts, self.total, self.noise)
 
     @property
-    def worth(self) -> float:
-        """As many records without noise would tell as much: luck and noise add up."""
-        luck, noise = 1 / self.total, self.counts.shape[-1] * (self.noise / self.total) ** 2
-        return float(1 / (luck + noise))
+    def effective_records(self) -> float:
+        """The number of records without noise that would be as informative."""
+        sampling, noise = 1 / self.total, self.counts.shape[-1] * (self.noise / self.total) ** 2
+        return float(1 / (sampling + noise))
 
 
-def placed(records: Records, classes: int, seed: int) -> tuple[Tensor, int]:
-    """The sum of a row for each record, or of the mean row of each patient, and how many rows that are.
+def histogram_sum(records: Records, classes: int, seed: int) -> tuple[Tensor, int]:
+    """The sum of a row for each record, or of the mean row of each patient, and the number of rows.
 
-    A record's row has its bin in every column and is of length 1, so a patient's is at most that long.
+    A record's row marks its bin in every column and has length 1, so a patient's mean row is no longer than that.
     """
     inputs = records.inputs.reshape(len(records), -1).double()
     if inputs.shape[1] > COLUMNS:
@@ -80,13 +80,13 @@ def placed(records: Records, classes: int, seed: int) -> tuple[Tensor, int]:
     bins = torch.bucketize(inputs, torch.tensor(EDGES, dtype=torch.float64), right=True)
     size = len(EDGES) + 1
     columns = inputs.shape[1]
-    place = torch.arange(columns) * (outcomes * size) + outcome[:, None] * size + bins
+    position = torch.arange(columns) * (outcomes * size) + outcome[:, None] * size + bins
     weight, rows = torch.ones(len(records), dtype=torch.float64), len(records)
     if records.units is not None:
         patients = torch.unique(records.units, return_inverse=True)[1]
         weight, rows = 1 / torch.bincount(patients).double()[patients], int(patients.max()) + 1
     share = (weight / math.sqrt(columns))[:, None].expand(-1, columns)
-    return torch.bincount(place.flatten(), share.flatten(), columns * outcomes * size), rows
+    return torch.bincount(position.flatten(), share.flatten(), columns * outcomes * size), rows
 
 
 def _outcomes(targets: Tensor, classes: int) -> tuple[Tensor, int]:
@@ -104,9 +104,9 @@ def _outcomes(targets: Tensor, classes: int) -> tuple[Tensor, int]:
 
 
 def histogram(total: Tensor, count: float, columns: int, noise: float = 0.0) -> Histogram:
-    """Counts from the sum of all records' places, which has noise of this standard deviation in it.
+    """The histogram of a sum of rows that has noise of this standard deviation in it.
 
-    `count` is how many records or patients there are, as far as it is public; 0: it is read off the sum, noise and all.
+    `count` is the public number of records or patients; 0 estimates it from the sum, noise included.
     """
     scale = math.sqrt(columns)
     count = count or max(1.0, float(total.double().sum()) / scale)
@@ -114,20 +114,20 @@ def histogram(total: Tensor, count: float, columns: int, noise: float = 0.0) -> 
 
 
 def columns_of(task_inputs: Sequence[int]) -> int:
-    """How many columns are counted of records of this shape."""
+    """The number of columns that are counted for inputs of this shape."""
     size = math.prod(task_inputs)
     return MIXED if size > COLUMNS else size
 
 
 def cleaned(counts: Counts, total: float, noise: float) -> Counts:
-    """Shares of each column's bins. No bin is less than what could not be told from nothing."""
+    """Shares of each column's bins; no bin is smaller than what cannot be distinguished from an empty one."""
     floor = 0.5 + noise
     kept = np.maximum(counts, 0.0) + min(floor, max(0.5, total / counts.shape[-1]))
     return np.asarray(kept / kept.sum(-1, keepdims=True))
 
 
 def jensen_shannon(one: Counts, two: Counts) -> Counts:
-    """In bits, for each column: 0 for equal shares, 1 where nothing is in common."""
+    """In bits, for each column: 0 for equal shares, 1 for disjoint ones."""
     middle = (one + two) / 2
     both = (one * np.log2(one / middle)).sum(-1) + (two * np.log2(two / middle)).sum(-1)
     return np.asarray(both / 2)
@@ -140,68 +140,67 @@ def symmetric_renyi(one: Counts, two: Counts, order: float = ORDER) -> Counts:
     return np.asarray((there + back) / 2)
 
 
-MEASURES: dict[str, tuple[str, str, Callable[[Counts, Counts], Counts]]] = {
-    "jensen-shannon": ("Jensen–Shannon divergence", "bits; sites of nothing in common come to 1", jensen_shannon),
-    "renyi": ("Rényi divergence", "nats, of order ½; without bound", symmetric_renyi),
+Divergence = Callable[[Counts, Counts], Counts]
+
+MEASURES: dict[Method, tuple[str, str, Divergence]] = {
+    "jensen-shannon": ("Jensen–Shannon divergence", "bits; sites with nothing in common have 1", jensen_shannon),
+    "renyi": ("Rényi divergence", "nats, of order ½; unbounded", symmetric_renyi),
 }  # fmt: skip
 
 
 def histogram_rankings(
-    own: Histogram,
-    theirs: Mapping[str, Histogram],
-    user: str,
-    names: Sequence[str],
-    seed: int,
-    *,
-    z: float,
-    released: bool,
+    own: Histogram, theirs: Mapping[str, Histogram], names: Sequence[str], seed: int, criteria: Criteria
 ) -> tuple[Ranking, ...]:
     """Peers by how far apart their histograms are, by each divergence. `names` are those of the columns, if any."""
-    return tuple(
-        Ranking(
-            method, title,
-            "how far apart the shares of records in public bins are, by outcome, before any training; less is better",
-            ranked([_standing(method, own, h, user, p, names, seed, z) for p, h in theirs.items()], least_first=True),
-            "counts of its records in public bins, with noise" if released else "counts of its records in public bins",
-            not released,
-        )
-        for method, (title, _, _) in MEASURES.items()
-    )  # fmt: skip
+    found = []
+    for method, (title, unit, measure) in MEASURES.items():
+        scores = []
+        for peer, there in theirs.items():
+            chance = np.random.default_rng(generator(seed, "histogram", peer).initial_seed() % 2**32)
+            value, error, columns = _divergence(measure, own, there, chance)
+            hidden, margin = there.effective_records < FEW, criteria.z * error
+            chosen, words = compare_records(peer, criteria.user, value, margin, SMALL[method], hidden=hidden)
+            if not hidden and value - margin >= SMALL[method]:
+                words += _difference(measure, own, there, columns, names)
+            scores.append(
+                PartnerScore(peer, value, error, chosen, f"{words} ({value:.4f} ± {error:.4f} {unit}).")
+            )
+        found.append(
+            Ranking(
+                method, title,
+                "how far apart the shares of records in public bins are, by outcome, before any training; less is better",
+                ranked(scores, least_first=True),
+                criteria.sends("counts of its records in public bins"), not criteria.released,
+            )
+        )  # fmt: skip
+    return tuple(found)
 
 
-def _standing(
-    method: str, own: Histogram, there: Histogram, user: str, peer: str, names: Sequence[str], seed: int, z: float
-) -> PartnerScore:  # fmt: skip
-    _, unit, measure = MEASURES[method]
-    chance = np.random.default_rng(generator(seed, "histogram", peer).initial_seed() % 2**32)
+def _divergence(
+    measure: Divergence, own: Histogram, there: Histogram, chance: np.random.Generator
+) -> tuple[float, float, Counts]:
+    """The divergence and its error, and by column; what equal sites would have is subtracted."""
     columns = measure(own.shares, there.shares)
-    middle = (own.shares * own.worth + there.shares * there.worth) / (own.worth + there.worth)
-    equal = measure(_drawn(own, middle, chance), _drawn(there, middle, chance))
+    weights = own.effective_records, there.effective_records
+    common = (own.shares * weights[0] + there.shares * weights[1]) / sum(weights)
+    equal = measure(_drawn(own, common, chance), _drawn(there, common, chance))
     again = measure(_drawn(own, own.shares, chance), _drawn(there, there.shares, chance))
-    value = float(columns.mean() - equal.mean())
     error = float(max(equal.mean(-1).std(ddof=1), again.mean(-1).std(ddof=1)))
-    like = LIKE[method]
-    hidden = there.worth < FEW
-    chosen, said = likeness(
-        peer, user, value, z * error, like, hidden=hidden, how="are spread", other="differently"
-    )
-    if not hidden and value - z * error >= like:
-        said += _where(method, own, there, columns - equal.mean(0), float(columns.mean()), names)
-    return PartnerScore(peer, value, error, chosen, f"{said} ({value:.4f} ± {error:.4f} {unit}).")
+    return float(columns.mean() - equal.mean()), error, columns - equal.mean(0)
 
 
-def _where(
-    method: str, own: Histogram, there: Histogram, excess: Counts, value: float, names: Sequence[str]
+def _difference(
+    measure: Divergence, own: Histogram, there: Histogram, columns: Counts, names: Sequence[str]
 ) -> str:
     """What differs most: how often each outcome occurs, or a column."""
-    outcomes = [h.shares.reshape(len(excess), -1, len(EDGES) + 1).sum(-1).mean(0) for h in (own, there)]
-    if float(MEASURES[method][2](outcomes[0], outcomes[1])) > value / 2:
+    outcomes = [h.shares.reshape(len(columns), -1, len(EDGES) + 1).sum(-1).mean(0) for h in (own, there)]
+    if float(measure(outcomes[0], outcomes[1])) > float(measure(own.shares, there.shares).mean()) / 2:
         return ", most in how often each outcome occurs"
-    return f", most in {names[int(excess.argmax())]}" if len(names) == len(excess) else ""
+    return f", most in {names[int(columns.argmax())]}" if len(names) == len(columns) else ""
 
 
 def _drawn(site: Histogram, shares: Counts, chance: np.random.Generator) -> Counts:
-    """Repeated draws of what a site with this many records and this noise would count, if these were its shares."""
+    """Repeated draws of the shares that a site of this size and noise would count, if these were its true shares."""
     counts = chance.multinomial(max(1, round(site.total)), shares, size=(DRAWS, len(shares))).astype(float)
     if site.noise:
         counts += chance.normal(0.0, site.noise, counts.shape)

@@ -1,7 +1,7 @@
-"""One way to train for all comparisons: the study's own network, weighted records, pulled towards a centre.
+"""Train the study's network on weighted records, regularised towards a centre: the one learner of all comparisons.
 
-Whom to learn from is found out by training the same network on many sets of records. So training is plain and
-repeatable: small networks go to the least loss by L-BFGS, larger ones make a fixed number of passes.
+Choosing partners trains the same network on many sets of records, so training is simple and repeatable: small networks
+are trained to convergence by L-BFGS, larger ones for a fixed number of passes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMALL = 20_000
 """Networks with more weights than this are trained in passes over batches."""
 
 PRIORS = (1.0, 10.0, 100.0, 1000.0)
-"""Strengths of regularisation that are tried, each as a number of records without effect."""
+"""Strengths of regularisation that are tried, each as a number of records."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,16 @@ class Learner:
         prior: float | None = None,
         centre: Params | None = None,
     ) -> Params:
-        """The weights with the least mean loss on records that count as `weights` say.
+        """The weights with the least mean loss on the records, which count by `weights`.
 
-        They are pulled towards `centre`, or towards zero, as `prior` records would; training starts there.
+        They are pulled towards `centre`, or towards zero, with a prior worth `prior` records; training starts there.
         """
         shares = torch.ones(len(records)) if weights is None else weights.float()
         shares = shares * (len(records) / shares.sum())
         self.network.load(centre or self.start)
         middle = self.network.flat.clone() if centre is not None else torch.zeros_like(self.network.flat)
-        alike = float(
-            shares.sum() ** 2 / shares.square().sum()
-        )  # the number of records of equal weight that tell as much
-        pull = self._pulled(centre is not None) * ((self.prior if prior is None else prior) / alike)
+        effective = float(shares.sum() ** 2 / shares.square().sum())  # the effective number of records
+        pull = self._regularised(centre is not None) * ((self.prior if prior is None else prior) / effective)
         self.network.module.train()
         if self.network.flat.numel() <= SMALL:
             self._converge(records, shares, pull, middle)
@@ -71,7 +69,7 @@ class Learner:
         return self.network.params()
 
     def outputs(self, params: Params, records: Records) -> Tensor:
-        """What the network says about records."""
+        """The outputs of the network for these records."""
         self.network.load(params)
         return predict(self.network.module, records.inputs).double()
 
@@ -111,8 +109,8 @@ class Learner:
                     scale = (square / (1 - 0.999**steps)).sqrt_().add_(1e-8)
                     flat.sub_(mean / (1 - 0.9**steps) / scale, alpha=1e-3)
 
-    def _pulled(self, everything: bool) -> Tensor:
-        """1 for what is pulled: weights always, constants only towards a centre."""
+    def _regularised(self, everything: bool) -> Tensor:
+        """1 for each parameter that is regularised: weights always, biases only towards a centre."""
         shapes = {n: p for n, p in sorted(self.network.module.named_parameters()) if p.requires_grad}
         parts = [torch.full((p.numel(),), float(everything or p.ndim > 1)) for p in shapes.values()]
         return torch.cat(parts).to(self.network.flat)
@@ -125,7 +123,7 @@ def losses_of(outputs: Tensor, records: Records) -> Losses:
 
 
 def joined(parts: Sequence[Records]) -> Records:
-    """Records of several sites one after the other; patients do not matter any more."""
+    """Records of several sites in one set, without patients."""
     return Records(torch.cat([p.inputs for p in parts]), torch.cat([p.targets for p in parts]))
 
 

@@ -1,97 +1,92 @@
-"""Possible partners on a page: for each method where every site stands, how sure that is, and what it means."""
+"""The HTML page of a partner search: every ranking with its errors, and what the choice would bring."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from confrere.core.metrics import in_order
-from confrere.partners.table import spent_on_choosing
+from confrere.partners.approaches import ApproachResult
+from confrere.partners.ranking import PartnerScore, Ranking
+from confrere.partners.search import PartnerSearch
+from confrere.partners.table import cost_text
 from confrere.report import words
 from confrere.report.page import charts, page
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.scale import Scale, around
 
 
-def write_partners(found: Mapping[str, Any], path: Path) -> Path:
-    """Write the page of what `confrere partners --json` prints."""
-    title, body = partners_page(found)
+def write_partners(found: PartnerSearch, path: Path) -> Path:
+    """Write the page of a partner search."""
+    title = f"Whom should {found.site} learn from?"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(title, body), encoding="utf-8")
+    path.write_text(page(title, _body(title, found)), encoding="utf-8")
     return path
 
 
-def partners_page(found: Mapping[str, Any]) -> tuple[str, list[Child]]:
-    """Title and body."""
-    site, chosen = found["site"], found["chosen"]
-    title = f"Whom should {site} learn from?"
-    answer = f"From {words.listing(chosen, 20)}. " if chosen else ""
-    privacy = spent_on_choosing(found["privacy"]) if found["privacy"] else None
-    body: list[Child] = [
+def _body(title: str, found: PartnerSearch) -> list[Child]:
+    answer = f"From {words.listing(found.chosen, 20)}. " if found.chosen else ""
+    kicker = f" · partners for {found.site} · seed {found.study.seed}"
+    return [
         tag(
             "header",
-            tag("p", tag("b", "Confrère"), f" · partners for {site} · seed {found['seed']}", class_="kicker"),
+            tag("p", tag("b", "Confrère"), kicker, class_="kicker"),
             tag("h1", title),
-            tag("p", tag("strong", answer) if answer else None, found["reason"], class_="answer"),
-            tag("p", privacy) if privacy else None,
-            *(tag("p", note) for note in found["notes"]),
+            tag("p", tag("strong", answer) if answer else None, found.reason, class_="answer"),
+            tag("p", cost_text(found.privacy)) if found.privacy else None,
+            *(tag("p", note) for note in found.notes),
         ),
-        _worth(found["test"], site) if found["test"] else None,
-        *(_method(method) for method in found["methods"].values()),
+        _approaches(found.approaches, found.site) if found.approaches else None,
+        *(_ranking(ranking) for ranking in found.rankings),
     ]
-    return title, body
 
 
-def _method(method: Mapping[str, Any]) -> Markup:
-    rows, mark = method["ranking"], "simulation only" if method["simulation_only"] else "released with noise"
-    ends = [v + s * e for r in rows for v, e in [(r["value"], _error(r))] for s in (-1, 1)]
-    scale = around(ends, zero=True)
-    made: list[list[Child]] = [
-        [_name(r["site"]), tag("span", "✓ " if r["chosen"] else "", r["sentence"]), _mark(r, scale)]
-        for r in rows
+def _ranking(ranking: Ranking) -> Markup:
+    mark = "simulation only" if ranking.simulation_only else "released with noise"
+    scale = around([s.value + sign * _error(s) for s in ranking.scores for sign in (-1, 1)], zero=True)
+    rows: list[list[Child]] = [
+        [_name(s.peer), tag("span", "✓ " if s.chosen else "", s.sentence), _mark(s, scale)]
+        for s in ranking.scores
     ]
     head: list[Child] = ["Site", "In words", charts.axis(scale, lambda v: f"{v:g}")]
     return section(
-        f"{method['title']} ({mark})",
-        table(head, made, text=2),
-        lead=f"Shown: {method['measures']}. Bars are one standard error. A peer sends {method['sends']}.",
+        f"{ranking.title} ({mark})",
+        table(head, rows, text=2),
+        lead=f"Shown: {ranking.measures}. Bars are one standard error. A peer sends {ranking.sends}.",
     )
 
 
 def _name(site: str) -> Child:
-    """A short name stays in one piece."""
+    """A short name is not broken over lines."""
     return tag("span", site, class_="whole") if len(site) <= 24 else site
 
 
-def _mark(row: Mapping[str, Any], scale: Scale) -> Markup:
-    value, error = row["value"], _error(row)
-    kind = "better" if row["chosen"] else "unclear"
-    title = f"{row['site']}: {value:.4f} ± {error:.4f}"
+def _mark(score: PartnerScore, scale: Scale) -> Markup:
+    value, error = score.value, _error(score)
+    kind = "better" if score.chosen else "unclear"
+    title = f"{score.peer}: {value:.4f} ± {error:.4f}"
     return charts.row([charts.Mark(kind, value, value - error, value + error, title)], scale, zero=True)
 
 
-def _error(row: Mapping[str, Any]) -> float:
+def _error(score: PartnerScore) -> float:
     """An unknown error is not drawn; the sentence says so."""
-    error = row["standard_error"]
-    return error if error is not None and math.isfinite(error) else 0.0
+    return score.error if math.isfinite(score.error) else 0.0
 
 
-def _worth(test: Mapping[str, Any], site: str) -> Markup:
-    measured = in_order(m for way in test.values() for m in way["metrics"])
+def _approaches(approaches: tuple[ApproachResult, ...], site: str) -> Markup:
+    measured = in_order(m for way in approaches for m in way.metrics)
     shown = [m for m in measured if not words.metric(m).detail]
-    made: list[list[Child]] = []
-    for name, way in test.items():
-        note = way["note"] + (" (simulation only)" if way["simulation_only"] else "")
-        gain = f"{way['loss_less_than_alone']:+.3f} ± {way['standard_error']:.3f}" if name != "alone" else "–"
-        figures = [words.figure(m, way["metrics"][m]) if m in way["metrics"] else "–" for m in shown]
-        made.append([name, note.strip(), *figures, gain])
+    rows: list[list[Child]] = []
+    for way in approaches:
+        note = way.note + (" (simulation only)" if way.simulation_only else "")
+        gain = f"{way.gain:+.3f} ± {way.error:.3f}" if way.name != "alone" else "–"
+        figures = [words.figure(m, way.metrics[m]) if m in way.metrics else "–" for m in shown]
+        rows.append([way.name, note.strip(), *figures, gain])
     head: list[Child] = [
         "Way of learning", "", *(words.capital(words.metric(m).label) for m in shown), "Loss less than alone",
     ]  # fmt: skip
     return section(
         "What it would bring",
-        table(head, made, text=2),
-        lead=f"On the test records of {site}, which no choice has looked at; ± is one standard error.",
+        table(head, rows, text=2),
+        lead=f"On the test records of {site}, which no choice has used; ± is one standard error.",
     )

@@ -1,9 +1,9 @@
-"""Likeness of records before any training: the maximum mean discrepancy of two profiles (Gretton et al. 2012).
+"""Similarity of records before any training: the maximum mean discrepancy of two profiles (Gretton et al. 2012).
 
-A profile is the mean of random Fourier features of a site's records, label included (Rahimi and Recht 2007). Features are
-drawn from the study's seed and are public; each record's have the length 1, so one record moves their sum by 1 and noise
-on it is differentially private (Harder et al. 2021, «DP-MERF»). The noise in a profile, and what a profile of few
-records varies by, are known in size and are taken out of the distance.
+A profile is the mean of random Fourier features of a site's records, label included (Rahimi and Recht 2007). The features
+are drawn from the study's seed and are public. Each record's features have length 1, so one record moves their sum by 1,
+and noise makes the profile differentially private (Harder et al. 2021, «DP-MERF»). The expected contributions of noise
+and of sampling are subtracted from the distance.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from torch import Tensor
 
 from confrere.core.seeds import generator
 from confrere.data.records import Records
-from confrere.partners.ranking import PartnerScore, Ranking, likeness, ranked
+from confrere.partners.ranking import Criteria, PartnerScore, Ranking, compare_records, ranked
 
 WAVES = 100
 """The number of pairs of cosine and sine."""
 
 LABEL = 2.0
-"""How far apart two classes are, seen against inputs that lie in about −1 … 1."""
+"""The distance between two classes, compared with inputs in about −1 … 1."""
 
-
-LIKE = 0.1
-"""A squared distance below this is small: sets with nothing in common have 2."""
+SMALL = 0.1
+"""A squared distance below this is small; sets with nothing in common have 2."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class RecordProfile:
     noise: float = 0.0
 
     @property
-    def luck(self) -> float:
-        """By how much, squared, a profile of this many records differs from that of its patients by chance."""
+    def sampling_variance(self) -> float:
+        """The expected squared distance between this profile and that of the population it was sampled from."""
         return max(0.0, 1 - float(self.mean @ self.mean) + self.noise) / self.count
 
 
@@ -71,25 +70,23 @@ def by_patient(rows: Tensor, units: Tensor | None) -> Tensor:
     return patients / torch.bincount(numbers).double()[:, None]
 
 
-def profile_ranking(
-    own: RecordProfile, theirs: Mapping[str, RecordProfile], user: str, *, z: float, released: bool
-) -> Ranking:
-    """Peers by how unlike their records are."""
-    standings = []
+def profile_ranking(own: RecordProfile, theirs: Mapping[str, RecordProfile], criteria: Criteria) -> Ranking:
+    """Peers by the distance of their records from the user's."""
+    scores = []
     for peer, profile in theirs.items():
         apart, size = profile.mean - own.mean, len(own.mean)
-        known = own.noise + profile.noise + own.luck + profile.luck
-        value = float(apart @ apart) - known
-        error = math.sqrt(4 * max(0.0, value) * known / size + 2 * known**2 / size)
-        chosen, said = likeness(
-            peer, user, value, z * error, LIKE, hidden=error > 0.5, how="look", other="different"
+        expected = own.noise + profile.noise + own.sampling_variance + profile.sampling_variance
+        value = float(apart @ apart) - expected
+        error = math.sqrt(4 * max(0.0, value) * expected / size + 2 * expected**2 / size)
+        chosen, words = compare_records(
+            peer, criteria.user, value, criteria.z * error, SMALL, hidden=error > 0.5
         )
-        sentence = f"{said} (squared distance {value:.4f} ± {error:.4f}; sets with nothing in common have 2)."
-        standings.append(PartnerScore(peer, value, error, chosen, sentence))
+        sentence = (
+            f"{words} (squared distance {value:.4f} ± {error:.4f}; sets with nothing in common have 2)."
+        )
+        scores.append(PartnerScore(peer, value, error, chosen, sentence))
     return Ranking(
-        "profiles", "Likeness of records",
+        "profiles", "Similarity of records",
         "how far apart the profiles of both sites' records are, before any training; less is better",
-        ranked(standings, least_first=True),
-        "a profile of its records, with noise" if released else "a profile of its records",
-        not released,
+        ranked(scores, least_first=True), criteria.sends("a profile of its records"), not criteria.released,
     )  # fmt: skip

@@ -1,21 +1,44 @@
-"""How a possible partner stands by one method: a value, how sure it is, and what it means in plain words."""
+"""Rankings of possible partners: for each peer a value, its standard error, and a sentence in plain words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
-By = Literal[
+from confrere.core.results import Document
+
+Method = Literal[
     "influence", "transfer", "leave-one-out", "add-one-in", "running", "similarity", "clusters", "profiles",
     "jensen-shannon", "renyi",
 ]  # fmt: skip
-METHODS: tuple[By, ...] = get_args(By)
+METHODS: tuple[Method, ...] = get_args(Method)
+
+NEEDS_RECORDS = "its records, which no site does"
+"""What a peer would have to send for a method that works in simulations only."""
 
 
 @dataclass(frozen=True)
-class PartnerScore:
+class Criteria:
+    """Whose partners are ranked, and when a difference counts."""
+
+    user: str
+    z: float = 1.0
+    """A difference counts if it exceeds this many standard errors."""
+    released: bool = False
+    """Whether peers add noise to what they send; without it, the result is for simulations only."""
+
+    def sends(self, what: str) -> str:
+        """What a peer has to send, in words."""
+        return f"{what}, with noise" if self.released else what
+
+
+@dataclass(frozen=True)
+class PartnerScore(Document):
     """One possible partner by one method."""
+
+    OPTIONAL = ("terms",)
+    KEYS: ClassVar[Mapping[str, str]] = {"peer": "site", "error": "standard_error"}
 
     peer: str
     value: float
@@ -24,24 +47,21 @@ class PartnerScore:
     chosen: bool
     sentence: str
     terms: Mapping[str, float] = field(default_factory=dict)
-    """What the value is made of."""
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "site": self.peer, "value": self.value, "standard_error": self.error, "chosen": self.chosen,
-            "sentence": self.sentence, **({"terms": dict(self.terms)} if self.terms else {}),
-        }  # fmt: skip
+    """The parts of the value."""
 
 
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(Document):
     """All possible partners by one method, the best first."""
 
-    method: str
+    UNSTATED = ("method",)
+    KEYS: ClassVar[Mapping[str, str]] = {"scores": "ranking"}
+
+    method: Method
     title: str
     measures: str
     """What the value is, in plain words."""
-    standings: tuple[PartnerScore, ...]
+    scores: tuple[PartnerScore, ...]
     sends: str
     """What a peer has to send for it."""
     simulation_only: bool
@@ -49,36 +69,28 @@ class Ranking:
 
     @property
     def chosen(self) -> list[str]:
-        return [s.peer for s in self.standings if s.chosen]
+        return [s.peer for s in self.scores if s.chosen]
 
     def top(self, count: int) -> Ranking:
-        """The same with the first ones chosen instead, whatever they are worth."""
-        return replace(
-            self, standings=tuple(replace(s, chosen=n < count) for n, s in enumerate(self.standings))
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "title": self.title, "measures": self.measures, "simulation_only": self.simulation_only,
-            "sends": self.sends, "ranking": [s.as_json() for s in self.standings],
-        }  # fmt: skip
+        """The same ranking with the first `count` peers chosen."""
+        return replace(self, scores=tuple(replace(s, chosen=n < count) for n, s in enumerate(self.scores)))
 
 
-def ranked(standings: Sequence[PartnerScore], *, least_first: bool = False) -> tuple[PartnerScore, ...]:
-    """The best first; equals by name, so that the order never depends on luck."""
-    return tuple(sorted(standings, key=lambda s: (s.value if least_first else -s.value, s.peer)))
+def ranked(scores: Sequence[PartnerScore], *, least_first: bool = False) -> tuple[PartnerScore, ...]:
+    """The best first; ties are ordered by name."""
+    return tuple(sorted(scores, key=lambda s: (s.value if least_first else -s.value, s.peer)))
 
 
-def likeness(
-    peer: str, user: str, distance: float, error: float, like: float, *, hidden: bool, how: str, other: str
+def compare_records(
+    peer: str, user: str, distance: float, margin: float, small: float, *, hidden: bool
 ) -> tuple[bool, str]:
-    """Whether a peer with this distance between its records and the user's is chosen, and a sentence that says so.
+    """Whether to choose a peer whose records are `distance` ± `margin` from the user's, and a sentence that says so.
 
-    `like` is a small distance; `hidden` says that noise leaves nothing to go by.
+    A distance below `small` is small; `hidden` means that noise hides the peer's records.
     """
     if hidden:
         return False, f"Noise hides what the records of {peer} look like"
-    if distance + error < like:
-        return True, f"The records of {peer} {how} much like those of {user}"
-    degree = "somewhat" if distance - error < like else "clearly"
-    return False, f"The records of {peer} {how} {degree} {other} from those of {user}"
+    if distance + margin < small:
+        return True, f"The records of {peer} look much like those of {user}"
+    degree = "somewhat" if distance - margin < small else "clearly"
+    return False, f"The records of {peer} look {degree} different from those of {user}"

@@ -1,4 +1,4 @@
-"""Whom should a site learn from? Every method asked, with how sure it is, and what the choice would bring."""
+"""Whom should a site learn from? Rank its peers by every method, choose some, and measure what the choice brings."""
 
 from __future__ import annotations
 
@@ -6,75 +6,67 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from confrere.core.errors import DataError, StudyError
 from confrere.core.registry import nearest
+from confrere.core.results import Document
 from confrere.core.seeds import derive
-from confrere.data.records import Federation, Records
+from confrere.data.records import Federation
 from confrere.data.split.holdout import file_group, whole_file
-from confrere.learning.evaluation import knowing_nothing, measure
+from confrere.learning.evaluation import knowing_nothing
 from confrere.learning.networks.network import Network
+from confrere.partners.approaches import ApproachResult, PartnerRecords, compare_approaches
 from confrere.partners.budget import Selection
 from confrere.partners.clusters import Clusters, cluster, cluster_ranking
-from confrere.partners.gradient_similarity import Course, course, similarity_ranking
+from confrere.partners.gradient_similarity import GradientHistory, gradient_history, similarity_ranking
 from confrere.partners.histograms import histogram_rankings
 from confrere.partners.influence import CrossFitted, cross_fit, influence_rankings, running_ranking
-from confrere.partners.interpolation import (
-    Way,
-    alone,
-    fine_tuned,
-    interpolated_data,
-    interpolated_models,
-    together,
-)
-from confrere.partners.learner import Learner, losses_of, mean_and_error
+from confrere.partners.learner import Learner
 from confrere.partners.peer_releases import histograms, models, own_records, profiles
 from confrere.partners.profiles import profile_ranking
-from confrere.partners.ranking import METHODS, By, Ranking
+from confrere.partners.ranking import METHODS, Criteria, Method, Ranking
 from confrere.partners.transfer import transfer_ranking
+from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study
 
 FEW = 20
-"""With fewer records of its own, a site can hardly judge others."""
+"""A site with fewer records cannot judge possible partners."""
 
 
 @dataclass(frozen=True)
-class Worth:
-    """What a way of learning brings the user, on test records that no choice has looked at."""
+class SelectionCost(Document):
+    """The privacy that choosing partners cost."""
 
-    name: str
-    metrics: Mapping[str, float]
-    gain: float
-    """How much less the loss is than alone."""
-    error: float
-    note: str
-    simulation_only: bool = True
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "metrics": dict(self.metrics), "loss_less_than_alone": self.gain, "standard_error": self.error,
-            "note": self.note, "simulation_only": self.simulation_only,
-        }  # fmt: skip
+    share: float
+    """The share of the study's budget that was set aside for it."""
+    epsilon: float
+    delta: float
+    unit: str
+    accountant: str
+    spent: Mapping[str, float]
+    """ε by site."""
+    proven: bool
+    above_ceiling: bool
 
 
 @dataclass(frozen=True)
-class Found:
-    """All that was found out for one site."""
+class PartnerSearch:
+    """The possible partners of one site, ranked by every method, and the choice."""
 
     study: Study
     site: str
-    by: By
+    by: Method
     rankings: tuple[Ranking, ...]
     chosen: tuple[str, ...]
     reason: str
-    """Why these, or why none, in a sentence."""
-    worth: tuple[Worth, ...]
-    privacy: Mapping[str, Any] | None
+    """Why these were chosen, or why none, in a sentence."""
+    approaches: tuple[ApproachResult, ...]
+    """What each way of learning would bring the site, on its test records."""
+    privacy: SelectionCost | None
+    """None if peers added no noise."""
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
+        """What `confrere partners --json` prints."""
         return {
             "study": self.study.hash(),
             "seed": self.study.seed,
@@ -84,58 +76,93 @@ class Found:
             "chosen": list(self.chosen),
             "partners": [self.site, *self.chosen] if self.chosen else None,
             "reason": self.reason,
-            "test": {w.name: w.as_json() for w in self.worth},
-            "privacy": self.privacy,
+            "test": {w.name: w.as_json() for w in self.approaches},
+            "privacy": self.privacy.as_json() if self.privacy else None,
             "notes": list(self.notes),
         }
 
 
+@dataclass(frozen=True)
+class SelectionRule:
+    """How partners are chosen from the rankings."""
+
+    by: Method = "influence"
+    top: int | None = None
+    z: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.by not in METHODS:
+            raise StudyError(f'--by "{self.by}"{nearest(self.by, METHODS)}: there are {", ".join(METHODS)}')
+        if not 0 <= self.z < 100:
+            raise StudyError(f"--z is {self.z:g}; it is a number of standard errors, such as 1 or 2")
+
+
 def find_partners(
     study: Study,
-    federation: Federation,
     site: str,
+    sites: Mapping[str, Source] | Federation | None = None,
     *,
-    by: By = "influence",
+    by: str = "influence",
     top: int | None = None,
     z: float = 1.0,
     groups: int = 2,
     listener: Callable[[str], None] = lambda text: None,
-) -> Found:
-    """Rank all other sites as partners of `site` by every method, and choose by one of them.
+) -> PartnerSearch:
+    """Rank the other sites as partners of `site` by every method, and choose by one of them.
 
-    A peer is chosen where its worth exceeds `z` standard errors; with `top`, the best `top` are, whatever they are
-    worth. `listener` receives a line about each step.
+    `sites` are your own records, as in `simulate`. A peer is chosen if its value exceeds `z` standard errors; with `top`,
+    the first `top` peers are chosen. `groups` is the number of clusters; `listener` receives a line about each step.
+
+    >>> found = confrere.find_partners(study, "site0", sites)
+    >>> found.site, set(found.chosen) <= {"site1", "site2"}
+    ('site0', True)
     """
-    names = sorted(federation.sites)
-    check(names, site, by, top, z, groups)
+    rule = SelectionRule(by, top, z)  # type: ignore[arg-type]  # checked there
+    study = study.with_(partners=None)
+    federation = open_sites(study, sites)
+    _check(sorted(federation.sites), site, top, groups)
     selection = Selection(study, federation, site)
-    evidence = _gathered(selection, groups, listener)
+    evidence = _gather(selection, groups, listener)
     listener("Their models on the records of the user")
     rankings = _rankings(evidence, selection, z)
     if top is not None:
         rankings = tuple(r.top(top) for r in rankings)
-    chosen, reason = choose(rankings, by, site, z, top)
+    chosen, reason = choose(rankings, rule, site)
     listener("What the choice would bring")
-    test, beside = federation.sites[site].test, evidence.clusters.beside(site)
-    seed = derive(study.seed, "partners", site)
-    ways = worth_of(evidence.learner, evidence.own, test, evidence.peers, chosen, beside, seed)
-    notes = _notes(study, evidence.course.hidden, names, by, rankings)
-    return Found(study, site, by, rankings, chosen, reason, ways, _spent(selection), notes)
+    approaches = compare_approaches(
+        evidence.learner, evidence.records, chosen, evidence.clusters.others_in_cluster(site),
+        derive(study.seed, "partners", site),
+    )  # fmt: skip
+    notes = _notes(selection, evidence.gradients.hidden, rule.by, rankings)
+    return PartnerSearch(study, site, rule.by, rankings, chosen, reason, approaches, _cost(selection), notes)
+
+
+def _check(names: Sequence[str], site: str, top: int | None, groups: int) -> None:
+    """Refuse a question that these sites cannot answer."""
+    if site not in names:
+        raise StudyError(
+            f'"{site}" is not a site of this study{nearest(site, list(names))}; its sites: {", ".join(names)}'
+        )
+    if len(names) < 2:
+        raise StudyError(f'"{site}" is the only site of this study: it has no possible partner')
+    if top is not None and not 1 <= top < len(names):
+        raise StudyError(f"--top is {top}; {site} has {len(names) - 1} possible partners")
+    if groups < 1:
+        raise StudyError(f"--groups is {groups}; it must be at least 1")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the methods look at: the records of all sites, and what came of asking the peers."""
+    """What the methods work on: the records of all sites, the gradients of the peers, and models of the records."""
 
     learner: Learner
-    own: Records
-    peers: Mapping[str, Records]
-    course: Course
+    records: PartnerRecords
+    gradients: GradientHistory
     clusters: Clusters
     fitted: CrossFitted
 
 
-def _gathered(selection: Selection, groups: int, listener: Callable[[str], None]) -> Evidence:
+def _gather(selection: Selection, groups: int, listener: Callable[[str], None]) -> Evidence:
     study, site, federation = selection.study, selection.user, selection.federation
     peers = {n: own_records(s) for n, s in sorted(federation.sites.items())}
     own = peers.pop(site)
@@ -144,173 +171,128 @@ def _gathered(selection: Selection, groups: int, listener: Callable[[str], None]
             f'site "{site}" has {len(own)} records besides its test records; at least {FEW} are needed to judge'
             " possible partners"
         )
-    learner = learner_of(study, selection)
+    learner = _learner(selection)
     listener(f"Gradients of {len(peers)} peers, over {study.rounds} rounds")
-    ran = course(selection)
-    listener("Their records, one by one and all but one")
+    gradients = gradient_history(selection)
+    listener("Their records, one peer at a time and all but one")
     fitted = cross_fit(learner, own, peers, derive(study.seed, "partners", site))
-    listener(f"{groups} groups of like sites")
-    return Evidence(learner, own, peers, ran, cluster(learner, {site: own, **peers}, site, groups), fitted)
+    listener(f"{groups} groups of similar sites")
+    clusters = cluster(learner, {site: own, **peers}, site, groups)
+    records = PartnerRecords(own, federation.sites[site].test, peers)
+    return Evidence(learner, records, gradients, clusters, fitted)
+
+
+def _learner(selection: Selection) -> Learner:
+    """The study's proxy with its initial weights."""
+    share = 1.0 if selection.released else 0.0
+    site = selection.prepare(share, {"name": "local"}).sites[selection.user]
+    network = Network(site.architecture("proxy"))
+    return Learner(network, site.build("proxy").params, seed=derive(selection.study.seed, "partners"))
 
 
 def _rankings(found: Evidence, selection: Selection, z: float) -> tuple[Ranking, ...]:
     """All peers by every method."""
-    site, released, ran = selection.user, selection.released, found.course
-    theirs, home = models(selection, found.learner)
-    on_user = {n: found.learner.losses(p, found.own) for n, p in theirs.items()}
-    blind = knowing_nothing(found.own.targets, found.own.targets)
-    mine, others = profiles(selection)
-    bins, of_others = histograms(selection)
-    features, seed = selection.federation.task.features, derive(selection.study.seed, "partners", site)
+    criteria, records = Criteria(selection.user, z, selection.released), found.records
+    peer_models, home = models(selection, found.learner)
+    on_user = {n: found.learner.losses(p, records.own) for n, p in peer_models.items()}
+    frequencies = knowing_nothing(records.own.targets, records.own.targets)
+    columns, seed = (
+        selection.federation.task.features,
+        derive(selection.study.seed, "partners", selection.user),
+    )
+    gains = {n: peer.gains for n, peer in found.gradients.peers.items() if peer.weights}
     return (
-        *influence_rankings(found.fitted, site, z=z),
-        running_ranking(ran.slopes, site, z=z, released=released),
-        similarity_ranking(ran.weights, ran.distances, ran.falls, site, z=z, released=released),
-        transfer_ranking(on_user, home, blind, site, z=z, released=released),
-        cluster_ranking(found.learner, found.clusters, {site: found.own, **found.peers}, site, z=z),
-        profile_ranking(mine, others, site, z=z, released=released),
-        *histogram_rankings(bins, of_others, site, features, seed, z=z, released=released),
+        *influence_rankings(found.fitted, criteria),
+        running_ranking(gains, criteria),
+        similarity_ranking(found.gradients.peers, criteria),
+        transfer_ranking(on_user, home, frequencies, criteria),
+        cluster_ranking(
+            found.learner, found.clusters, {criteria.user: records.own, **records.peers}, criteria
+        ),
+        profile_ranking(*profiles(selection), criteria),
+        *histogram_rankings(*histograms(selection), columns, seed, criteria),
     )
 
 
-def check(names: Sequence[str], site: str, by: str, top: int | None, z: float, groups: int) -> None:
-    """What cannot be asked."""
-    if site not in names:
-        raise StudyError(
-            f'"{site}" is no site of this study{nearest(site, list(names))}; its sites: {", ".join(names)}'
-        )
-    if len(names) < 2:
-        raise StudyError(f'"{site}" is the only site of this study: it has no possible partner')
-    if by not in METHODS:
-        raise StudyError(
-            f'there is no method "{by}"{nearest(by, list(METHODS))}; there are {", ".join(METHODS)}'
-        )
-    if top is not None and not 1 <= top < len(names):
-        raise StudyError(f"--top is {top}; {site} has {len(names) - 1} possible partners")
-    if not 0 <= z < 100:
-        raise StudyError(f"--z is {z:g}; it is a number of standard errors, such as 1 or 2")
-    if groups < 1:
-        raise StudyError(f"--groups is {groups}; there is at least one")
-
-
-def choose(
-    rankings: Sequence[Ranking], by: By, site: str, z: float, top: int | None = None
-) -> tuple[tuple[str, ...], str]:
-    """Who is chosen by a method, best first, and why.
-
-    By influence: each peer that clearly helps when it is added, or is clearly missed when it is left out, and clearly harms by
-    neither. Partners that can stand in for one another are not missed, so leaving one out is not enough.
-    """
+def choose(rankings: Sequence[Ranking], rule: SelectionRule, site: str) -> tuple[tuple[str, ...], str]:
+    """The chosen peers, best first, and the reason."""
     known = {r.method: r for r in rankings}
-    if by != "influence":
-        ranking = known[by]
-        chosen = tuple(ranking.chosen)
-        if top is not None:
-            return chosen, f"The first {top} by {ranking.title.lower()}, whatever they are worth."
-        if chosen:
-            return chosen, f"Chosen by {ranking.title.lower()}: {ranking.measures}."
-        return (
-            (),
-            f"No partner is chosen by {ranking.title.lower()}: {ranking.standings[0].sentence}",
-        )
-    added = {s.peer: s for s in known["add-one-in"].standings}
-    left = {s.peer: s for s in known["leave-one-out"].standings}
-    order = [s.peer for s in known["add-one-in"].standings]
-    if top is not None:
-        return tuple(order[:top]), f"The first {top} by influence, whatever they are worth."
-    harms = [
-        p for p in order if min(added[p].value + z * added[p].error, left[p].value + z * left[p].error) < 0
-    ]
-    chosen = tuple(p for p in order if (added[p].chosen or left[p].chosen) and p not in harms)
+    if rule.by == "influence":
+        return _choose_by_influence(known["add-one-in"], known["leave-one-out"], rule, site)
+    ranking = known[rule.by]
+    title, chosen = ranking.title.lower(), tuple(ranking.chosen)
+    if rule.top is not None:
+        return chosen, f"The first {rule.top} by {title}, whatever their value."
+    if chosen:
+        return chosen, f"Chosen by {title}: {ranking.measures}."
+    best = ranking.scores[0].sentence if ranking.scores else "nothing was measured."
+    return (), f"No partner is chosen by {title}: {best}"
+
+
+def _choose_by_influence(
+    added: Ranking, left_out: Ranking, rule: SelectionRule, site: str
+) -> tuple[tuple[str, ...], str]:
+    """Choose each peer that clearly helps when added, or clearly harms when left out, and does no clear harm in either way.
+
+    Leaving one out is not enough: partners that can replace one another are not missed.
+    """
+    order = [s.peer for s in added.scores]
+    if rule.top is not None:
+        return tuple(order[: rule.top]), f"The first {rule.top} by influence, whatever their value."
+    harms = {s.peer for r in (added, left_out) for s in r.scores if s.value + rule.z * s.error < 0}
+    helps = {*added.chosen, *left_out.chosen}
+    chosen = tuple(p for p in order if p in helps and p not in harms)
     if chosen:
         return chosen, (
             f"Chosen by influence: predictions for held-out patients of {site} get better with them, by more than"
-            f" {z:g} standard error{'s' if z != 1 else ''}."
+            f" {rule.z:g} standard error{'s' if rule.z != 1 else ''}."
         )
-    best = known["add-one-in"].standings[0]
+    best = added.scores[0]
     return (), (
         f"No partner is worth learning from: even the best, {best.peer}, changes the held-out loss of {site} by only"
         f" {best.value:+.4f} ± {best.error:.4f}. Train alone, or ask again with more records."
     )
 
 
-def learner_of(study: Study, selection: Selection) -> Learner:
-    """The study's proxy, as all sites would start it."""
-    site = selection.sites(0.0 if not selection.released else 1.0, {"name": "local"}).sites[selection.user]
-    start = site.build("proxy")
-    network = Network(site.architecture("proxy"))
-    return Learner(network, start.params, seed=derive(study.seed, "partners"))
-
-
-def worth_of(
-    learner: Learner,
-    own: Records,
-    test: Records,
-    peers: Mapping[str, Records],
-    chosen: Sequence[str],
-    like: Sequence[str],
-    seed: int,
-) -> tuple[Worth, ...]:
-    """Accuracy and loss of every way of learning on the user's own test records, beside alone."""
-    if not len(test):
-        return ()
-    everybody = list(peers.values())
-    ways: list[Way] = [alone(learner, own, seed)]
-    if chosen:
-        ways.append(together(learner, own, [peers[p] for p in chosen], seed, "with the chosen partners"))
-    ways.append(together(learner, own, everybody, seed, "with everybody"))
-    ways.append(together(learner, own, [peers[p] for p in like], seed, "with its group"))
-    ways.append(fine_tuned(learner, own, everybody, seed))
-    ways.append(interpolated_models(learner, own, everybody, seed))
-    ways.append(interpolated_data(learner, own, everybody, seed))
-    said = {w.name: w.says(test) for w in ways}
-    reference: NDArray[np.float64] = losses_of(said[ways[0].name], test)
-    out = []
-    for way in ways:
-        gain, error = mean_and_error(reference - losses_of(said[way.name], test))
-        out.append(
-            Worth(way.name, measure(said[way.name], test.targets), gain, error, way.note, way is not ways[0])
-        )
-    return tuple(out)
-
-
-def _spent(selection: Selection) -> dict[str, Any] | None:
-    """What the selection cost, the dearest site first."""
+def _cost(selection: Selection) -> SelectionCost | None:
     if selection.privacy is None:
         return None
-    whole = selection.privacy.for_selection()
-    return {
-        "share": selection.privacy.selection_share,
-        "epsilon": whole.epsilon,
-        "delta": whole.delta,
-        "unit": whole.unit,
-        "accountant": whole.accountant,
-        "spent": {n: g.epsilon for n, g in sorted(selection.guarantees().items())},
-        "proven": all(g.proven for g in selection.guarantees().values()),
-        "above_ceiling": any(g.above_ceiling for g in selection.guarantees().values()),
-    }
+    whole, spent = selection.privacy.for_selection(), selection.guarantees()
+    assert whole.epsilon is not None  # a share is one of ε
+    return SelectionCost(
+        selection.privacy.selection_share,
+        whole.epsilon,
+        whole.delta,
+        whole.unit,
+        whole.accountant,
+        {n: g.epsilon for n, g in sorted(spent.items())},
+        all(g.proven for g in spent.values()),
+        any(g.above_ceiling for g in spent.values()),
+    )
 
 
 def _notes(
-    study: Study, hidden: Sequence[int], names: Sequence[str], by: By, rankings: Sequence[Ranking]
+    selection: Selection, hidden: Sequence[int], by: Method, rankings: Sequence[Ranking]
 ) -> tuple[str, ...]:
+    study, peers = selection.study, len(selection.peers)
     notes = [whole_file(study.data.split.method)] if file_group(study.data.split.method) > 1 else []
-    if study.privacy is None or study.privacy.selection_share == 0:
+    in_the_field = [r.method for r in rankings if not r.simulation_only]
+    if not selection.released:
         notes.append(
-            "Nothing here was protected: all of it is for rehearsals (simulation only). With privacy.selection_share"
+            "Nothing here was protected: the result is for rehearsals (simulation only). With privacy.selection_share"
             " in the study, peers send models and gradients with noise, and that share of ε pays for it."
         )
-    elif by not in (field := [r.method for r in rankings if not r.simulation_only]):
+    elif by not in in_the_field:
         notes.append(
-            f"The choice is by {by}, which is simulation only. In the field it would be by one of: {', '.join(field)}."
+            f"The choice is by {by}, which is simulation only. In the field, choose by one of:"
+            f" {', '.join(in_the_field)}."
         )
     if hidden:
         notes.append(
             f"In {len(hidden)} of {study.rounds} rounds noise hid the user's own gradient: similarity says little."
         )
-    if len(names) - 1 < 3:
+    if peers < 3:
         notes.append(
-            f"With {len(names) - 1} possible partner{'s' if len(names) > 2 else ''}, a real Weight Erosion refuses to"
-            " run (k_min = 3)."
+            f"With {peers} possible partner{'s' if peers > 1 else ''}, a real Weight Erosion refuses to run (k_min = 3)."
         )
     return tuple(notes)

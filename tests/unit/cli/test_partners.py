@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from confrere.core.custody import Custody
 from confrere.core.errors import DataError, StudyError
 from confrere.data.records import Federation
 from confrere.partners.page import write_partners
-from confrere.partners.search import Found, check, choose, find_partners
+from confrere.partners.search import PartnerSearch, SelectionRule, choose, find_partners
 from confrere.privacy.gate import Gate
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import open_sites
@@ -44,24 +45,24 @@ def sites(strangers: bool = True) -> dict[str, Any]:
 
 
 @cache
-def asked(privacy: Privacy | None = None) -> Found:
+def asked(privacy: Privacy | None = None) -> PartnerSearch:
     """What site0 is told; the same question is asked once."""
     study = Study(name="asked", rounds=5, privacy=privacy)
-    return find_partners(study, open_sites(study, sites()), "site0")
+    return find_partners(study, "site0", sites())
 
 
 def test_all_methods_agree_about_a_stranger() -> None:
     found = asked()
     for ranking in found.rankings:
-        assert ranking.standings[-1].peer == "site3", ranking.method
+        assert ranking.scores[-1].peer == "site3", ranking.method
         assert "site3" not in ranking.chosen, ranking.method
-        assert all(np.isfinite(s.value) and s.error >= 0 and s.sentence for s in ranking.standings)
+        assert all(np.isfinite(s.value) and s.error >= 0 and s.sentence for s in ranking.scores)
     assert found.chosen
     assert set(found.chosen) <= {"site1", "site2"}
 
 
 def test_local_accuracy_and_log_loss_on_the_users_test_records_are_always_shown() -> None:
-    worth = {w.name: w for w in asked().worth}
+    worth = {w.name: w for w in asked().approaches}
     assert {
         "alone",
         "with everybody",
@@ -99,11 +100,11 @@ def test_what_peers_send_passes_the_gate_protected_and_is_charged(monkeypatch: p
     released = {r.method for r in found.rankings if not r.simulation_only}
     assert released == {"running", "similarity", "transfer", "profiles", "jensen-shannon", "renyi"}
     assert found.privacy is not None
-    assert found.privacy["epsilon"] == pytest.approx(1.0)
-    assert found.privacy["delta"] == pytest.approx(0.25e-4)
+    assert found.privacy.epsilon == pytest.approx(1.0)
+    assert found.privacy.delta == pytest.approx(0.25e-4)
     for name in ("site1", "site2", "site3"):
-        assert 0.9 < found.privacy["spent"][name] <= 1.0
-    assert found.privacy["proven"] is True
+        assert 0.9 < found.privacy.spent[name] <= 1.0
+    assert found.privacy.proven is True
 
 
 def test_training_has_what_the_selection_leaves() -> None:
@@ -134,7 +135,7 @@ def test_a_choice_of_no_partner_states_its_reason() -> None:
     everybody = arrays(3, records=300)
     strangers = {n: (x, y if n == "site0" else 1 - y) for n, (x, y) in everybody.items()}
     study = Study(name="strangers", rounds=4)
-    found = find_partners(study, open_sites(study, strangers), "site0")
+    found = find_partners(study, "site0", strangers)
     assert found.chosen == ()
     assert found.reason.startswith("No partner is worth learning from: even the best, site")
     assert found.as_json()["partners"] is None
@@ -142,15 +143,17 @@ def test_a_choice_of_no_partner_states_its_reason() -> None:
 
 def test_the_first_so_many_may_be_asked_for() -> None:
     rankings = [r.top(3) for r in asked().rankings]
-    assert len(choose(rankings, "influence", "site0", 1.0, 3)[0]) == 3
-    assert choose([r.top(1) for r in asked().rankings], "similarity", "site0", 1.0, 1)[0][0] != "site3"
+    assert len(choose(rankings, SelectionRule("influence", 3), "site0")[0]) == 3
+    assert (
+        choose([r.top(1) for r in asked().rankings], SelectionRule("similarity", 1), "site0")[0][0] != "site3"
+    )
     with pytest.raises(StudyError, match="3 possible partners"):
-        check(["site0", "site1", "site2", "site3"], "site0", "influence", 4, 1.0, 2)
+        find_partners(Study(name="asked", rounds=2), "site0", sites(), top=4)
 
 
 def test_each_method_may_decide() -> None:
     for ranking in asked().rankings:
-        chosen, reason = choose(asked().rankings, ranking.method, "site0", 1.0)  # type: ignore[arg-type]
+        chosen, reason = choose(asked().rankings, SelectionRule(ranking.method), "site0")
         assert "site3" not in chosen
         assert ranking.title.lower() in reason
 
@@ -158,19 +161,19 @@ def test_each_method_may_decide() -> None:
 def test_what_cannot_be_asked_is_refused() -> None:
     study = Study(name="asked", rounds=2)
     with pytest.raises(StudyError, match=r'"site9".*did you mean "site'):
-        find_partners(study, open_sites(study, sites()), "site9")
+        find_partners(study, "site9", sites())
     few = {**sites(), "site0": tuple(part[:20] for part in sites()["site0"])}
     with pytest.raises(DataError, match="at least 20"):
-        find_partners(study, open_sites(study, few), "site0")
+        find_partners(study, "site0", few)
     x, y = sites()["site1"]
     with pytest.raises(DataError, match="one class"):
-        find_partners(study, open_sites(study, {**sites(), "site1": (x, 0 * y)}), "site0")
+        find_partners(study, "site0", {**sites(), "site1": (x, 0 * y)})
 
 
 def test_two_sites_are_enough_and_k_min_is_mentioned() -> None:
     study = Study(name="two", rounds=3)
-    found = find_partners(study, open_sites(study, arrays(2, records=300)), "site0")
-    assert [s.peer for s in found.rankings[0].standings] == ["site1"]
+    found = find_partners(study, "site0", arrays(2, records=300))
+    assert [s.peer for s in found.rankings[0].scores] == ["site1"]
     assert any("k_min" in note for note in found.notes)
 
 
@@ -226,8 +229,13 @@ def test_an_unknown_method_names_the_nearest(cli: CliRunner, tmp_path: Path) -> 
 
 
 def test_a_page_shows_every_method_and_keeps_hostile_names_names(tmp_path: Path) -> None:
-    facts = json.loads(json.dumps(asked().as_json()).replace("site1", "<script>x</script>"))
-    text = write_partners(facts, tmp_path / "p.html").read_text()
+    hostile = "<script>x</script>"
+    rankings = [
+        replace(r, scores=tuple(replace(s, peer=hostile, sentence=f"{hostile} helps") for s in r.scores))
+        for r in asked().rankings
+    ]
+    found = replace(asked(), rankings=tuple(rankings), chosen=(hostile,))
+    text = write_partners(found, tmp_path / "p.html").read_text()
     assert "Whom should site0 learn from?" in text
     assert all(r.title in text for r in asked().rankings)
     assert text.count("simulation only") >= 6

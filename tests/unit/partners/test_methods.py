@@ -10,19 +10,20 @@ from confrere.data.records import Records
 from confrere.data.split.holdout import folds
 from confrere.learning.networks.architectures import architecture
 from confrere.learning.networks.network import Network
-from confrere.partners.clusters import cluster, cluster_ranking
-from confrere.partners.gradient_similarity import similarity_ranking
-from confrere.partners.influence import cross_fit, influence_rankings, running_ranking
-from confrere.partners.interpolation import (
+from confrere.partners.approaches import (
     alone,
     fine_tuned,
     interpolated_data,
     interpolated_models,
     together,
 )
+from confrere.partners.clusters import cluster, cluster_ranking
+from confrere.partners.gradient_similarity import PeerGradients, similarity_ranking
+from confrere.partners.influence import cross_fit, influence_rankings, running_ranking
 from confrere.partners.learner import Learner, joined, losses_of
 from confrere.partners.profiles import RecordProfile, features, profile_ranking
-from confrere.partners.transfer import AtHome, at_home, transfer_ranking
+from confrere.partners.ranking import Criteria
+from confrere.partners.transfer import HomeLoss, home_loss, transfer_ranking
 
 RULE = torch.tensor([1.5, -1.0, 0.5, 0.0])
 
@@ -79,9 +80,9 @@ def test_folds_leave_every_record_out_once_and_keep_patients_together() -> None:
 
 
 def test_influence_tells_who_helps_from_who_harms(learner: Learner, peers: dict[str, Records]) -> None:
-    left, added = influence_rankings(cross_fit(learner, USER, peers, 0), "user", z=1.0)
-    assert left.standings[-1].peer == added.standings[-1].peer == "unlike"
-    harm = added.standings[-1]
+    left, added = influence_rankings(cross_fit(learner, USER, peers, 0), Criteria("user"))
+    assert left.scores[-1].peer == added.scores[-1].peer == "unlike"
+    harm = added.scores[-1]
     assert harm.value < -3 * harm.error
     assert "worse" in harm.sentence
     assert set(added.chosen) <= {"like", "alike"}
@@ -90,13 +91,13 @@ def test_influence_tells_who_helps_from_who_harms(learner: Learner, peers: dict[
 
 
 def test_with_two_sites_leaving_one_out_is_adding_it(learner: Learner, peers: dict[str, Records]) -> None:
-    left, added = influence_rankings(cross_fit(learner, USER, {"like": peers["like"]}, 0), "user", z=1.0)
-    assert left.standings[0].value == pytest.approx(added.standings[0].value)
+    left, added = influence_rankings(cross_fit(learner, USER, {"like": peers["like"]}, 0), Criteria("user"))
+    assert left.scores[0].value == pytest.approx(added.scores[0].value)
 
 
 def test_the_error_of_an_influence_is_that_of_a_mean_over_the_users_records() -> None:
     gains = np.array([0.1, 0.3, -0.1, 0.1])
-    found = running_ranking({"a": gains}, "user", z=1.0, released=True).standings[0]
+    found = running_ranking({"a": gains}, Criteria("user", released=True)).scores[0]
     assert found.value == pytest.approx(0.1)
     assert found.error == pytest.approx(gains.std(ddof=1) / 2)
 
@@ -107,58 +108,60 @@ def test_transfer_loss_shows_both_terms_and_is_not_fooled_by_a_model_that_is_bad
     coin = Records(torch.randn(300, 4, generator=torch.Generator().manual_seed(8)), torch.arange(300) % 2)
     there = {**peers, "coin": coin}
     on_user = {n: learner.losses(learner.learn(r), USER) for n, r in there.items()}
-    home = {n: at_home(learner, r, 0) for n, r in there.items()}
-    found = transfer_ranking(on_user, home, float(np.log(2)), "user", z=1.0, released=False)
-    standing = {s.peer: s for s in found.standings}
+    home = {n: home_loss(learner, r, 0) for n, r in there.items()}
+    found = transfer_ranking(on_user, home, float(np.log(2)), Criteria("user"))
+    standing = {s.peer: s for s in found.scores}
     assert abs(standing["coin"].value) < 0.1  # as bad at home as there
     assert not standing["coin"].chosen
     assert "no more about the patients" in standing["coin"].sentence
-    assert found.standings[-1].peer == "unlike"
+    assert found.scores[-1].peer == "unlike"
     assert standing["like"].terms.keys() == {"loss_on_user", "loss_at_home", "knowing_nothing"}
     assert "like" in found.chosen
 
 
 def test_a_loss_at_home_that_noise_hides_is_not_relied_on() -> None:
     losses = {"a": np.full(50, 0.3) + 0.01 * np.arange(50)}
-    found = transfer_ranking(losses, {"a": AtHome(0.0, 2.0)}, 0.9, "user", z=1.0, released=True)
-    assert "hidden by noise" in found.standings[0].sentence
+    found = transfer_ranking(losses, {"a": HomeLoss(0.0, 2.0)}, 0.9, Criteria("user", released=True))
+    assert "hidden by noise" in found.scores[0].sentence
 
 
 def test_similarity_needs_rounds_in_which_something_could_be_told() -> None:
-    course = {"a": [0.99] * 9, "b": [0.9] * 9}
-    apart = {"a": [0.5], "b": [0.5, 0.6, 0.5, 0.4]}
-    found = similarity_ranking(course, apart, {"a": [0.01], "b": [0.01] * 4}, "user", z=1.0, released=True)
+    peers = {
+        "a": PeerGradients([0.99] * 9, [0.5], [0.01]),
+        "b": PeerGradients([0.9] * 9, [0.5, 0.6, 0.5, 0.4], [0.01] * 4),
+    }
+    found = similarity_ranking(peers, Criteria("user", released=True))
     assert found.chosen == ["b"]
-    assert "Noise hid" in next(s.sentence for s in found.standings if s.peer == "a")
+    assert "Noise hid" in next(s.sentence for s in found.scores if s.peer == "a")
 
 
 def test_groups_put_like_with_like(learner: Learner, peers: dict[str, Records]) -> None:
     sites = {"user": USER, **peers}
     found = cluster(learner, sites, "user", 2)
-    assert found.beside("user") == ["alike", "like"]
-    ranking = cluster_ranking(learner, found, sites, "user", z=1.0)
-    assert ranking.standings[-1].peer == "unlike"
-    assert ranking.chosen == [s.peer for s in ranking.standings[:2]]
-    assert cluster(learner, sites, "user", 1).beside("user") == ["alike", "like", "unlike"]
+    assert found.others_in_cluster("user") == ["alike", "like"]
+    ranking = cluster_ranking(learner, found, sites, Criteria("user"))
+    assert ranking.scores[-1].peer == "unlike"
+    assert ranking.chosen == [s.peer for s in ranking.scores[:2]]
+    assert cluster(learner, sites, "user", 1).others_in_cluster("user") == ["alike", "like", "unlike"]
 
 
 def test_interpolation_leans_on_oneself_where_the_others_differ(learner: Learner) -> None:
     strangers, test = [records(400, 11, -1.0)], records(500, 12)
     large = records(400, 13)
-    own = losses_of(alone(learner, large, 0).says(test), test).mean()
+    own = losses_of(alone(learner, large, 0).predict(test), test).mean()
     for way in (interpolated_models, interpolated_data, fine_tuned):
         found = way(learner, large, strangers, 0)
-        assert losses_of(found.says(test), test).mean() < own + 0.05
+        assert losses_of(found.predict(test), test).mean() < own + 0.05
     assert interpolated_models(learner, large, strangers, 0).note.startswith("λ = 1.0")
 
 
 def test_interpolation_leans_on_the_others_where_they_are_alike(learner: Learner) -> None:
     alike, test, few = [records(600, 21)], records(500, 22), records(25, 23)
-    own = losses_of(alone(learner, few, 0).says(test), test).mean()
-    common = losses_of(together(learner, few, alike, 0, "all").says(test), test).mean()
+    own = losses_of(alone(learner, few, 0).predict(test), test).mean()
+    common = losses_of(together(learner, few, alike, 0, "all").predict(test), test).mean()
     assert common < own
     for way in (interpolated_models, interpolated_data, fine_tuned):
-        assert losses_of(way(learner, few, alike, 0).says(test), test).mean() < own
+        assert losses_of(way(learner, few, alike, 0).predict(test), test).mean() < own
 
 
 def test_profiles_tell_unlike_records_and_their_noise_is_taken_out() -> None:
@@ -171,12 +174,12 @@ def test_profiles_tell_unlike_records_and_their_noise_is_taken_out() -> None:
 
     own = profile(records(200, 30))
     there = {"like": profile(records(300, 31)), "unlike": profile(records(300, 32, -1.0))}
-    found = profile_ranking(own, there, "user", z=2.0, released=False)
+    found = profile_ranking(own, there, Criteria("user", z=2.0))
     assert found.chosen == ["like"]
     noisy = [
-        profile_ranking(own, {"like": profile(records(300, 31), 5.0, s)}, "user", z=1.0, released=True)
+        profile_ranking(own, {"like": profile(records(300, 31), 5.0, s)}, Criteria("user", released=True))
         for s in range(40)
     ]
-    values = [r.standings[0].value for r in noisy]
+    values = [r.scores[0].value for r in noisy]
     assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(40) + 0.01
-    assert np.std(values) == pytest.approx(np.mean([r.standings[0].error for r in noisy]), rel=0.5)
+    assert np.std(values) == pytest.approx(np.mean([r.scores[0].error for r in noisy]), rel=0.5)

@@ -14,10 +14,10 @@ from tests.unit.quick import quick
 def test_a_replayed_release_with_other_records_is_charged() -> None:
     plan = quick(privacy=Privacy(epsilon=8.0, delta=1e-4, selection_share=0.5))
     selection = Selection(plan, open_sites(plan, arrays(2, 60)), "site0")
-    site = selection.sites(PROFILES, {"name": "local"}).sites["site1"]
-    selection.pay(site, PROFILES, "profile")
-    selection.pay(site, PROFILES, "profile")
+    site = selection.prepare(PROFILES, {"name": "local"}).sites["site1"]
+    selection.charge(site, PROFILES, "profile")
+    selection.charge(site, PROFILES, "profile")
     assert site.ledger.counter == 1
     site.data = replace(site.data, train=site.data.train.select(range(1, len(site.data.train))))
-    selection.pay(site, PROFILES, "profile")
+    selection.charge(site, PROFILES, "profile")
     assert site.ledger.counter == 2

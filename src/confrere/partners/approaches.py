@@ -1,0 +1,204 @@
+"""What each way of learning would bring the user: alone, with partners, fine-tuned, or interpolated.
+
+The interpolated models and records are after Mansour et al. 2020. The user's own share, λ, is chosen by cross-validation:
+each value is judged on records that neither model was trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from confrere.core.params import Params
+from confrere.core.results import Document
+from confrere.core.seeds import derive
+from confrere.data.records import Records
+from confrere.data.split.holdout import folds
+from confrere.learning.evaluation import measure
+from confrere.partners.learner import PRIORS, Learner, Losses, joined, losses_of, mean_and_error
+
+SHARES = tuple(n / 10 for n in range(11))
+DATA_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+PULLS = (1e5, 1000.0, 100.0, 10.0, 1.0)
+"""How strongly a fine-tuned model is pulled to the common one, in records: 1e5 leaves it unchanged."""
+
+FEW = 600
+"""With fewer records, training alone is tuned on several divisions into folds."""
+
+
+@dataclass(frozen=True)
+class Approach:
+    """A way of learning, trained to completion."""
+
+    name: str
+    predict: Callable[[Records], Tensor]
+    note: str = ""
+    """What was chosen by cross-validation, in words."""
+
+
+@dataclass(frozen=True)
+class ApproachResult(Document):
+    """What a way of learning brings the user, on test records that no choice has used."""
+
+    UNSTATED = ("name",)
+    KEYS: ClassVar[Mapping[str, str]] = {"gain": "loss_less_than_alone", "error": "standard_error"}
+
+    name: str
+    metrics: Mapping[str, float]
+    gain: float
+    """How much lower the loss is than alone."""
+    error: float
+    note: str
+    simulation_only: bool = True
+
+
+@dataclass(frozen=True)
+class PartnerRecords:
+    """The records of the user and of its peers; only a simulation has them all."""
+
+    own: Records
+    """The user's training and validation records."""
+    test: Records
+    """The user's test records."""
+    peers: Mapping[str, Records]
+
+
+def compare_approaches(
+    learner: Learner, records: PartnerRecords, chosen: Sequence[str], cluster: Sequence[str], seed: int
+) -> tuple[ApproachResult, ...]:
+    """Metrics and loss of every way of learning on the user's test records, compared with training alone."""
+    own, test, peers = records.own, records.test, list(records.peers.values())
+    if not len(test):
+        return ()
+
+    def with_peers(names: Sequence[str], title: str) -> Approach:
+        return together(learner, own, [records.peers[n] for n in names], seed, title)
+
+    approaches = [
+        alone(learner, own, seed),
+        *([with_peers(chosen, "with the chosen partners")] if chosen else []),
+        together(learner, own, peers, seed, "with everybody"),
+        with_peers(cluster, "with its group"),
+        fine_tuned(learner, own, peers, seed),
+        interpolated_models(learner, own, peers, seed),
+        interpolated_data(learner, own, peers, seed),
+    ]
+    outputs = [approach.predict(test) for approach in approaches]
+    losses = [losses_of(output, test) for output in outputs]
+    return tuple(
+        ApproachResult(
+            approach.name, measure(output, test.targets), *mean_and_error(losses[0] - loss), approach.note,
+            approach is not approaches[0],
+        )
+        for approach, output, loss in zip(approaches, outputs, losses, strict=True)
+    )  # fmt: skip
+
+
+def _best(tried: Mapping[float, Losses]) -> float:
+    return min(tried, key=lambda value: (float(tried[value].mean()), value))
+
+
+def _strongest(tried: Mapping[float, Losses]) -> float:
+    """The strongest pull whose loss is within one standard error of the least (Breiman et al. 1984).
+
+    With few records the least loss is often due to chance, and a weak pull overfits.
+    """
+    least = tried[_best(tried)]
+    behind = {value: mean_and_error(losses - least) for value, losses in tried.items()}
+    return max(value for value, (mean, error) in behind.items() if mean <= error)
+
+
+def _held_out(
+    user: Records,
+    seed: int,
+    values: Sequence[float],
+    judge: Callable[[Records, Records], Mapping[float, Losses]],
+    repeats: int = 1,
+) -> dict[float, Losses]:
+    """For each value, the held-out loss of every record of the user, averaged over `repeats` divisions into folds."""
+    held = {value: np.zeros(len(user)) for value in values}
+    for repeat in range(repeats):
+        for learned, judged in folds(user, derive(seed, "again", repeat)):
+            for value, losses in judge(user.select(learned), user.select(judged)).items():
+                held[value][judged.numpy()] += losses / repeats
+    return held
+
+
+def alone(learner: Learner, user: Records, seed: int, name: str = "alone") -> Approach:
+    """The user's own records only, regularised by cross-validation."""
+    return together(learner, user, [], seed, name)
+
+
+def together(learner: Learner, user: Records, peers: Sequence[Records], seed: int, name: str) -> Approach:
+    """One model of the user's and some peers' records, regularised for the user."""
+
+    def judge(learned: Records, judged: Records) -> dict[float, Losses]:
+        both = joined([learned, *peers])
+        return {p: learner.losses(learner.learn(both, prior=p), judged) for p in PRIORS}
+
+    prior = _strongest(_held_out(user, seed, PRIORS, judge, 1 if peers or len(user) > FEW else 3))
+    params = learner.learn(joined([user, *peers]), prior=prior)
+    return Approach(name, lambda records: learner.outputs(params, records))
+
+
+def interpolated_models(learner: Learner, user: Records, peers: Sequence[Records], seed: int) -> Approach:
+    """λ·own + (1 − λ)·all sites', on the outputs."""
+
+    def judge(learned: Records, judged: Records) -> dict[float, Losses]:
+        own = learner.outputs(learner.learn(learned), judged)
+        common = learner.outputs(learner.learn(joined([learned, *peers])), judged)
+        return {s: losses_of(s * own + (1 - s) * common, judged) for s in SHARES}
+
+    share = _best(_held_out(user, seed, SHARES, judge))
+    own, common = learner.learn(user), learner.learn(joined([user, *peers]))
+    return Approach(
+        "models interpolated",
+        lambda records: (
+            share * learner.outputs(own, records) + (1 - share) * learner.outputs(common, records)
+        ),
+        f"λ = {share:.1f} is the user's own model",
+    )
+
+
+def interpolated_data(learner: Learner, user: Records, peers: Sequence[Records], seed: int) -> Approach:
+    """One model with the least λ·(loss on the user's records) + (1 − λ)·(loss on the records of all sites)."""
+
+    def trained(own: Records, share: float) -> Params:
+        both = joined([own, *peers])
+        weights = torch.full((len(both),), (1 - share) / len(both))
+        weights[: len(own)] += share / len(own)
+        used = weights > 0
+        return learner.learn(both.select(used.nonzero()[:, 0]), weights[used])
+
+    def judge(learned: Records, judged: Records) -> dict[float, Losses]:
+        return {s: learner.losses(trained(learned, s), judged) for s in DATA_SHARES}
+
+    share = _best(_held_out(user, seed, DATA_SHARES, judge))
+    params = trained(user, share)
+    return Approach(
+        "records interpolated",
+        lambda records: learner.outputs(params, records),
+        f"λ = {share:.2f} of the loss is the user's own records'",
+    )
+
+
+def fine_tuned(learner: Learner, user: Records, peers: Sequence[Records], seed: int) -> Approach:
+    """The common model, trained further on the user's records and pulled to where it started."""
+    common = learner.learn(joined([user, *peers]))
+
+    def judge(learned: Records, judged: Records) -> dict[float, Losses]:
+        start = learner.learn(joined([learned, *peers]))
+        return {p: learner.losses(learner.learn(learned, prior=p, centre=start), judged) for p in PULLS}
+
+    pull = _strongest(_held_out(user, seed, PULLS, judge))
+    params = learner.learn(user, prior=pull, centre=common)
+    weight = f"{pull:g} record{'s' if pull != 1 else ''}"
+    kept = "unchanged" if pull == PULLS[0] else f"with a prior worth {weight}"
+    return Approach(
+        "fine-tuned", lambda records: learner.outputs(params, records), f"the model of all sites, {kept}"
+    )
