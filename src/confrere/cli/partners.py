@@ -27,7 +27,7 @@ def partners(
         int | None, typer.Option(metavar="K", help="Choose the first K, whatever they are worth.")
     ] = None,
     z: Annotated[
-        float, typer.Option(help="Method how many standard errors a peer must help to be chosen.")
+        float, typer.Option(help="By how many standard errors a peer must help to be chosen.")
     ] = 1.0,
     groups: Annotated[int, typer.Option(help="How many groups sites are put into.")] = 2,
     write: Annotated[
