@@ -15,7 +15,7 @@ from confrere.core.events import Event
 from confrere.report.progress import Follower
 from confrere.simulation.simulation import resume, simulate
 from confrere.site.run_folder import Run
-from confrere.site.site_folder import home_of
+from confrere.site.site_folder import site_folder_of
 from confrere.study import Study, load
 from tests.conformance.table import NOTICES_OF_NODES, OF_ONE_RUNTIME
 from tests.conformance.test_strategies import SIGNATURE, same_models
@@ -124,7 +124,9 @@ def test_every_site_has_a_folder_with_its_journal_and_its_model(runtime: str, se
     folder = seen[runtime].run.folder
     assert folder is not None
     for site in SITES:
-        assert {"journal.jsonl", "model/card.md", "model/model.safetensors"} <= inside(home_of(folder, site))
+        assert {"journal.jsonl", "model/card.md", "model/model.safetensors"} <= inside(
+            site_folder_of(folder, site)
+        )
 
 
 def test_the_folder_of_a_site_is_the_same_in_every_runtime(seen: dict[str, Seen]) -> None:
@@ -132,7 +134,7 @@ def test_the_folder_of_a_site_is_the_same_in_every_runtime(seen: dict[str, Seen]
     own = {"keys", "ledger.key", "ledger.sqlite", "lock", "log.jsonl", "node.sqlite", "parcels"}
     for site in SITES:
         found = [
-            {p for p in inside(home_of(one.run.folder or Path(), site)) if Path(p).parts[0] not in own}
+            {p for p in inside(site_folder_of(one.run.folder or Path(), site)) if Path(p).parts[0] not in own}
             for one in seen.values()
         ]
         assert found[0]

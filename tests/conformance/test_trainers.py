@@ -118,7 +118,7 @@ def test_a_round_costs_what_was_planned_for_it(row: Row, sampling: Any) -> None:
     simulation = Simulation(plan, open_sites(plan, sites()))
     simulation.run()
     for site in simulation.sites.values():
-        charge = site.of_a_round()
+        charge = site.round_charge()
         assert charge is not None
         spent = site.ledger.charges()
         assert spent in ((), (charge * plan.rounds,))

@@ -14,7 +14,7 @@ from torch import Tensor
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.core.seeds import generator
-from confrere.exchange.compression import Moment, numbers
+from confrere.exchange.compression import ParcelContext, numbers
 from confrere.learning.engine.one import Job, Trained
 from confrere.simulation.simulation import Simulation
 from confrere.site.faults import Fault
@@ -81,7 +81,7 @@ class Weighed(Simulation):
         assert parcel.model is not None
         start = packing.start(parcel.model.architecture)
         assert start is not None
-        moment = Moment(parcel.run, parcel.round, parcel.phase, parcel.sender)
+        moment = ParcelContext(parcel.run, parcel.round, parcel.phase, parcel.sender)
         return packing.compression.spread(parcel.model.params, numbers(start), start.shapes, moment)
 
 

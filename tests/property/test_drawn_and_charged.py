@@ -133,7 +133,7 @@ def prepared(call: Call) -> Sites:
     simulation.prepare()
     found: Sites = []
     for number, site in enumerate(simulation.sites.values()):
-        site.further = {TALLY: TALLY}
+        site.extra_networks = {TALLY: TALLY}
         site.randomness = source = Numbered(number, call.unit)
         found.append((site, source))
     return found

@@ -14,7 +14,7 @@ from confrere.core.errors import BadParcel
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.exchange.compression import Moment, compressions
+from confrere.exchange.compression import ParcelContext, compressions
 from confrere.exchange.packing import Packing
 from confrere.transport.wire import DTYPES, MAGIC, decode, encode, size
 
@@ -111,7 +111,7 @@ def compressed(draw: st.DrawFn) -> tuple[Packing, Parcel]:
         n: t + torch.randn(t.shape, generator=chance) if t.is_floating_point() else t
         for n, t in START.items()
     }
-    route = Moment("run", draw(st.integers(0, 5)), 0, "a")
+    route = ParcelContext("run", draw(st.integers(0, 5)), 0, "a")
     model = packing(kind).pack(Model(Params(moved), "net", Custody.PROTECTED), route, epoch=0, leaving=None)
     return packing(kind), Parcel("run", 0, route.round, 0, "a", "b", 1, model)
 

@@ -18,7 +18,7 @@ from confrere.node.invariants import check_nodes
 from confrere.node.rehearsal import NodeProcess, RehearsalNodes
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import open_sites
-from confrere.site.site_folder import home_of
+from confrere.site.site_folder import site_folder_of
 from confrere.study import load
 from tests.conftest import write_study
 from tests.system.test_node_failpoints import BODY
@@ -74,4 +74,7 @@ def test_a_clock_that_is_hours_off_changes_nothing(tmp_path: Path, shift: str) -
     for name, state in troupe.states(study).items():
         for role, model in whole.models[name].items():
             assert getattr(state, role).params.distance(model.params) < 1e-5
-    assert check_nodes(study, open_sites(study), {n: home_of(folder, n) for n in study.sites}).problems == []
+    assert (
+        check_nodes(study, open_sites(study), {n: site_folder_of(folder, n) for n in study.sites}).problems
+        == []
+    )

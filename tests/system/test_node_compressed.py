@@ -11,7 +11,7 @@ import pytest
 
 from confrere.core.custody import public
 from confrere.core.parcel import Parcel
-from confrere.exchange.compression import Moment
+from confrere.exchange.compression import ParcelContext
 from confrere.node.node import Node
 from confrere.simulation.simulation import simulate
 from confrere.transport import wire
@@ -47,7 +47,7 @@ def test_a_node_takes_in_the_form_that_the_study_says_and_no_other(tmp_path: Pat
         places = settings(tmp_path, study)
         node, key = Node(places["site0"], connect=Network().connect), places["site1"].identity.key
         whole = node.site.build("proxy")
-        route = Moment(places["site0"].run, 0, 0, "site1")
+        route = ParcelContext(places["site0"].run, 0, 0, "site1")
         packed = node.peers.packing.pack(whole, route, epoch=0, leaving=public(1.0))
         node.peers.packing.put_back({})
         indices = packed.params[":indices"].clone()

@@ -16,7 +16,7 @@ from confrere.node.invariants import check_nodes
 from confrere.node.rehearsal import RehearsalNodes
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import open_sites
-from confrere.site.site_folder import home_of
+from confrere.site.site_folder import site_folder_of
 from confrere.study import Study, load
 from tests.conftest import write_study
 
@@ -64,7 +64,7 @@ def check(point: str, expected: tuple[Path, Study, Any]) -> None:
         for role, model in whole.models[name].items():
             assert getattr(state, role).params.distance(model.params) < 1e-5
     assert set(troupe.states(study)) == set(study.sites)
-    books = check_nodes(study, open_sites(study), {n: home_of(folder, n) for n in study.sites})
+    books = check_nodes(study, open_sites(study), {n: site_folder_of(folder, n) for n in study.sites})
     assert books.problems == []
     assert books.charges == 2 * study.rounds  # seeded noise again is the same release, not a second one
 

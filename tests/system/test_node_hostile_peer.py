@@ -16,7 +16,7 @@ from confrere.core.custody import public
 from confrere.core.errors import PeerRefused
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.exchange.compression import Moment
+from confrere.exchange.compression import ParcelContext
 from confrere.node.conduct import FUTILE_BURST, LINES_BURST
 from confrere.node.config import Setting
 from confrere.node.delivery import MOST_WAITING, NO_RECORD
@@ -269,7 +269,7 @@ def test_weights_beyond_the_studys_own_scale_are_left_aside_in_every_form(
         bound = node.reception.rules.bounds.weight
         assert 10 < bound < 60_000
         packing = node.reception.rules.packing
-        moment = Moment(hostile.places["site0"].run, 0, 0, "site1")
+        moment = ParcelContext(hostile.places["site0"].run, 0, 0, "site1")
 
         def scaled(largest: float) -> Any:
             whole = Params({n: torch.full_like(t, largest) for n, t in proxy.params.items()})

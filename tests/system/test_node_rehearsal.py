@@ -11,7 +11,7 @@ import pytest
 
 from confrere.node.rehearsal import rehearse
 from confrere.simulation.simulation import simulate
-from confrere.site.site_folder import home_of
+from confrere.site.site_folder import site_folder_of
 from confrere.study import load
 from tests.conftest import write_study
 from tests.unit.cli.command import Desk
@@ -68,7 +68,7 @@ def test_every_strategy_ends_where_the_simulation_ends_and_predicts(
     study = load(write_study(tmp_path, body, sites=3, records=80))
     run, memory = rehearse(study, out=tmp_path / "run"), simulate(study)
     assert run.mean == pytest.approx(memory.mean, abs=1e-5)
-    model = home_of(tmp_path / "run", "site0") / "model"
+    model = site_folder_of(tmp_path / "run", "site0") / "model"
     desk.confrere("predict", model, tmp_path / "site0.csv", "-o", tmp_path / "said.csv")
     assert len(pd.read_csv(tmp_path / "said.csv")) == 80
 
@@ -76,14 +76,14 @@ def test_every_strategy_ends_where_the_simulation_ends_and_predicts(
 def test_it_says_that_it_is_not_private(rehearsed: Rehearsed) -> None:
     folder, _, run = rehearsed
     assert any("not private" in e.data.get("text", "") for e in run.events)
-    card = (home_of(folder / "run", "site0") / "model" / "card.md").read_text()
+    card = (site_folder_of(folder / "run", "site0") / "model" / "card.md").read_text()
     assert "not private" in card
 
 
 def test_a_journal_can_be_verified_and_an_edited_line_is_named(
     rehearsed: Rehearsed, tmp_path: Path, desk: Desk
 ) -> None:
-    home = home_of(rehearsed[0] / "run", "site0")
+    home = site_folder_of(rehearsed[0] / "run", "site0")
     assert desk.confrere("journal", "verify", home, "--json").json["whole"] is True
     lines = (home / "journal.jsonl").read_text().splitlines()
     edited = tmp_path / "journal.jsonl"
@@ -92,7 +92,7 @@ def test_a_journal_can_be_verified_and_an_edited_line_is_named(
 
 
 def test_a_node_that_has_ended_still_has_a_status(rehearsed: Rehearsed, desk: Desk) -> None:
-    home = home_of(rehearsed[0] / "run", "site0")
+    home = site_folder_of(rehearsed[0] / "run", "site0")
     found = desk.confrere("status", home, "--json").json
     assert (found["doing"], found["round"], found["rounds"]) == ("not running", 3, 3)
     assert found["privacy"]["delta"] == 1e-4
@@ -106,7 +106,7 @@ def test_a_node_that_has_ended_still_has_a_status(rehearsed: Rehearsed, desk: De
 
 
 def test_the_log_holds_nothing_private(rehearsed: Rehearsed) -> None:
-    home = home_of(rehearsed[0] / "run", "site0")
+    home = site_folder_of(rehearsed[0] / "run", "site0")
     rows = [json.loads(line) for line in (home / "log.jsonl").read_text().splitlines()]
     assert {"sent", "charged", "round-started"} <= {r["event"] for r in rows}
     assert not {"trained", "evaluated", "fitted"} & {r["event"] for r in rows}
@@ -116,7 +116,7 @@ def test_the_log_holds_nothing_private(rehearsed: Rehearsed) -> None:
 
 def test_the_model_predicts_without_the_node(rehearsed: Rehearsed, tmp_path: Path, desk: Desk) -> None:
     folder, _, _ = rehearsed
-    model = home_of(folder / "run", "site0") / "model"
+    model = site_folder_of(folder / "run", "site0") / "model"
     frame = pd.read_csv(folder / "site0.csv")
     frame.drop(columns="y").to_csv(tmp_path / "new.csv", index=False)
     assert desk.confrere("predict", model, "new.csv", "-o", "out.csv").code == 0
@@ -129,7 +129,7 @@ def test_the_model_predicts_without_the_node(rehearsed: Rehearsed, tmp_path: Pat
 def test_a_file_that_does_not_fit_is_named_with_line_and_column(
     rehearsed: Rehearsed, tmp_path: Path, desk: Desk
 ) -> None:
-    model = home_of(rehearsed[0] / "run", "site0") / "model" / "model.safetensors"
+    model = site_folder_of(rehearsed[0] / "run", "site0") / "model" / "model.safetensors"
     (tmp_path / "bad.csv").write_text("a,b,c,d\n1,1,1,1\n1,77,1,1\n")
     complaint = desk.refused("predict", model, "bad.csv", "-o", "out.csv")
     assert "bad.csv" in complaint

@@ -17,7 +17,7 @@ from confrere.node.predict import SavedModel, predictions
 from confrere.node.rehearsal import rehearse
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import open_sites
-from confrere.site.site_folder import home_of
+from confrere.site.site_folder import site_folder_of
 from confrere.study import load
 
 NUMBERS = """
@@ -100,7 +100,7 @@ def test_nodes_stop_where_the_simulation_stops_and_predict_in_the_unit_of_the_co
     said = [e.data for e in run.events if e.kind == "notice" and e.data.get("stopped")]
     assert {s["stopped"] for s in said} == {memory.result.stopped.rounds}
     assert run.mean == pytest.approx(memory.mean, abs=1e-4)
-    model = SavedModel(home_of(tmp_path / "run", "north") / "model")
+    model = SavedModel(site_folder_of(tmp_path / "run", "north") / "model")
     found = predictions(model, tmp_path / "north.csv")
     assert len(found) == 40
     assert found["prediction"].between(0, 40).all()
@@ -109,7 +109,9 @@ def test_nodes_stop_where_the_simulation_stops_and_predict_in_the_unit_of_the_co
 def test_a_prediction_sees_the_features_that_the_model_has_learned_from(tmp_path: Path) -> None:
     study = load(write(tmp_path, PICTURES))
     run = rehearse(study, out=tmp_path / "run")
-    found = predictions(SavedModel(home_of(tmp_path / "run", "north") / "model"), tmp_path / "north.csv")
+    found = predictions(
+        SavedModel(site_folder_of(tmp_path / "run", "north") / "model"), tmp_path / "north.csv"
+    )
     federation = open_sites(study)
     network = Network(architecture("linear", federation.task.inputs, 1))
     network.load(run.models["north"]["model"].params)

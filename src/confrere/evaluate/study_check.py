@@ -166,7 +166,7 @@ def without_a_round(sites: Iterable[Participant]) -> list[str]:
     """That the budget of these sites does not pay for one round, so that they would train no proxy at all."""
     found = []
     for site in sites:
-        charge = site.of_a_round()
+        charge = site.round_charge()
         if charge is not None and site.budget is not None and site.rounds_left() == 0:
             found.append(
                 f'the budget of "{site.name}" ({site.budget}) does not last for a single round: one round alone costs ε ='

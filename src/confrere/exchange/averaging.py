@@ -24,10 +24,10 @@ async def agree(peers: Peers, own: Model, weight: Scalar, combiner: Combiner, **
     was not there is sent the result for when it comes back (`common_model`). The combiner sees the `scalars` of those who sent.
     What the study says about combining wins over the strategy's `combiner`.
     """
-    return (await agree_and_hear(peers, own, weight, combiner, dict, **scalars))[0]
+    return (await agree_with_answer(peers, own, weight, combiner, dict, **scalars))[0]
 
 
-async def agree_and_hear(
+async def agree_with_answer(
     peers: Peers,
     own: Model,
     weight: Scalar,

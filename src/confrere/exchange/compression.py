@@ -35,7 +35,7 @@ SCALES, VALUES, INDICES = ":scales", ":values", ":indices"
 
 
 @dataclass(frozen=True)
-class Moment:
+class ParcelContext:
     """Where in a run a parcel belongs: all that chance may depend on, and the same at both ends."""
 
     run: str
@@ -54,7 +54,7 @@ class Compression(Protocol):
         """The tensors of a parcel that holds a model of these shapes: exactly these and no others."""
         ...
 
-    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: Moment) -> Params:
+    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: ParcelContext) -> Params:
         """The tensors that travel. `flat` are the numbers to send, `told` what was last said of each."""
         ...
 
@@ -62,7 +62,7 @@ class Compression(Protocol):
         """Refuse what nobody honest would have written: BadParcel. The shapes were looked at before."""
         ...
 
-    def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: Moment) -> Tensor:
+    def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: ParcelContext) -> Tensor:
         """All numbers again, with those of `fill` where nothing was said."""
         ...
 
@@ -83,7 +83,7 @@ class HalfPrecision:
     def shapes(self, whole: Shapes) -> Shapes:
         return tuple((n, shape, "float16" if _floats(kind) else kind) for n, shape, kind in whole)
 
-    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: Moment) -> Params:
+    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: ParcelContext) -> Params:
         return Params(
             {n: t.clamp(-HALF, HALF).half() for n, t in _parts(flat, whole.shapes)} | _counters(whole)
         )
@@ -91,7 +91,7 @@ class HalfPrecision:
     def check(self, pressed: Params, whole: Shapes) -> None:
         """Any finite number will do."""
 
-    def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: Moment) -> Tensor:
+    def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: ParcelContext) -> Tensor:
         return _joined([pressed[n].double() for n, _, kind in whole if _floats(kind)])
 
 
@@ -116,7 +116,7 @@ class EightBits:
         found = [(n, shape, "int8" if _floats(kind) else kind) for n, shape, kind in whole]
         return tuple(sorted([*found, (SCALES, (len(names),), "float32")]))
 
-    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: Moment) -> Params:
+    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: ParcelContext) -> Params:
         chance = generator(0, "int8", moment.run, moment.round, moment.phase, moment.sender)
         tensors, scales = _counters(whole), []
         for name, t in _parts(flat, whole.shapes):
@@ -135,7 +135,7 @@ class EightBits:
             if _floats(kind) and pressed[name].numel() and int(pressed[name].min()) < -STEPS:
                 raise BadParcel(f'a parcel whose tensor "{name[:80]}" has a step that nobody writes')
 
-    def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: Moment) -> Tensor:
+    def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: ParcelContext) -> Tensor:
         names = [n for n, _, kind in whole if _floats(kind)]
         scales = pressed[SCALES].double()
         return _joined([scale * pressed[n].double() for n, scale in zip(names, scales, strict=True)])
@@ -160,7 +160,7 @@ class TopK:
         k = _some(self.share, whole)
         return tuple(sorted([(INDICES, (k,), "int32"), (VALUES, (k,), "float32"), *_counted(whole)]))
 
-    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: Moment) -> Params:
+    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: ParcelContext) -> Params:
         changed = (flat - told).abs().nan_to_num(nan=torch.inf)
         at = changed.topk(_some(self.share, whole.shapes)).indices.sort().values
         return Params({INDICES: at.to(torch.int32), VALUES: flat[at].float(), **_counters(whole)})
@@ -172,7 +172,7 @@ class TopK:
         if bool((at[1:] <= at[:-1]).any()):
             raise BadParcel("a parcel that names its weights twice or out of order")
 
-    def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: Moment) -> Tensor:
+    def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: ParcelContext) -> Tensor:
         return fill.double().index_copy(0, pressed[INDICES].long(), pressed[VALUES].double())
 
 
@@ -193,16 +193,16 @@ class RandomK:
     def shapes(self, whole: Shapes) -> Shapes:
         return tuple(sorted([(VALUES, (_some(self.share, whole),), "float32"), *_counted(whole)]))
 
-    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: Moment) -> Params:
+    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: ParcelContext) -> Params:
         return Params({VALUES: flat[self._drawn(whole.shapes, moment)].float(), **_counters(whole)})
 
     def check(self, pressed: Params, whole: Shapes) -> None:
         """Any finite number will do."""
 
-    def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: Moment) -> Tensor:
+    def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: ParcelContext) -> Tensor:
         return fill.double().index_copy(0, self._drawn(whole, moment), pressed[VALUES].double())
 
-    def _drawn(self, whole: Shapes, moment: Moment) -> Tensor:
+    def _drawn(self, whole: Shapes, moment: ParcelContext) -> Tensor:
         chance = generator(0, "random-k", moment.run, moment.round, moment.phase)
         return torch.randperm(_count(whole), generator=chance)[: _some(self.share, whole)].sort().values
 

@@ -62,7 +62,7 @@ class Weights:
         return Weights({**self.share, **dict.fromkeys(new, start)}, {**self.rounds, **dict.fromkeys(new, 0)})
 
 
-NOBODY = Weights({}, {})
+NO_WEIGHTS = Weights({}, {})
 
 
 def distance(own: ReleasedGradient, other: ReleasedGradient) -> Scalar | None:

@@ -31,7 +31,7 @@ from confrere.core.errors import BadParcel
 from confrere.core.model import Model
 from confrere.core.params import Params, Shapes
 from confrere.core.parcel import Parcel
-from confrere.exchange.compression import Compression, Moment, filled, numbers
+from confrere.exchange.compression import Compression, ParcelContext, filled, numbers
 
 Start = Callable[[str], Params | None]
 """The public weights that every site's model of an architecture starts from; None for one that is not known."""
@@ -70,7 +70,7 @@ class Packing:
     def pack(
         self,
         model: Model,
-        moment: Moment,
+        moment: ParcelContext,
         *,
         epoch: int,
         leaving: Scalar | None,
@@ -108,7 +108,7 @@ class Packing:
         if rule is None or model is None or not self.wraps(model.architecture, whole):
             return parcel
         known = self._known(model.architecture)
-        moment = Moment(parcel.run, parcel.round, parcel.phase, parcel.sender)
+        moment = ParcelContext(parcel.run, parcel.round, parcel.phase, parcel.sender)
         if not rule.sparse:
             shapes = known[1] if known is not None else _guessed(model.params)
             flat = rule.spread(model.params, torch.zeros(0), shapes, moment)
@@ -148,7 +148,7 @@ class Packing:
         known = self._known(model.architecture)
         if rule is None or known is None or not self.wraps(model.architecture, whole):
             return model.params.largest()
-        moment = Moment(parcel.run, parcel.round, parcel.phase, parcel.sender)
+        moment = ParcelContext(parcel.run, parcel.round, parcel.phase, parcel.sender)
         flat = rule.spread(model.params, torch.zeros_like(known[0]), known[1], moment)
         return float(flat.abs().max()) if flat.numel() else 0.0
 

@@ -13,7 +13,7 @@ from confrere.data.records import SiteData, Task, training_size
 from confrere.data.schema import Schema
 from confrere.site.assemble import check_common_proxy
 from confrere.site.exchange_rules import check_combiner
-from confrere.site.open_sites import doubt_about, open_sites
+from confrere.site.open_sites import inputs_caveat, open_sites
 from confrere.site.site_run import run_id
 from confrere.study import Caps, SiteConfig, Study, load, load_site
 from confrere.transport.grpc.identity import Identity
@@ -161,7 +161,7 @@ def open_own(
         raise StudyError(
             f'site "{me}": its file holds records of {len(federation.sites)} sites; a node opens its own only'
         )
-    return federation.sites[me], federation.task, federation.schema, doubt_about(federation)
+    return federation.sites[me], federation.task, federation.schema, inputs_caveat(federation)
 
 
 def check_partners(me: str, members: Mapping[str, Member], caps: Caps) -> None:

@@ -35,9 +35,9 @@ from confrere.node.store import Store
 from confrere.site import snapshot
 from confrere.site.assemble import has_own_networks
 from confrere.site.collaboration import Collaboration
-from confrere.site.open_sites import doubt_about, open_sites
+from confrere.site.open_sites import inputs_caveat, open_sites
 from confrere.site.run_folder import Run, RunFolder, RunTimer, resume_folder, started
-from confrere.site.site_folder import home_of
+from confrere.site.site_folder import site_folder_of
 from confrere.site.site_run import run_id
 from confrere.study import Caps, Study, load
 from confrere.transport.grpc.identity import enroll, load_identity
@@ -157,7 +157,7 @@ class RehearsalNodes:
         ports = free_ports(len(list(self.names)))
         members = {}
         for name, port in zip(self.names, ports, strict=True):
-            home = home_of(self.folder, name)
+            home = site_folder_of(self.folder, name)
             make_private_folder(home)
             members[name] = enroll(name, f"127.0.0.1:{port}", home / "keys", declared=declared[name])
         common = rosters.Roster(dict(sorted((n, i.member) for n, i in members.items())))
@@ -266,7 +266,7 @@ class RehearsalNodes:
             if event.kind == "round-started" and event.round is not None:
                 self.rounds.add(event.round)
         for player in self.players.values():
-            path = home_of(self.folder, player.name) / "journal.jsonl"
+            path = site_folder_of(self.folder, player.name) / "journal.jsonl"
             for event, _ in verified(path) if path.exists() else ():
                 self._hear(player, event.as_json())
 
@@ -276,7 +276,9 @@ class RehearsalNodes:
         run = run_id(study)
         for player in self.players.values():
             if player.finished:
-                store = Store(home_of(self.folder, player.name) / "node.sqlite", run=run, site=player.name)
+                store = Store(
+                    site_folder_of(self.folder, player.name) / "node.sqlite", run=run, site=player.name
+                )
                 body = next(iter(store.latest()), None)
                 store.close()
                 if body is not None:
@@ -304,7 +306,7 @@ def free_ports(count: int) -> list[int]:
 
 def rehearsal_setting(folder: Path, name: str) -> Setting:
     """What one node of a rehearsal is started with."""
-    study, home = load(folder / "study.toml"), home_of(folder, name)
+    study, home = load(folder / "study.toml"), site_folder_of(folder, name)
     identity = load_identity(home / "keys")
     signed = rosters.load_signed(folder / "sites" / "roster.toml", study.digest())
     federation = open_sites(study)
@@ -312,7 +314,7 @@ def rehearsal_setting(folder: Path, name: str) -> Setting:
     return Setting(
         study=study, identity=identity, members=signed.members, roster=signed.hash, epoch=signed.epoch,
         data=federation.sites[name], task=federation.task, schema=federation.schema,
-        doubt=doubt_about(federation), home=home, ledger=home / "ledger.sqlite", agreed=study.hash(), digest=study.digest(),
+        doubt=inputs_caveat(federation), home=home, ledger=home / "ledger.sqlite", agreed=study.hash(), digest=study.digest(),
         listen=identity.member.address, rehearsal=True, caps=own.caps if own else Caps(),
     )  # fmt: skip
 

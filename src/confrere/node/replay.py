@@ -30,7 +30,7 @@ from confrere.node.failpoints import reach
 from confrere.node.lateness import Lateness
 from confrere.node.store import Store
 from confrere.site import snapshot
-from confrere.site.mailbox import NOBODY, Mailbox, Slip
+from confrere.site.mailbox import NONE_ENDED, ExpectedParcel, Mailbox
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound
 from confrere.transport import wire
@@ -291,9 +291,9 @@ class DurableMailbox(Mailbox):
         round: int,
         phase: int,
         epoch: int,
-        expected: Sequence[Slip],
+        expected: Sequence[ExpectedParcel],
         patience: float | None,
-        ended: Mapping[str, int] = NOBODY,
+        ended: Mapping[str, int] = NONE_ENDED,
     ) -> Inbox:
         await self._desk.post()
         number, call = self.diary.round, self.diary.call()
@@ -306,7 +306,7 @@ class DurableMailbox(Mailbox):
         self._lateness.begin({sender for _, _, sender in expected}, patience or 0.0, clock())
         inbox = await super().take(round, phase, epoch, expected, patience, ended)
         self._lateness.end(inbox.missing, clock())
-        ids = [(parcel.sender, parcel.sequence) for parcel in self.lately]
+        ids = [(parcel.sender, parcel.sequence) for parcel in self.last_taken]
         facts = {"missing": list(inbox.missing)}
         await durably(self._room, self._store.take, number, call, ids, facts)
         for sender in inbox.missing:
@@ -314,7 +314,7 @@ class DurableMailbox(Mailbox):
         return inbox
 
     async def _until_here(
-        self, expected: Sequence[Slip], patience: float | None, ended: Mapping[str, int]
+        self, expected: Sequence[ExpectedParcel], patience: float | None, ended: Mapping[str, int]
     ) -> None:
         """Wait for each peer as long as it is owed, and not only until the patience ends."""
         clock = asyncio.get_running_loop().time

@@ -28,7 +28,7 @@ from confrere.privacy.noise import secure
 from confrere.privacy.patients import check_of, hashes, secret_beside
 from confrere.site.assemble import consents, participant_of
 from confrere.site.exchange_rules import bounds_of, exchange_rules
-from confrere.site.open_sites import mark_of
+from confrere.site.open_sites import records_hash
 from confrere.site.participant import Participant
 from confrere.study import Caps
 from confrere.transport import wire
@@ -149,7 +149,7 @@ def site_of(setting: Setting, strategy: Strategy, journal: Journal, ledger: Ledg
     site = participant_of(
         setting.study, strategy, setting.data, setting.task,
         run=setting.run, journal=journal, trainer=FailpointTrainer(), ledger=ledger, doubt=setting.doubt,
-        among=len(setting.members), joined=True,
+        site_count=len(setting.members), joined=True,
     )  # fmt: skip
     if isinstance(strategy, LooksAtMembers):
         strategy.look_at(list(setting.members), setting.rehearsal)
@@ -168,7 +168,7 @@ def site_of(setting: Setting, strategy: Strategy, journal: Journal, ledger: Ledg
 
 def refuse_other_records(setting: Setting, store: Store) -> None:
     """A run goes on with the records that it was started with, or what was held out would be learned from."""
-    mark, known = mark_of(setting.data), store.facts().get("records")
+    mark, known = records_hash(setting.data), store.facts().get("records")
     if known is None:
         store.note(records=mark)
     elif known != mark:
@@ -196,7 +196,7 @@ def refuse_older_than_ledger(setting: Setting, store: Store, ledger: Ledger) -> 
 
 def parcel_rules(setting: Setting, site: Participant, strategy: Strategy) -> ParcelRules:
     """Who may send what: members of the roster, models of this study, no larger than those."""
-    models = [site.build(role) for role in ("private", "proxy", *site.further)]
+    models = [site.build(role) for role in ("private", "proxy", *site.extra_networks)]
     largest = 2 * max(4 * m.params.count for m in models) + 2**18
     bounds, by = bounds_of(setting.study, site, setting.sizes), getattr(strategy, "mass", None)
     return ParcelRules(

@@ -14,7 +14,7 @@ from confrere.core.custody import Scalar, public
 from confrere.core.model import Model, mix
 from confrere.core.params import Params
 from confrere.data.records import Records
-from confrere.exchange.erosion import NOBODY, ReleasedGradient, distance, eroded, is_still, step
+from confrere.exchange.erosion import NO_WEIGHTS, ReleasedGradient, distance, eroded, is_still, step
 from confrere.learning.evaluation import predict
 from confrere.learning.objectives import Descent
 from confrere.partners.budget import GRADIENTS, Selection
@@ -60,7 +60,7 @@ def gradient_history(selection: Selection) -> GradientHistory:
 
 async def _gradient_history(selection: Selection) -> GradientHistory:
     simulation = selection.prepare(GRADIENTS, {"name": "weight_erosion", "user": selection.user})
-    user, weights = simulation.sites[selection.user], NOBODY
+    user, weights = simulation.sites[selection.user], NO_WEIGHTS
     held_out = user.data.validation if len(user.data.validation) else user.data.train
     out = GradientHistory({n: PeerGradients(gains=np.zeros(len(held_out))) for n in selection.peers})
     model = user.build("proxy")

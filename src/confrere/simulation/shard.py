@@ -185,7 +185,7 @@ class Shard:
         if attempt != self.attempt:
             return
         for parcel in batch.decode(block):
-            self.simulation.peers[parcel.receiver].take_in(parcel)
+            self.simulation.peers[parcel.receiver].receive(parcel)
         self._received[source] += 1
         self._arrived.set()
 

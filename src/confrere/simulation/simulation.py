@@ -20,9 +20,9 @@ from confrere.site.attackers import ColludingAttackers, attack_hooks
 from confrere.site.checkpoints import names_in
 from confrere.site.collaboration import Collaboration
 from confrere.site.faults import Fault, Faults
-from confrere.site.open_sites import Source, mark_of, open_sites
+from confrere.site.open_sites import Source, open_sites, records_hash
 from confrere.site.run_folder import Run, RunFolder, RunTimer, resume_folder, started
-from confrere.site.site_folder import write_homes
+from confrere.site.site_folder import write_site_folders
 from confrere.site.stopping import Clock, stop_reasons, stop_text
 from confrere.study import Study
 from confrere.study.churn import Churn
@@ -166,7 +166,7 @@ class Simulation(Collaboration):
     def summed_up(self, watch: RunTimer, folder: RunFolder | None) -> Run:
         """What the run came to, with a folder for each site where it keeps files at all."""
         if folder is not None:
-            write_homes(self, folder.path, watch.journal)
+            write_site_folders(self, folder.path, watch.journal)
         return watch.finish(self, folder)
 
     async def _all_rounds(self, first: int, journal: Journal, folder: RunFolder | None) -> None:
@@ -207,7 +207,7 @@ class Simulation(Collaboration):
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
         """While this is open, parcels find their way into the mailboxes."""
-        others = [peers for peers in self.peers.values() if not peers.open_door()]
+        others = [peers for peers in self.peers.values() if not peers.receive_directly()]
         pumps = [asyncio.create_task(peers.pump()) for peers in others]
         try:
             yield
@@ -257,7 +257,7 @@ class Simulation(Collaboration):
         for name in self.schedule.present(number) - self.lost:
             self.ended[name] = number
         for name in self.late:
-            self.peers[name].mailbox.look_again()
+            self.peers[name].mailbox.wake()
 
     async def _until_done_or_lost(self, tasks: Mapping[str, asyncio.Task[None]]) -> None:
         """Wait for all sites but those that are lost on the way; the first error ends the run."""
@@ -361,7 +361,7 @@ class Simulation(Collaboration):
     def _records(self) -> dict[str, str]:
         """A mark of each site's records, so that a run does not go on with others; PRIVATE, like the checkpoint."""
         if not self._marks:
-            self._marks = {n: mark_of(d) for n, d in self.federation.sites.items()}
+            self._marks = {n: records_hash(d) for n, d in self.federation.sites.items()}
         return self._marks
 
     def _restore(self, folder: RunFolder, journal: Journal) -> int:

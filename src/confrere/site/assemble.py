@@ -138,14 +138,14 @@ def participant_of(
     ledger: Ledger | None = None,
     caps: Budget | None = None,
     doubt: str | None = None,
-    workshop: NetworkCache | None = None,
-    among: int = 1,
+    network_cache: NetworkCache | None = None,
+    site_count: int = 1,
     joined: bool = False,
 ) -> Participant:
     """A site that is ready to take part. `caps` are the site's own and win over the study's.
 
-    `doubt` says why the encoded inputs themselves have no guarantee, where that is so. The networks of a `workshop` are
-    shared by sites of one process that take turns: weights are put on them for every job. `among` is how many sites
+    `doubt` says why the encoded inputs themselves have no guarantee, where that is so. The networks of a `network_cache` are
+    shared by sites of one process that take turns: weights are put on them for every job. `site_count` is how many sites
     learn together. A site that has `joined` others in the field takes part whatever records it has: a refusal would
     tell its peers about them.
     """
@@ -155,7 +155,7 @@ def participant_of(
     caps = strictest(caps, own_caps(study, data.name))
     mechanism, steps, budget = None, 0, caps
     unproven = getattr(strategy, "unproven", None) or doubt
-    releases = strategy.releases(among) if isinstance(strategy, Releases) else 1
+    releases = strategy.releases(site_count) if isinstance(strategy, Releases) else 1
     if privacy is None:
         sends = study.topology is not None or getattr(strategy, "topology", None) is not None
         if caps is not None and sends:
@@ -198,10 +198,10 @@ def participant_of(
         ceiling=own_ceiling(study, data.name),
         delta=None if privacy is None else min(privacy.delta, caps.delta) if caps else privacy.delta,
         device=device,
-        among=among,
+        site_count=site_count,
         releases=releases,
         joined=joined,
-        workshop=workshop or NetworkCache(),
+        network_cache=network_cache or NetworkCache(),
         stopping=None if study.stop is None else Stopping(study.stop),
     )
     site.add_networks(strategy)

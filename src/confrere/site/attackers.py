@@ -140,7 +140,7 @@ class AttackHook:
         """The weights from which the round started; zeros where nothing was trained: the update is then the whole model."""
         if model is None:
             return None
-        began = self.site.began.get(model.architecture)
+        began = self.site.start_weights.get(model.architecture)
         if began is None or began.shapes != model.params.shapes:
             return torch.zeros_like(numbers(model.params))
         return numbers(began)

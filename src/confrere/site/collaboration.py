@@ -21,7 +21,7 @@ from confrere.site.assemble import check_common_proxy, leaving_when_spent, parti
 from confrere.site.attackers import attack_plan
 from confrere.site.exchange_rules import check_combiners
 from confrere.site.faults import Faults
-from confrere.site.open_sites import doubt_about
+from confrere.site.open_sites import inputs_caveat
 from confrere.site.participant import Participant
 from confrere.site.peers import SitePeers
 from confrere.site.schedule import Schedule
@@ -90,16 +90,16 @@ class Collaboration:
         journal = journal or Journal(None)
         self._hear_the_trainer(journal)
         everybody = [EVERYBODY] if self.pools else self.names
-        run, doubt = run_id(self.study), doubt_about(self.federation)
+        run, doubt = run_id(self.study), inputs_caveat(self.federation)
         # sites of one process take turns at the same networks, unless somebody's own trainer is in play
-        workshop = NetworkCache() if type(self.trainer) in TRAINERS.values() else None
+        network_cache = NetworkCache() if type(self.trainer) in TRAINERS.values() else None
         workers = {EVERYBODY: _pooled(self.federation)} if self.pools else dict(self.federation.sites)
         if self.plan is not None:
             workers = {n: self.plan.records(d, self.federation.task) for n, d in workers.items()}
         self.sites = {
             name: participant_of(
                 self.study, self.strategy, data, self.federation.task, run=run, journal=journal,
-                trainer=self.trainer, device=self.device, doubt=doubt, workshop=workshop, among=len(everybody),
+                trainer=self.trainer, device=self.device, doubt=doubt, network_cache=network_cache, site_count=len(everybody),
             )
             for name, data in workers.items()
         }  # fmt: skip

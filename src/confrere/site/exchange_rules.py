@@ -77,7 +77,7 @@ def exchange_rules(study: Study, site: Participant) -> dict[str, Any]:
     """How a site's peers combines and packs, as the study says."""
 
     def start(architecture: str) -> Params | None:
-        for role in ("proxy", "private", *site.further):
+        for role in ("proxy", "private", *site.extra_networks):
             if site.architecture(role).name == architecture:
                 return site.build(role).params
         return None
@@ -96,7 +96,7 @@ def bounds_of(study: Study, site: Participant, sizes: Mapping[str, int] | None =
     study does not state them, `step_schedule` has a limit) times the largest gradient. An update is scaled up by at most
     `STRONGEST` where a site holds little mass. Mass is conserved: nobody can hold more than all members started with.
     """
-    models = [site.build(role) for role in ("private", "proxy", *site.further)]
+    models = [site.build(role) for role in ("private", "proxy", *site.extra_networks)]
     first = max(model.params.largest() for model in models)
     largest = max([site.size, *(sizes or {}).values()])
     gradient = UNCLIPPED if site.mechanism is None else _noisy(site.mechanism)

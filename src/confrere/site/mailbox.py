@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from confrere.core.parcel import Inbox, Parcel
 
-Slip = tuple[int, int, str]
+ExpectedParcel = tuple[int, int, str]
 """Round, phase and sender of a parcel that is expected."""
 
-NOBODY: Mapping[str, int] = {}
-NOTHING: frozenset[Slip] = frozenset()
+NONE_ENDED: Mapping[str, int] = {}
+NOTHING: frozenset[ExpectedParcel] = frozenset()
 
 
 class Mailbox:
@@ -19,15 +19,15 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._parcels: dict[tuple[str, str, int], Parcel] = {}
-        self._here: dict[int, set[Slip]] = {}
+        self._here: dict[int, set[ExpectedParcel]] = {}
         """What has come of each round that may still be waited for."""
         self._gone: dict[str, int] = {}
-        self._refused: set[Slip] = set()
+        self._refused: set[ExpectedParcel] = set()
         self._finished: dict[str, int] = {}
         self._waiters: list[asyncio.Future[None]] = []
-        self._before: dict[tuple[str, str], int | Numbers] = {}
+        self._before: dict[tuple[str, str], int | SequenceNumbers] = {}
         """What was taken of each sender: all numbers up to this one or, where some are still to come, which."""
-        self.lately: list[Parcel] = []
+        self.last_taken: list[Parcel] = []
         """What the last taking took out, whether it was handed on or thrown away."""
 
     def deliver(self, parcel: Parcel) -> bool:
@@ -46,18 +46,18 @@ class Mailbox:
         else:
             here.add(slip)
         if self._waiters:
-            self.look_again()
+            self.wake()
         return True
 
-    def refused(self, slip: Slip) -> None:
+    def refused(self, slip: ExpectedParcel) -> None:
         """Its parcel came and cannot be used: do not wait for it, and count its sender as missing."""
         self._refused.add(slip)
-        self.look_again()
+        self.wake()
 
     def gone(self, sender: str, since: int) -> None:
         """Do not wait for this sender's parcels of round `since` or later."""
         self._gone[sender] = min(since, self._gone.get(sender, since))
-        self.look_again()
+        self.wake()
 
     def back(self, sender: str) -> None:
         self._gone.pop(sender, None)
@@ -65,16 +65,16 @@ class Mailbox:
     def finished(self, sender: str, round: int) -> None:
         """This sender has ended that round: what it did not send in it will never come."""
         self._finished[sender] = max(round, self._finished.get(sender, round))
-        self.look_again()
+        self.wake()
 
-    def look_again(self) -> None:
+    def wake(self) -> None:
         """Something has changed that whoever waits should know of."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _waiting(self, expected: Sequence[Slip], ended: Mapping[str, int]) -> bool:
+    def _waiting(self, expected: Sequence[ExpectedParcel], ended: Mapping[str, int]) -> bool:
         here = self._here
         for slip in expected:
             round, _, sender = slip
@@ -91,9 +91,9 @@ class Mailbox:
         round: int,
         phase: int,
         epoch: int,
-        expected: Sequence[Slip],
+        expected: Sequence[ExpectedParcel],
         patience: float | None,
-        ended: Mapping[str, int] = NOBODY,
+        ended: Mapping[str, int] = NONE_ENDED,
     ) -> Inbox:
         """Everything up to this round and phase, once all that is expected is here or given up on.
 
@@ -106,7 +106,7 @@ class Mailbox:
             if self._waiting(expected, ended):
                 await self._until_here(expected, patience, ended)
         elif not self._parcels:
-            self.lately = []
+            self.last_taken = []
             return Inbox((), (), round, phase)
         here, before = self._here.get(round, NOTHING), self._before
         missing = [s for r, p, s in expected if r == round and p == phase and (r, p, s) not in here]
@@ -122,7 +122,7 @@ class Mailbox:
             if taken == number - 1:
                 before[sender, receiver] = number
             elif isinstance(taken, int):
-                before[sender, receiver] = found = Numbers(taken)
+                before[sender, receiver] = found = SequenceNumbers(taken)
                 found.add(number)
             else:
                 taken.add(number)
@@ -130,14 +130,14 @@ class Mailbox:
             self._here = {r: slips for r, slips in self._here.items() if r >= round}
         if self._refused:
             self._refused = {slip for slip in self._refused if slip[0] >= round}
-        self.lately = ripe
+        self.last_taken = ripe
         kept = [p for p in ripe if p.epoch == epoch]
         if len(kept) > 1:
             kept.sort(key=_in_order)
         return Inbox(tuple(kept), tuple(sorted(set(missing))) if missing else (), round, phase)
 
     async def _until_here(
-        self, expected: Sequence[Slip], patience: float | None, ended: Mapping[str, int]
+        self, expected: Sequence[ExpectedParcel], patience: float | None, ended: Mapping[str, int]
     ) -> None:
         """Wait for what is expected until it is here, given up on, or patience ends."""
         loop = asyncio.get_running_loop()
@@ -162,7 +162,7 @@ class Mailbox:
         return sorted(self._parcels.values(), key=_in_order)
 
 
-class Numbers:
+class SequenceNumbers:
     """A set of whole numbers that mostly come one after the other: kept as the runs that they form."""
 
     __slots__ = ("_runs",)

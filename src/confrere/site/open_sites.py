@@ -187,7 +187,7 @@ def _given(
     return of_files(tables, schema, opening, label=study.data.label)
 
 
-def mark_of(site: SiteData) -> str:
+def records_hash(site: SiteData) -> str:
     """A hash of a site's records: PRIVATE, since guesses about a record can be tested against it."""
     digest = hashlib.sha256()
     for part in (site.train, site.validation, site.test):
@@ -198,6 +198,6 @@ def mark_of(site: SiteData) -> str:
     return digest.hexdigest()
 
 
-def doubt_about(federation: Federation) -> str | None:
+def inputs_caveat(federation: Federation) -> str | None:
     """Why the inputs themselves have no guarantee: a schema that was drawn from records shapes all that leaves."""
     return "the schema was drawn from the records" if REHEARSAL in federation.notes else None

@@ -46,7 +46,7 @@ from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
 from confrere.privacy.patients import fingerprint
 from confrere.privacy.steps import UNPROTECTED, PrivateSteps
-from confrere.site.open_sites import mark_of
+from confrere.site.open_sites import records_hash
 from confrere.site.predictions import SelectedPredictions
 from confrere.site.stopping import Stopping
 from confrere.study import Study
@@ -80,9 +80,9 @@ class Participant:
     spent: bool = False
     stopping: Stopping | None = None
     """Whether this site has stopped training, where the study says when to."""
-    began: dict[str, Params] = field(default_factory=dict, repr=False)
+    start_weights: dict[str, Params] = field(default_factory=dict, repr=False)
     """By architecture, the weights that the last training of what is sent began with."""
-    among: int = 1
+    site_count: int = 1
     """How many sites learn together."""
     releases: int = 1
     """How many protected models it trains in a round, each for `steps` steps on samples of its own."""
@@ -92,9 +92,9 @@ class Participant:
     """Whether it takes part in the field, where an error that only its records cause must stay inside."""
     predictions: SelectedPredictions = field(init=False, default_factory=SelectedPredictions)
     """Its model's predictions for the test records, for comparisons: PRIVATE."""
-    workshop: NetworkCache = field(default_factory=NetworkCache, repr=False)
+    network_cache: NetworkCache = field(default_factory=NetworkCache, repr=False)
     """The networks that it works with; sites of one process share them."""
-    further: dict[str, Any] = field(default_factory=dict)
+    extra_networks: dict[str, Any] = field(default_factory=dict)
     """Networks that its strategy needs beside the study's own, by role."""
     _architectures: dict[str, Architecture] = field(default_factory=dict)
     _by_role: dict[str, Architecture] = field(default_factory=dict)
@@ -145,13 +145,15 @@ class Participant:
         return found
 
     def _architecture(self, role: str) -> Architecture:
-        spec = self.further.get(role) or self.study.models.of(self.name, "proxy" if role == PROFILE else role)
+        spec = self.extra_networks.get(role) or self.study.models.of(
+            self.name, "proxy" if role == PROFILE else role
+        )
         if role == PROFILE:
             name, options = describe(spec) if isinstance(spec, str | dict) else ("", {})
             if name != "centred-linear":
                 raise StudyError('only the proxy "centred-linear" has a centre to agree on')
             spec = {"name": name, **options, "profiling": True}
-        found = self.workshop.architecture(spec, self.task.inputs, self.task.outputs, self.task.branches)
+        found = self.network_cache.architecture(spec, self.task.inputs, self.task.outputs, self.task.branches)
         self._architectures.setdefault(found.name, found)
         return found
 
@@ -159,12 +161,12 @@ class Participant:
         """Get to know the networks that a strategy needs beside the study's own."""
         if isinstance(strategy, Reshapes):
             role = strategy.architecture
-            self.further = dict(
+            self.extra_networks = dict(
                 strategy.networks(self.study.models.of(self.name, role), self.architecture(role))
             )
             self._by_role = {}
-            for further in self.further:
-                self._check_fit(further)
+            for role in self.extra_networks:
+                self._check_fit(role)
 
     def mechanism_of(self, role: str) -> Mechanism:
         """The mechanism of a private step. What is tallied lies between 0 and 1, so that nothing of it is clipped; the
@@ -179,19 +181,19 @@ class Participant:
     def check_safe(self, role: str, name: str) -> None:
         """Refuse to train a network privately that mixes records; tried once, on records that are made up."""
         known = (name, self._architectures[name].build)
-        if known not in self.workshop.safe:
+        if known not in self.network_cache.safe:
             made_up = made_up_inputs(self.task, max(lint.SIZES))
             try:
                 lint.check(self.network(role, name).module, made_up.to(self.device))
             except UnsafeModule as error:
                 raise UnsafeModule(f"the {role} network {name}: {error}") from None
-            self.workshop.safe.add(known)
+            self.network_cache.safe.add(known)
 
     def check_loss(self, role: str, loss: Loss, models: Mapping[str, Model]) -> None:
         """Refuse to train privately with a loss that mixes records; tried once for its options, on made-up outputs."""
         read = {other: models[other].architecture for other in (role, *sorted(loss.reads))}
         known = (type(loss), described(loss), *read.items())
-        if known not in self.workshop.safe:
+        if known not in self.network_cache.safe:
             two, outputs = made_up_inputs(self.task, 2).to(self.device), {}
             for number, (other, name) in enumerate(read.items()):
                 width = predict(self.network(other, name).module, two).shape[1:]
@@ -202,20 +204,20 @@ class Participant:
                 lint.check_loss(loss, own, outputs, made_up_targets(self.task, MICROBATCH))
             except UnsafeModule as error:
                 raise UnsafeModule(f"the {role} loss {type(loss).__name__}: {error}") from None
-            self.workshop.safe.add(known)
+            self.network_cache.safe.add(known)
 
     def network(self, role: str, name: str) -> Network:
         """The network that a role works with; load weights before you use it."""
-        return self.workshop.network(role, self._architectures[name], self.device)
+        return self.network_cache.network(role, self._architectures[name], self.device)
 
     def build(self, role: str) -> Model:
         arch = self.architecture(role)
 
         def start() -> Model:
             seed = derive(self.study.seed, "initial", role, arch.name)
-            return Model(self.workshop.fresh(arch, seed, self.device), arch.name, Custody.PUBLIC)
+            return Model(self.network_cache.fresh(arch, seed, self.device), arch.name, Custody.PUBLIC)
 
-        return self.workshop.once(("initial", role, arch, self.study.seed, self.device), start)
+        return self.network_cache.once(("initial", role, arch, self.study.seed, self.device), start)
 
     def note(self, round: int, text: str) -> None:
         """Put a text about records into the site's own journal."""
@@ -229,7 +231,7 @@ class Participant:
             if by_noise:
                 self._rules[protected] = self._paced()
             else:  # the same for all sites
-                self._rules[protected] = self.workshop.once(
+                self._rules[protected] = self.network_cache.once(
                     ("rule", protected), lambda: training.rule(protected)
                 )
         return self._rules[protected]
@@ -250,7 +252,7 @@ class Participant:
             self._shares = counted(self.own_records().targets, len(self.task.classes))
         return self._shares
 
-    def worth(self) -> Tensor | None:
+    def class_weights(self) -> Tensor | None:
         """How much a record of each class counts where all classes count alike; None where they do not."""
         if not self.study.training.balanced or self.task.form != "classes":
             return None
@@ -271,12 +273,12 @@ class Participant:
         noise, proxy = self.mechanism.noise_multiplier, self.network("proxy", self.architecture("proxy").name)
         if isinstance(proxy.module, Centred) and proxy.module.unit:
             time = time_for_unit_records(
-                noise_multiplier=noise, steps=steps, batch=batch, clip=clip, sites=self.among
+                noise_multiplier=noise, steps=steps, batch=batch, clip=clip, sites=self.site_count
             )
         else:
             time = time_for(
                 noise_multiplier=noise, steps=steps, batch=batch, clip=clip,
-                parameters=self.build("proxy").params.count, sites=self.among,
+                parameters=self.build("proxy").params.count, sites=self.site_count,
             )  # fmt: skip
         if self.task.form == "number":
             time = slow_for_squares(time, steps, math.prod(self.task.inputs))
@@ -308,7 +310,7 @@ class Participant:
             units = torch.cat([r.units for r in parts if r.units is not None])
         return Records(torch.cat([r.inputs for r in parts]), torch.cat([r.targets for r in parts]), units)
 
-    def echo(self, ours: float) -> ProxyTraining:
+    def proxy_training(self, ours: float) -> ProxyTraining:
         """How a proxy has learned in which so much is ours: what the judge of it has to know."""
         rule, clipping = self.rule(True), self.mechanism.clipping if self.mechanism else None
         time = math.inf
@@ -365,7 +367,7 @@ class Participant:
             known = self._private[*roles, count] = self.mechanism, made
         return known[1]
 
-    def of_a_round(self) -> Charge | None:
+    def round_charge(self) -> Charge | None:
         """What a round costs in which as many models are protected as the strategy states; None without noise."""
         if self.mechanism is None:
             return None
@@ -373,7 +375,7 @@ class Participant:
 
     def rounds_left(self, ledger: Ledger | None = None) -> int | None:
         """How many more rounds of private training the budget pays for; None where nothing limits them."""
-        charge = self.of_a_round()
+        charge = self.round_charge()
         if charge is None or self.budget is None:
             return None
         return (ledger or self.ledger).remaining(self.budget, charge)
@@ -382,7 +384,7 @@ class Participant:
     def fingerprint(self) -> str:
         """A keyed hash of the records, so that a charge for others is not taken for a replay; it never leaves the site."""
         if self._fingerprint is None or self._fingerprint[0] is not self.data:
-            self._fingerprint = (self.data, fingerprint(self.secret, mark_of(self.data)))
+            self._fingerprint = (self.data, fingerprint(self.secret, records_hash(self.data)))
         return self._fingerprint[1]
 
     def planned(self) -> Guarantee | None:
@@ -417,7 +419,7 @@ class Participant:
 
     def plan(self) -> list[Charge]:
         """What all rounds of the study are charged, if no budget ends them; nothing without noise."""
-        charge = self.of_a_round()
+        charge = self.round_charge()
         return [] if charge is None else [charge * self.study.rounds]
 
     def epsilon(self, charges: Sequence[Charge]) -> float:

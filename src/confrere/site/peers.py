@@ -15,13 +15,13 @@ from confrere.core.events import Event, Journal
 from confrere.core.model import Model
 from confrere.core.parcel import Inbox, Parcel
 from confrere.core.protocols import Combiner, OpenedSum, Topology, Transport
-from confrere.exchange.compression import Moment
+from confrere.exchange.compression import ParcelContext
 from confrere.exchange.packing import Packing
 from confrere.exchange.screening import WIDEST, Bounds, screen
 from confrere.exchange.sums import SINCE, Summand, answered_sum, arrived, common_state, open_sum, sum_scalars
 from confrere.privacy.gate import Gate
 from confrere.site.faults import Faults
-from confrere.site.mailbox import Mailbox, Slip
+from confrere.site.mailbox import ExpectedParcel, Mailbox
 from confrere.site.schedule import Schedule
 from confrere.site.stopping import STOPPED_ROUNDS, Stopping
 from confrere.study.churn import Churn
@@ -91,16 +91,16 @@ class SitePeers:
     async def pump(self) -> None:
         """Move parcels from the transport into the mailbox until cancelled."""
         while True:
-            self.take_in(await self.transport.receive())
+            self.receive(await self.transport.receive())
 
-    def open_door(self) -> bool:
+    def receive_directly(self) -> bool:
         """Let parcels from sites of the same process come straight into the mailbox; False where they must be pumped."""
         if type(self.transport) is not MemoryTransport:
             return False
-        self.transport.hand_over_to(self.take_in)
+        self.transport.hand_over_to(self.receive)
         return True
 
-    def take_in(self, parcel: Parcel) -> None:
+    def receive(self, parcel: Parcel) -> None:
         """Put a parcel into the mailbox; one that cannot be used counts as word of nothing, so that nobody waits for it."""
         try:
             whole = is_common(parcel.phase)
@@ -161,7 +161,7 @@ class PeersRound:
         if eventful:
             await peers.faults.reach(self.me, self.round, "mid-exchange")
             await self._send_shares(receivers[middle:], model, admitted)
-        expected: list[Slip] = []
+        expected: list[ExpectedParcel] = []
         # Where sites are drawn, nobody sends to those who are not: there is nothing to wait for from other rounds.
         first = self.round if peers.churn.participation else peers.caught_up + 1
         for number in range(first, self.round + 1):
@@ -296,7 +296,7 @@ class PeersRound:
         leaving = None
         if "mass" in scalars:
             leaving = scalars["mass"] * sum(share for share in self._column.values() if share > 0)
-        moment = Moment(self._peers.run, self.round, phase, self.me)
+        moment = ParcelContext(self._peers.run, self.round, phase, self.me)
         return packing.pack(model, moment, epoch=self.epoch, leaving=leaving, to=to, whole=is_common(phase))
 
     def _as_received(self, sent: Model | None, phase: int) -> Model | None:

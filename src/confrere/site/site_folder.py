@@ -45,7 +45,7 @@ MOST = 50
 """A simulation of more sites writes no folders for single sites: copies of its journal would slow it by a fifth or more."""
 
 
-def home_of(folder: Path, name: str) -> Path:
+def site_folder_of(folder: Path, name: str) -> Path:
     """Where a site's files are in the folder of a run; any name of a site stays within that folder."""
     return folder / "sites" / quote(name, safe=" ")
 
@@ -65,7 +65,7 @@ class Ending:
     rehearsal: bool = True
 
 
-def write_homes(collaboration: Collaboration, folder: Path, journal: Journal) -> None:
+def write_site_folders(collaboration: Collaboration, folder: Path, journal: Journal) -> None:
     """The folders of all sites of a simulation, from their last states and the events of the run."""
     sites = collaboration.judges
     if len(sites) > MOST:
@@ -84,7 +84,7 @@ def write_homes(collaboration: Collaboration, folder: Path, journal: Journal) ->
     study, federation = collaboration.study, collaboration.federation
     common = start_facts(study, federation.task, collaboration.sites)
     for name, site in sites.items():
-        home = home_of(folder, name)
+        home = site_folder_of(folder, name)
         make_private_folder(home.parent)
         make_private_folder(home)
         start = own_start(common, site, collaboration.names, rehearsal=True)
@@ -152,7 +152,7 @@ def save_model(
 def _networks(site: Participant) -> dict[str, Any]:
     """How to build each network that the site's models may have, by the name of its architecture."""
     own = {site.architecture(r).name: site.study.models.of(site.name, r) for r in ("private", "proxy")}
-    return own | {site.architecture(r).name: spec for r, spec in site.further.items()}
+    return own | {site.architecture(r).name: spec for r, spec in site.extra_networks.items()}
 
 
 def card(run: SiteRun, name: str, ending: Ending) -> dict[str, Any]:

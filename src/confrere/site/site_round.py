@@ -88,7 +88,7 @@ class SiteRound:
         numbers = dict(loss_metrics(site.own_mix(outputs), held_out, site.data.train))
         own = site.own_records()
         said = predict(network.module, own.inputs.to(site.device)).cpu()
-        return {**numbers, "scale": best_scale(said, own.targets, site.worth())}
+        return {**numbers, "scale": best_scale(said, own.targets, site.class_weights())}
 
     async def fit(self, losses: Sequence[Loss], role: str, models: Mapping[str, Model]) -> Fitted:
         if not len(self._site.own_records()):
@@ -128,9 +128,11 @@ class SiteRound:
         )  # fmt: skip
         seen = torch.arange(len(job.records)) < len(site.data.train)
         shares = [loss.ours.value for loss in losses if isinstance(loss, Stacked)]
-        echo = site.echo(max(shares)) if shares and max(shares) > 0 and bool(seen.any()) else None
+        proxy_training = (
+            site.proxy_training(max(shares)) if shares and max(shares) > 0 and bool(seen.any()) else None
+        )
         alike = [site.counted(loss, models[role], noisy=False) for loss in losses]
-        params, choice = fit(job, role, alike, models[role].params, training.search(), seen, echo)
+        params, choice = fit(job, role, alike, models[role].params, training.search(), seen, proxy_training)
         model = Model(params, models[role].architecture, Custody.PRIVATE)
         data = {
             "role": role, "loss": type(losses[choice.loss]).__name__, "prior": choice.prior,
@@ -146,7 +148,7 @@ class SiteRound:
         site, again = self._site, self._count()
         if site.stopping is not None and site.stopping.stopped:
             return dict(models)
-        site.began = {models[r].architecture: models[r].params for r in protect if r in models}
+        site.start_weights = {models[r].architecture: models[r].params for r in protect if r in models}
         call = TrainingCall(site, self._round, objective, models, protect, again)
         return {**models, **(await self._run(call) or {})}
 
@@ -171,7 +173,7 @@ class SiteRound:
         if site.stopping is not None and site.stopping.stopped:
             return None
         nothing = at.params * 0.0
-        site.began = {at.architecture: nothing}
+        site.start_weights = {at.architecture: nothing}
         call = TrainingCall(site, self._round, objective, models, [role], again, gradient_only=True)
         found = await self._run(call)
         if found is None:

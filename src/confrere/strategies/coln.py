@@ -13,7 +13,7 @@ from confrere.core.model import Model
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import nearest, strategy
-from confrere.exchange.averaging import agree_and_hear, common_model
+from confrere.exchange.averaging import agree_with_answer, common_model
 from confrere.exchange.coln import CombinedLearning, Diverged, Form
 from confrere.learning.objectives import Supervised
 
@@ -125,7 +125,7 @@ class CoLN:
                 else {}
             )
 
-        agreed, answer = await agree_and_hear(
+        agreed, answer = await agree_with_answer(
             peers, before if ended else trained, public(site.size), guard, last, **votes
         )
         if guard.diverged:

@@ -12,14 +12,14 @@ from confrere.core.errors import StudyError
 from confrere.core.model import Model, mix
 from confrere.core.protocols import Effort, Peers, Site
 from confrere.core.registry import nearest, strategy
-from confrere.exchange.erosion import NOBODY, Newcomer, ReleasedGradient, Weights, eroded, is_still, step
+from confrere.exchange.erosion import NO_WEIGHTS, Newcomer, ReleasedGradient, Weights, eroded, is_still, step
 from confrere.learning.objectives import Descent
 
 
 @dataclass(frozen=True)
 class State:
     model: Model
-    weights: Weights = NOBODY
+    weights: Weights = NO_WEIGHTS
     stopped: bool = False
     """The user's own gradient is nothing: its model is its local optimum."""
     alone: bool = False

@@ -13,14 +13,14 @@ from confrere.core.errors import BadParcel, StudyError
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.exchange.compression import Moment, compressions, filled, numbers
+from confrere.exchange.compression import ParcelContext, compressions, filled, numbers
 from confrere.exchange.packing import Packing
 
 ALL: dict[str, dict[str, Any]] = {
     "float16": {}, "int8": {}, "top-k": {"share": 0.25}, "random-k": {"share": 0.25},
 }  # fmt: skip
 START = Params({"b": torch.zeros(3), "steps": torch.tensor(7), "w": torch.linspace(-1, 1, 12).reshape(3, 4)})
-NOW = Moment("run", 0, 0, "me")
+NOW = ParcelContext("run", 0, 0, "me")
 
 
 def model(scale: float = 1.0, seed: int = 0, custody: Custody = Custody.PROTECTED) -> Model:
@@ -109,7 +109,7 @@ def test_random_k_draws_the_same_weights_at_every_site_and_others_in_every_round
     whole = filled(flat, START, START.shapes)
     drawn = {
         (round, sender): tuple(
-            rule.press(flat, whole, flat, Moment("run", round, 0, sender))[":values"].tolist()
+            rule.press(flat, whole, flat, ParcelContext("run", round, 0, sender))[":values"].tolist()
         )
         for round in range(12)
         for sender in "ab"

@@ -10,7 +10,7 @@ import torch
 from confrere.core.custody import Custody, Scalar, public
 from confrere.core.model import Model
 from confrere.core.params import Params
-from confrere.exchange.erosion import NOBODY, ReleasedGradient, Weights, distance, eroded, is_still, step
+from confrere.exchange.erosion import NO_WEIGHTS, ReleasedGradient, Weights, distance, eroded, is_still, step
 from confrere.privacy.clipping import AdaCliP, Flat
 from confrere.privacy.gradients import ClippedSum
 from confrere.privacy.mechanism import Mechanism
@@ -26,14 +26,14 @@ def heard(*numbers: float, noise: float = 0.0, passes: float = 0.0) -> ReleasedG
 def test_a_weight_falls_by_the_distance_in_lengths_of_the_users_gradient() -> None:
     own, far = heard(2.0, 0.0), heard(2.0, 4.0)
     assert distance(own, far) == Scalar(2.0, Custody.PROTECTED)
-    weights, told = eroded(NOBODY, own, {"b": far}, 0.01, 0.2, "median")
+    weights, told = eroded(NO_WEIGHTS, own, {"b": far}, 0.01, 0.2, "median")
     assert told
     assert weights.share["b"].value == pytest.approx(1 - 0.01 * 2.0)
 
 
 def test_records_that_come_round_again_count_for_less() -> None:
     own, peer = heard(1.0, 0.0), heard(0.0, 0.0, passes=0.5)
-    weights, falls = NOBODY, []
+    weights, falls = NO_WEIGHTS, []
     for _ in range(5):
         before = weights.share.get("b", public(1.0)).value
         weights, _ = eroded(weights, own, {"b": peer}, 0.01, 0.2, "median")
@@ -60,7 +60,7 @@ def test_a_late_joiner_starts_where_the_others_stand(newcomer: str, start: float
 
 
 def test_everybody_starts_at_one() -> None:
-    found, _ = eroded(NOBODY, heard(1.0), {"b": heard(1.0), "c": heard(1.0)}, 0.01, 0.2, "mean")
+    found, _ = eroded(NO_WEIGHTS, heard(1.0), {"b": heard(1.0), "c": heard(1.0)}, 0.01, 0.2, "mean")
     assert {name: share.value for name, share in found.share.items()} == {"b": 1.0, "c": 1.0}
 
 
@@ -73,7 +73,7 @@ def test_the_step_is_the_weighted_mean_with_the_user_at_one() -> None:
 
 def test_a_weight_is_held_as_closely_as_the_gradients_that_it_was_read_from() -> None:
     secret = ReleasedGradient(heard(5.0).gradient.held(Custody.PRIVATE))
-    weights, _ = eroded(NOBODY, heard(1.0), {"b": secret}, 0.01, 0.2, "median")
+    weights, _ = eroded(NO_WEIGHTS, heard(1.0), {"b": secret}, 0.01, 0.2, "median")
     assert weights.share["b"].custody == Custody.PRIVATE
     moved = step(heard(10.0).gradient, public(0.1), heard(1.0), {"b": heard(4.0)}, weights)
     assert moved.custody == Custody.PRIVATE

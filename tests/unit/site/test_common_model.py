@@ -29,7 +29,7 @@ def connected(topology: Complete | Star) -> dict[str, SitePeers]:
         n: SitePeers(n, "run", NAMES, topology, Churn(), Gate(), post.open(n), Journal(), patience=0.05)
         for n in NAMES
     }
-    assert all(peers.open_door() for peers in found.values())
+    assert all(peers.receive_directly() for peers in found.values())
     return found
 
 

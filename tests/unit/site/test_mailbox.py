@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confrere.core.parcel import Inbox, Parcel
-from confrere.site.mailbox import Mailbox, Numbers
+from confrere.site.mailbox import Mailbox, SequenceNumbers
 
 T = TypeVar("T")
 
@@ -144,7 +144,7 @@ def test_what_was_taken_long_ago_is_still_known_and_takes_no_room() -> None:
 
 @given(st.lists(st.integers(1, 30), max_size=40))
 def test_numbers_are_a_set_whatever_the_order(numbers: list[int]) -> None:
-    found = Numbers()
+    found = SequenceNumbers()
     for number in numbers:
         found.add(number)
     assert [n for n in range(35) if n in found] == sorted(set(numbers))

@@ -10,7 +10,7 @@ import pytest
 from confrere.core.errors import StudyError, TrainingError
 from confrere.simulation.simulation import resume, simulate
 from confrere.site.run_folder import RunFolder, check_free
-from confrere.site.site_folder import home_of
+from confrere.site.site_folder import site_folder_of
 from confrere.study import Training, load
 from tests.conftest import arrays, write_study
 from tests.unit.quick import quick
@@ -34,7 +34,7 @@ def test_sites_may_be_called_what_they_are_called(tmp_path: Path) -> None:
     assert again.report().exists()
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
     for name in ODD:
-        assert home_of(tmp_path, name).parent == tmp_path / "sites"
+        assert site_folder_of(tmp_path, name).parent == tmp_path / "sites"
 
 
 def test_workers_that_all_fail_leave_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from confrere.core.events import verified
 from confrere.node.predict import SavedModel, predictions
 from confrere.simulation.simulation import simulate
 from confrere.site import site_folder
-from confrere.site.site_folder import home_of
+from confrere.site.site_folder import site_folder_of
 from confrere.study import Evaluation, Models, load
 from confrere.study.churn import Churn
 from tests.conftest import arrays, write_study
@@ -28,7 +28,7 @@ def test_the_model_of_a_simulated_site_predicts_records_of_a_file(strategy: str,
     study = load(write_study(tmp_path, STUDY.format(strategy), sites=2, records=80))
     run = simulate(study, out=tmp_path / "run")
     for site in ("site0", "site1"):
-        model = SavedModel(home_of(tmp_path / "run", site) / "model")
+        model = SavedModel(site_folder_of(tmp_path / "run", site) / "model")
         network, used = model.parts[0][1], run.models[site][study.rule().deploys[0]]
         assert all(torch.equal(t, used.params[n]) for n, t in network.module.state_dict().items())
         records = tmp_path / f"{site}.csv"
@@ -37,7 +37,7 @@ def test_the_model_of_a_simulated_site_predicts_records_of_a_file(strategy: str,
 
 def test_what_a_site_takes_home_is_for_its_owner_only(tmp_path: Path) -> None:
     simulate(quick(), arrays(2, 60), out=tmp_path / "run")
-    home = home_of(tmp_path / "run", "site0")
+    home = site_folder_of(tmp_path / "run", "site0")
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     files = [p for p in home.rglob("*") if p.is_file()]
     assert len(files) == 4
@@ -46,7 +46,7 @@ def test_what_a_site_takes_home_is_for_its_owner_only(tmp_path: Path) -> None:
 
 def test_the_journal_of_a_site_holds_its_own_events_and_is_whole(tmp_path: Path) -> None:
     run = simulate(quick(), arrays(2, 60), out=tmp_path / "run")
-    events = [e for e, _ in verified(home_of(tmp_path / "run", "site1") / "journal.jsonl")]
+    events = [e for e, _ in verified(site_folder_of(tmp_path / "run", "site1") / "journal.jsonl")]
     assert events[0].kind == "run-started"
     assert set(events[0].data["sites"]) == {"site1"}
     assert [e.kind for e in events[1:]] == [e.kind for e in run.events if e.site == "site1"]
@@ -54,7 +54,7 @@ def test_the_journal_of_a_site_holds_its_own_events_and_is_whole(tmp_path: Path)
 
 def test_a_card_states_the_metrics_of_the_last_evaluation(tmp_path: Path) -> None:
     run = simulate(quick(), arrays(2, 60), out=tmp_path / "run")
-    card = (home_of(tmp_path / "run", "site0") / "model" / "card.md").read_text(encoding="utf-8")
+    card = (site_folder_of(tmp_path / "run", "site0") / "model" / "card.md").read_text(encoding="utf-8")
     last = [e for e in run.events if e.kind == "evaluated" and e.site == "site0"][-1]
     (metrics,) = [last.data["test"][role] for role in quick().rule().deploys[:1]]
     assert f"accuracy: {metrics['accuracy']:.4g}" in card
@@ -73,7 +73,7 @@ def test_a_run_of_many_sites_writes_no_folders_for_single_sites_and_says_so(
 def test_networks_given_as_functions_leave_a_journal_and_no_model(tmp_path: Path) -> None:
     own = Models(private=lambda: nn.Linear(4, 1), proxy="linear")
     simulate(quick(models=own), arrays(2, 60), out=tmp_path / "run")
-    assert [p.name for p in home_of(tmp_path / "run", "site0").iterdir()] == ["journal.jsonl"]
+    assert [p.name for p in site_folder_of(tmp_path / "run", "site0").iterdir()] == ["journal.jsonl"]
 
 
 def test_a_site_that_leaves_is_evaluated_after_its_last_round_and_not_again() -> None:
