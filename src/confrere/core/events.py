@@ -40,10 +40,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from confrere.core.compressed_list import PAGE, CompressedList
 from confrere.core.custody import Custody
 from confrere.core.errors import CheckpointError
 from confrere.core.owner_only import append_private
-from confrere.core.pages import PAGE, Pages
 from confrere.core.terminal import json_text
 
 Json = Any
@@ -92,15 +92,15 @@ class Journal:
     """Appends events to a hash-chained file (or only to memory) and passes them to listeners."""
 
     page: int | None = PAGE
-    """How many events are compressed together, see `pages`; None leaves them as they are."""
+    """How many events are compressed together (core/compressed_list.py); None keeps all of them uncompressed."""
 
     def __init__(
         self, path: Path | None = None, *, listeners: tuple[Callable[[Event], None], ...] = ()
     ) -> None:
         self.path = path
-        self.events: Pages[Event] = Pages(_row, _event, self.page)
+        self.events: CompressedList[Event] = CompressedList(_row, _event, self.page)
         self.kinds: set[str] = set()
-        """The kinds of the events so far: to skip a search for one that is not there."""
+        """The kinds of the events so far, so that a search for an absent kind can be skipped."""
         self._listeners = list(listeners)
         self._head, self._count = GENESIS, 0
         if path is not None and path.exists():
@@ -126,17 +126,17 @@ class Journal:
         for listener in self._listeners:
             listener(event)
 
-    def told(self) -> list[bytes]:
-        """All events so far, for `hear` of another journal of the same program; this one is empty then."""
-        return self.events.taken()
+    def drain(self) -> list[bytes]:
+        """Remove all events so far and return them as pages for `add_page` of another journal."""
+        return self.events.drain()
 
-    def hear(self, page: bytes) -> None:
-        """Add the events of another journal's `told`."""
+    def add_page(self, page: bytes) -> None:
+        """Add the events of a page that another journal's `drain` returned."""
         if self._file is not None:
-            for event in Pages(_row, _event, None).take(page):
+            for event in CompressedList(_row, _event, None).add_page(page):
                 self.add(event)
             return
-        events = self.events.take(page)
+        events = self.events.add_page(page)
         self._count += len(events)
         self.kinds.update(event.kind for event in events)
         for event in events if self._listeners else ():

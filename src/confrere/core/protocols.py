@@ -257,8 +257,8 @@ class Site(Protocol):
         """A network of this role to look at: its layers, never its weights."""
         ...
 
-    def tell(self, text: str) -> None:
-        """Put a notice into the site's journal, for people."""
+    def notify(self, text: str) -> None:
+        """Add a notice to the site's journal."""
         ...
 
     async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
@@ -369,11 +369,11 @@ class Releases(Protocol):
 
 
 @runtime_checkable
-class LooksAtMembers(Protocol):
-    """A strategy that does not go with any members; it refuses them before anything starts."""
+class ChecksMembers(Protocol):
+    """A strategy that checks the members before a run starts."""
 
-    def look_at(self, members: Sequence[str], rehearsal: bool) -> Sequence[str]:
-        """What has to be said about these members; a `StudyError` where it cannot go on with them."""
+    def check_members(self, members: Sequence[str], rehearsal: bool) -> Sequence[str]:
+        """Remarks about these members; raises a `StudyError` if the strategy cannot run with them."""
         ...
 
 

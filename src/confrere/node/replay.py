@@ -106,8 +106,8 @@ class RememberedSite:
     def module(self, role: str) -> nn.Module:
         return self._inner.module(role)
 
-    def tell(self, text: str) -> None:
-        self._inner.tell(text)
+    def notify(self, text: str) -> None:
+        self._inner.notify(text)
 
     def effort(self, role: str, model: Model) -> Effort:
         return self._inner.effort(role, model)

@@ -14,7 +14,7 @@ import torch
 from confrere.core.errors import CheckpointError, CustodyError
 from confrere.core.events import Journal
 from confrere.core.owner_only import make_private_folder, require_owner_only
-from confrere.core.protocols import LooksAtMembers, Strategy
+from confrere.core.protocols import ChecksMembers, Strategy
 from confrere.data.records import Records, SiteData
 from confrere.node.config import Setting
 from confrere.node.delivery import MOST_WAITING
@@ -151,8 +151,8 @@ def site_of(setting: Setting, strategy: Strategy, journal: Journal, ledger: Ledg
         run=setting.run, journal=journal, trainer=FailpointTrainer(), ledger=ledger, doubt=setting.doubt,
         site_count=len(setting.members), joined=True,
     )  # fmt: skip
-    if isinstance(strategy, LooksAtMembers):
-        strategy.look_at(list(setting.members), setting.rehearsal)
+    if isinstance(strategy, ChecksMembers):
+        strategy.check_members(list(setting.members), setting.rehearsal)
     site.secret = secret_beside(setting.ledger)
     if not setting.rehearsal:
         site.randomness = secure()

@@ -124,7 +124,7 @@ class Shard:
             await self._arrived.wait()
         self.simulation.settle(round)
         own = Simulation.stop_reasons(self.simulation, round)  # of these sites; the driver asks all shards
-        told = self.journal.told()
+        told = self.journal.drain()
         facts: dict[str, Any] = {"events": [len(page) for page in told], "rest": own}
         if check:
             facts["ledgers"] = {n: s.ledger.counter for n, s in self.simulation.sites.items()}
@@ -140,7 +140,7 @@ class Shard:
     async def finish(self, done: int | None = None) -> Answer:
         """What sites do when all rounds are over; gives their last states, and the processor time that all of it took."""
         await self.simulation.finish(done)
-        told = self.journal.told()
+        told = self.journal.drain()
         kept = snapshot.dumps(
             {"sites": {n: {"state": r.state, **r.volatile()} for n, r in self.simulation.runs.items()}}
         )
@@ -206,7 +206,7 @@ def heard(answer: Answer, journal: Journal) -> memoryview:
     facts, block = answer
     at = 0
     for length in facts["events"]:
-        journal.hear(block[at : at + length])
+        journal.add_page(block[at : at + length])
         at += length
     return memoryview(block)[at:]
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from confrere.core.errors import StudyError
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
-from confrere.core.protocols import LooksAtMembers, Strategy
+from confrere.core.protocols import ChecksMembers, Strategy
 from confrere.core.registry import nearest
 from confrere.data.records import Federation, SiteData, concatenate
 from confrere.learning.engine.cohort import TRAINERS, Cohort, trainer_of
@@ -72,8 +72,8 @@ class Collaboration:
         self.plan = attack_plan(study, self.names)
         self.remarks: list[str] = []
         """What the strategy has to say about these sites."""
-        if isinstance(self.strategy, LooksAtMembers):
-            self.remarks += self.strategy.look_at(self.names, rehearsal=True)
+        if isinstance(self.strategy, ChecksMembers):
+            self.remarks += self.strategy.check_members(self.names, rehearsal=True)
         for key, named in (
             ("models.sites", study.models.sites),
             ("training.site_epochs", study.training.site_epochs),

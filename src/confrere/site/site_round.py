@@ -42,7 +42,7 @@ class SiteRound:
     def module(self, role: str) -> nn.Module:
         return self._site.network(role, self._site.architecture(role).name).module
 
-    def tell(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         self._site.journal.add(Event("notice", self.name, self._round, data={"text": text, "told": True}))
 
     def trained_before(self) -> None:

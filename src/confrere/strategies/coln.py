@@ -96,7 +96,7 @@ class CoLN:
                 f"{nearest(self.start, list(peers.members))}; the sites are {', '.join(peers.members)}"
             )
         if peers.round == 0 and not self.normalise and peers.me == min(peers.members):
-            site.tell(
+            site.notify(
                 "CoLN as printed: the models are added up, not averaged, so weights grow from round to round"
             )
         trained, ended = before, state.halted
@@ -109,7 +109,7 @@ class CoLN:
                 if self.normalise:
                     raise
                 ended = True
-                site.tell(
+                site.notify(
                     f"CoLN as printed diverged in round {peers.round + 1}: {error}; the last good model is kept"
                 )
         guard = _Guarded(
@@ -129,7 +129,7 @@ class CoLN:
             peers, before if ended else trained, public(site.size), guard, last, **votes
         )
         if guard.diverged:
-            site.tell(
+            site.notify(
                 f"CoLN as printed diverged in round {peers.round + 1}: {guard.diverged};"
                 " every site keeps its last good model"
             )

@@ -77,7 +77,7 @@ class WeightErosion:
         """How many gradients a site gives out in a round."""
         return 1 if self.user else sites
 
-    def look_at(self, members: Sequence[str], rehearsal: bool) -> list[str]:
+    def check_members(self, members: Sequence[str], rehearsal: bool) -> list[str]:
         """Refuse what cannot work with these members, and say what would be refused on a node."""
         if self.user and self.user not in members:
             raise StudyError(

@@ -159,10 +159,10 @@ def _fed() -> Federation:
 
 def test_fewer_peers_than_k_min_are_said_in_a_rehearsal_and_refused_on_a_node() -> None:
     rule = WeightErosion(k_min=3)
-    assert "nodes would refuse" in rule.look_at(["a", "b", "c"], rehearsal=True)[0]
+    assert "nodes would refuse" in rule.check_members(["a", "b", "c"], rehearsal=True)[0]
     with pytest.raises(StudyError, match="2 peers here and k_min is 3"):
-        rule.look_at(["a", "b", "c"], rehearsal=False)
-    assert rule.look_at(["a", "b", "c", "d"], rehearsal=False) == []
+        rule.check_members(["a", "b", "c"], rehearsal=False)
+    assert rule.check_members(["a", "b", "c", "d"], rehearsal=False) == []
     told: list[Event] = []
     simulate(study(rounds=1), arrays(), listeners=(told.append,))
     assert any(e.kind == "notice" and "k_min" in e.data["text"] for e in told)

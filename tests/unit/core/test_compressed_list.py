@@ -63,14 +63,14 @@ def test_numbers_come_back_to_the_bit() -> None:
 def test_another_journal_hears_everything_in_order(tmp_path: Path) -> None:
     one, events = full(100)
     one.add(odd := told(100, auc=np.float64(0.5)))
-    pages = one.told()
+    pages = one.drain()
     assert len(one.events) == 0
     heard: list[Event] = []
     in_memory, on_disk = Journal(None, listeners=(heard.append,)), Journal(tmp_path / "journal.jsonl")
     for journal in (in_memory, on_disk):
         journal.add(told(7))
         for page in pages:
-            journal.hear(page)
+            journal.add_page(page)
         assert list(journal.events)[1:] == [*events, odd]
         assert journal.kinds == {"sent"}
     assert heard[1:] == [*events, odd]
@@ -83,4 +83,4 @@ def test_a_compressed_event_takes_a_fraction_of_its_memory() -> None:
     loose = sum(
         sys.getsizeof(e) + sys.getsizeof(e.data) + sys.getsizeof(e.data["losses"]) + 72 for e in events
     )
-    assert sum(map(len, journal.told())) < loose / 10
+    assert sum(map(len, journal.drain())) < loose / 10

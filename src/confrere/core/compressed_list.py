@@ -1,7 +1,7 @@
 """An append-only list that compresses its older items to save memory.
 
 A simulation keeps three events per site and round, about 0.7 KB each as objects and 40 bytes compressed: with 1,000
-sites and 100 rounds 12 MB instead of 200. Pages are JSON, which costs 6 µs an event to write and 5 µs to read.
+sites and 100 rounds 12 MB instead of 200. CompressedList are JSON, which costs 6 µs an event to write and 5 µs to read.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ PAGE = 4096
 """How many items make a page."""
 
 OPEN = 4
-"""How many pages of the latest items are kept as they are; a rehearsal of a few hospitals compresses nothing."""
+"""How many pages of the latest items stay uncompressed; a rehearsal of a few hospitals compresses nothing."""
 
 T = TypeVar("T")
 
 
-class Pages(Sequence[T], Generic[T]):
+class CompressedList(Sequence[T], Generic[T]):
     """An append-only list that compresses its older items."""
 
     def __init__(
         self, row_of: Callable[[T], Sequence[Any]], item_of: Callable[[Any], T], page: int | None = PAGE
     ) -> None:
-        """`row_of` gives an item as JSON values and `item_of` the item again; without a `page` nothing is compressed."""
+        """`row_of` turns an item into JSON values and `item_of` turns them back; without a `page` nothing is compressed."""
         self._row_of, self._item_of, self._page = row_of, item_of, page
         self._full: list[bytes] = []
         self._ends: list[int] = []
@@ -38,8 +38,8 @@ class Pages(Sequence[T], Generic[T]):
         if self._page is not None and len(self._open) >= self._page * OPEN:
             self._close(self._page)
 
-    def take(self, page: bytes) -> list[T]:
-        """Append the items of a page of another list; they are returned."""
+    def add_page(self, page: bytes) -> list[T]:
+        """Append the items of a page of another list, and return them."""
         found = self._opened(page)
         if self._page is None or len(found) < self._page // 16:  # too little for a page of its own
             for item in found:
@@ -50,8 +50,8 @@ class Pages(Sequence[T], Generic[T]):
             self._ends.append(len(self) + len(found))
         return found
 
-    def taken(self) -> list[bytes]:
-        """Everything as pages for `take` of another list; this one is empty then."""
+    def drain(self) -> list[bytes]:
+        """Remove all items and return them as pages for `add_page` of another list."""
         while self._open:
             self._close(self._page or len(self._open))
         pages = self._full
@@ -100,7 +100,7 @@ class Pages(Sequence[T], Generic[T]):
         return f"<{len(self):,} items>"
 
     def _close(self, count: int) -> None:
-        """Compress the oldest items that are not yet."""
+        """Compress the oldest uncompressed items."""
         if count:
             items, self._open = self._open[:count], self._open[count:]
             self._full.append(zlib.compress(json.dumps([self._row_of(item) for item in items]).encode(), 1))
