@@ -34,6 +34,10 @@ STATES = {
 }
 
 
+SHOWN = 40
+"""How many fields are listed by name on the screen."""
+
+
 @app.command("draft")
 def draft_command(
     data: Annotated[
@@ -84,7 +88,9 @@ def draft_command(
     for warning in proposal.warnings:
         screen.print(f"[yellow]To decide:[/] {escape(warning)}")
     if proposal.schema.unconfirmed:
-        drawn = ", ".join(proposal.schema.unconfirmed)
+        fields = proposal.schema.unconfirmed
+        more = f" and {len(fields) - SHOWN:,} more" if len(fields) > SHOWN else ""
+        drawn = ", ".join(fields[:SHOWN]) + more
         screen.print(f"[yellow]PRIVATE:[/] drawn from your records, look at it first: {escape(drawn)}")
 
 

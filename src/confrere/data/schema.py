@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import ConfigDict
@@ -129,7 +130,7 @@ class Column:
         """The interval that is scaled to −1 … 1."""
         return self.usual or self.range or (-1.0, 1.0)
 
-    @property
+    @cached_property
     def features(self) -> tuple[str, ...]:
         """The names of the numbers that this column becomes."""
         own: tuple[str, ...] = (self.name,)
@@ -369,7 +370,7 @@ class Schema:
         """From a study's TOML; a wrong key or type is a StudyError that names the place."""
         return build(Schema, _rows(table, where), where)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """The same for every site that agreed on the same schema."""
         text = json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -7,12 +7,13 @@ at that. A draft never contains a column that looks identifying.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
 from confrere.data.identifiers import looks_identifying
@@ -27,6 +28,8 @@ LABELS = ("label", "target", "outcome", "diagnosis", "class", "y", "event", "sta
           "survived", "disease")  # fmt: skip
 SITES = ("site", "centre", "center", "hospital", "institution", "inst", "clinic")
 MOST_CATEGORIES = 20
+MANY = 20
+"""From this many records on, a column that tells all of them apart looks like a record number."""
 UNDECIDED = "WHICH COLUMN?"
 
 
@@ -59,10 +62,14 @@ def draft(frame: pd.DataFrame, *, label: str = "", patient: str = "", site: str 
             )
     label = label or ("" if several else _named(names, LABELS, {patient, site}))
     site = site or _named(names, SITES, {label, patient, *several})
-    sorted_out = _Sorted()
-    for name in names:
-        if name not in (label, patient, site, *several):
-            sorted_out.take(frame, name, patient)
+    sorted_out = _Sorted(frame, patient)
+    candidates = [name for name in names if name not in (label, patient, site, *several)]
+    numbers = number_facts(frame, set(candidates))
+    for name in candidates:
+        if name in numbers:
+            sorted_out.take_numbers(name, numbers[name])
+        else:
+            sorted_out.take(name)
     if not label and not several:
         sorted_out.warnings.append(
             "which column is to be predicted? Fill in [schema.label], or say --label NAME"
@@ -79,40 +86,133 @@ def draft(frame: pd.DataFrame, *, label: str = "", patient: str = "", site: str 
     return Draft(proposal, sorted_out.comments, tuple(sorted_out.warnings))
 
 
+@dataclass(frozen=True)
+class NumberFacts:
+    """What a draft needs to know of a column that holds numbers, as the file's reader found them."""
+
+    distinct: int
+    """How many different numbers there are; gaps do not count."""
+    low: float
+    high: float
+    whole: bool
+    numbering: bool
+    """Whether the numbers could be those of records: whole, all different, and large or in order."""
+    few: tuple[float, ...]
+    """The different numbers, where they are few enough to be categories."""
+
+
+CELLS = 1 << 20
+"""How many numbers are looked at together."""
+FEW = 6
+"""Whole numbers with at most this many different values may be categories."""
+
+
+def number_facts(frame: pd.DataFrame, names: set[str]) -> dict[str, NumberFacts]:
+    """The facts of all columns of plain numbers, found for many columns at once."""
+    alike: dict[Any, list[str]] = {}
+    for name, kind in zip(map(str, frame.columns), frame.dtypes, strict=True):
+        if pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind):
+            alike.setdefault(kind, []).append(name)
+    out: dict[str, NumberFacts] = {}
+    many = max(1, CELLS // max(len(frame), 1))
+    for own in alike.values():
+        wanted = [name for name in own if name in names]
+        for start in range(0, len(wanted), many):
+            part = wanted[start : start + many]
+            out.update(zip(part, _block_facts(_numbers(frame[part])), strict=True))
+    return out
+
+
+def _numbers(part: pd.DataFrame) -> NDArray[Any]:
+    """The numbers of columns of one type: whole ones without gaps as int64, all others as float64."""
+    whole = pd.api.types.is_integer_dtype(part.dtypes.iloc[0]) and not part.isna().any(axis=None)
+    return part.to_numpy(dtype=np.int64 if whole else np.float64, na_value=np.nan)
+
+
+def _block_facts(values: NDArray[Any]) -> list[NumberFacts]:
+    in_order = np.sort(values, axis=0)  # gaps come last
+    known = ~np.isnan(in_order)
+    new = known.copy()
+    new[1:] &= in_order[1:] != in_order[:-1]
+    distinct = new.sum(axis=0)
+    finite = np.isfinite(in_order)
+    low = np.where(finite, in_order, np.inf).min(axis=0, initial=np.inf)
+    high = np.where(finite, in_order, -np.inf).max(axis=0, initial=-np.inf)
+    with np.errstate(invalid="ignore"):
+        whole = ((np.round(in_order) == in_order) | ~known).all(axis=0)
+    numbering = np.zeros(values.shape[1], dtype=bool)
+    if values.dtype == np.int64 and len(values) >= MANY:
+        follows = (np.diff(values, axis=0) == 1).all(axis=0)
+        numbering = (distinct == len(values)) & (follows | (np.abs(values).min(axis=0) > 100_000))
+    return [
+        NumberFacts(
+            int(distinct[i]),
+            float(low[i]),
+            float(high[i]),
+            bool(whole[i]),
+            bool(numbering[i]),
+            tuple(in_order[new[:, i], i].tolist()) if distinct[i] <= FEW else (),
+        )
+        for i in range(values.shape[1])
+    ]
+
+
 @dataclass
 class _Sorted:
     """The columns of a file by what they can be used for."""
 
+    frame: pd.DataFrame
+    patient: str
     columns: list[Column] = field(default_factory=list)
     identifying: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
     comments: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
-    def take(self, frame: pd.DataFrame, name: str, patient: str) -> None:
-        """Propose how a column is used, or set it aside."""
-        series = frame[name]
-        if (held := _array(name, series)) is not None:
-            self.columns.append(held[0])
-            self.comments[name] = held[1]
-            return
-        reason = looks_identifying(name)
-        pictures = not reason and _names_pictures(frame, name)
-        if not reason and not pictures:
-            reason = _looks_like_numbers_of_records(series)
-        if reason:
+    def take_numbers(self, name: str, facts: NumberFacts) -> None:
+        """Propose how a column of numbers is used, or set it aside."""
+        if looks_identifying(name):
             self.identifying.append(name)
-            if not patient and reason == "looks like a record number" and not self.warnings:
-                self.warnings.append(f"{name} {reason}: if it tells patients apart, say patient = {name!r}")
-            return
-        if as_text(series).nunique() < 2:
+        elif facts.numbering:
+            self._numbering(name)
+        elif facts.distinct < 2:
             self.unused.append(name)
-            return
-        column, self.comments[name] = _pictures(name) if pictures else _column(name, series)
-        if column is None:
-            self.identifying.append(name)
         else:
+            column, self.comments[name] = _number_column(name, facts)
             self.columns.append(column)
+
+    def take(self, name: str) -> None:
+        """Propose how a column of texts, dates or arrays is used, or set it aside."""
+        series = self.frame[name]
+        if (held := _array(name, series)) is not None:
+            column, self.comments[name] = held
+            self.columns.append(column)
+            return
+        if looks_identifying(name):
+            self.identifying.append(name)
+            return
+        texts = as_text(series)
+        if _names_pictures(self.frame, name, texts):
+            column, self.comments[name] = _pictures(name)
+            self.columns.append(column)
+            return
+        values, dates = texts.dropna(), _is_date(series, texts)
+        if len(series) >= MANY and not dates and _tells_records_apart(values):
+            self.identifying.append(name)
+        elif values.nunique() < 2:
+            self.unused.append(name)
+        else:
+            proposed, self.comments[name] = _date_column(name, series) if dates else _column(name, values)
+            if proposed is None:
+                self.identifying.append(name)
+            else:
+                self.columns.append(proposed)
+
+    def _numbering(self, name: str) -> None:
+        self.identifying.append(name)
+        if not self.patient and not self.warnings:
+            hint = f"if it tells patients apart, say patient = {name!r}"
+            self.warnings.append(f"{name} looks like a record number: {hint}")
 
 
 def _named(names: list[str], known: tuple[str, ...], taken: set[str]) -> str:
@@ -120,49 +220,53 @@ def _named(names: list[str], known: tuple[str, ...], taken: set[str]) -> str:
     return found[0] if found else ""
 
 
-def _column(name: str, series: pd.Series[Any]) -> tuple[Column | None, str]:
-    texts = as_text(series)
-    values = texts.dropna()
-    kinds = set(values.str.lower().unique())
-    if kinds <= {*NO, *YES}:
+def _number_column(name: str, facts: NumberFacts) -> tuple[Column, str]:
+    """A column whose fields are all numbers."""
+    if set(facts.few) <= {0, 1} and facts.few:
         return Column(name, kind="flag"), "yes or no"
-    if _is_date(series):
-        frame = pd.DataFrame({name: series})
-        form = guessed_date_format(frame, series, name, ())
-        years = parse_dates(frame, series, name, (), form).dt.year.dropna()
-        span = (float(math.floor(years.min() / 10) * 10), float(math.ceil((years.max() + 1) / 10) * 10))
-        return (
-            Column(
-                name, kind="date", coarsen="year", range=span, outside="missing", date_format=form,
-                private=("range", *(["date_format"] if form else [])),
-            ),
-            "a date identifies people; the year is left of it",
-        )  # fmt: skip
+    return _measurement(name, facts, ())
+
+
+def _measurement(name: str, facts: NumberFacts, codes: tuple[str, ...]) -> tuple[Column, str]:
+    """A column of numbers, by reference values or by its own; `codes` are the fields that are no numbers."""
+    known = lookup(name)
+    if known is not None:
+        comment = f"range and reference interval of {known.meaning} in {known.unit or 'its usual unit'}"
+        column = known.column(name)
+        return replace(column, missing=codes, private=("missing",)) if codes else column, comment
+    if facts.few and facts.whole and not codes:
+        comment = 'few whole numbers: categories? If it is a quantity: kind = "number"'
+        return _category(name, as_text(pd.Series(facts.few))), comment
+    private = ("range", "missing") if codes else ("range",)
+    column = Column(name, range=_round_range(facts.low, facts.high), private=private, missing=codes)
+    return column, "no reference values are known for this name"
+
+
+def _date_column(name: str, series: pd.Series[Any]) -> tuple[Column, str]:
+    frame = pd.DataFrame({name: series})
+    form = guessed_date_format(frame, series, name, ())
+    years = parse_dates(frame, series, name, (), form).dt.year.dropna()
+    span = (float(math.floor(years.min() / 10) * 10), float(math.ceil((years.max() + 1) / 10) * 10))
+    private = ("range", "date_format") if form else ("range",)
+    column = Column(
+        name, kind="date", coarsen="year", range=span, outside="missing", date_format=form, private=private
+    )
+    return column, "a date identifies people; the year is left of it"
+
+
+def _column(name: str, values: pd.Series[Any]) -> tuple[Column | None, str]:
+    """A column of texts, or of numbers with codes among them."""
+    if set(values.str.lower().unique()) <= {*NO, *YES}:
+        return Column(name, kind="flag"), "yes or no"
     numbers = pd.to_numeric(values, errors="coerce")
     if numbers.notna().mean() > 0.9:
         codes = tuple(sorted(set(values[numbers.isna()])))[:5]
-        known = lookup(name)
-        if known is not None:
-            proposal = known.column(name)
-            comment = f"range and reference interval of {known.meaning} in {known.unit or 'its usual unit'}"
-            if codes:
-                proposal = _with_codes(proposal, codes)
-            return proposal, comment
-        if numbers.nunique() <= 6 and (numbers.dropna() == numbers.dropna().round()).all() and not codes:
-            return _category(
-                name, values
-            ), 'few whole numbers: categories? If it is a quantity: kind = "number"'
-        private = ("range", "missing") if codes else ("range",)
-        return (
-            Column(name, range=_round_range(numbers), private=private, missing=codes),
-            "no reference values are known for this name",
-        )
+        return _measurement(name, _block_facts(numbers.to_numpy(dtype=np.float64)[:, None])[0], codes)
     if values.nunique() <= MOST_CATEGORIES:
         return _category(name, values), "categories as your file spells them"
     if values.str.count(" ").mean() >= 3:
-        return Column(name, kind="text", buckets=1024, ngrams=1), (
-            "free text, as hashed words: make sure that no names are in it"
-        )
+        comment = "free text, as hashed words: make sure that no names are in it"
+        return Column(name, kind="text", buckets=1024, ngrams=1), comment
     return None, "many different values: it may identify people"
 
 
@@ -174,19 +278,13 @@ def _array(name: str, series: pd.Series[Any]) -> tuple[Column, str] | None:
     shapes = {v.shape for v in held}
     if len({len(s) for s in shapes}) > 1 or len(held[0].shape) not in (2, 3):
         raise DataError(f"column {name}: its arrays differ in kind, or are neither series nor volumes")
-    numbers = pd.Series(np.concatenate([v.ravel() for v in held]).astype(np.float64))
+    facts = _block_facts(np.concatenate([v.ravel() for v in held]).astype(np.float64)[:, None])[0]
     largest = tuple(max(s[i] for s in shapes) for i in range(len(held[0].shape)))
-    drawn = _round_range(numbers)
+    drawn = _round_range(facts.low, facts.high)
     if len(largest) == 2:
         column = Column(name, kind="series", shape=largest, range=drawn, private=("range", "shape"))
         return column, 'steps and values of a step; if the order does not matter: kind = "bag"'
     return Column(name, kind="volume", shape=largest, range=drawn, private=("range",)), "depth, height, width"
-
-
-def _with_codes(column: Column, codes: tuple[str, ...]) -> Column:
-    from dataclasses import replace
-
-    return replace(column, missing=codes, private=("missing",))
 
 
 def _category(name: str, values: pd.Series[Any]) -> Column:
@@ -194,10 +292,9 @@ def _category(name: str, values: pd.Series[Any]) -> Column:
     return Column(name, kind="category", categories=kinds, private=("categories",))
 
 
-def _round_range(numbers: pd.Series[Any]) -> tuple[float, float]:
+def _round_range(low: float, high: float) -> tuple[float, float]:
     """Outward to one significant digit: less of the extreme records shows, and others' values fit."""
-    numbers = numbers[np.isfinite(numbers)]
-    low, high = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
+    low, high = (low, high) if low <= high else (0.0, 1.0)
     span = max(abs(low), abs(high), 1e-9)
     step = 10.0 ** math.floor(math.log10(span))
     bottom = 0.0 if low >= 0 else math.floor(low / step) * step
@@ -214,7 +311,9 @@ def _label(series: pd.Series[Any], name: str) -> Label:
         return Label(column=name, classes=(kinds[0], kinds[1]), private=("classes",))
     numbers = pd.to_numeric(texts, errors="coerce")
     if numbers.notna().all() and len(kinds) > MOST_CATEGORIES:
-        return Label(column=name, kind="regression", range=_round_range(numbers), private=("range",))
+        finite = numbers[np.isfinite(numbers)]
+        drawn = _round_range(float(finite.min()), float(finite.max()))
+        return Label(column=name, kind="regression", range=drawn, private=("range",))
     if 2 < len(kinds) <= 100:
         return Label(column=name, kind="multiclass", classes=tuple(kinds), private=("classes",))
     raise DataError(
@@ -223,13 +322,11 @@ def _label(series: pd.Series[Any], name: str) -> Label:
     )
 
 
-def _is_date(series: pd.Series[Any]) -> bool:
+def _is_date(series: pd.Series[Any], texts: pd.Series[Any]) -> bool:
     if pd.api.types.is_datetime64_any_dtype(series):
         return True
-    if pd.api.types.is_numeric_dtype(series):
-        return False
-    texts = as_text(series).dropna()
-    if not len(texts) or not texts.head(20).str.contains(r"\d{4}").all():
+    written = texts.dropna()
+    if not len(written) or not written.head(20).str.contains(r"\d{4}").all():
         return False
     try:
         frame = pd.DataFrame({"x": series})
@@ -244,32 +341,17 @@ def _pictures(name: str) -> tuple[Column, str]:
     return Column(name, kind="image", size=(64, 64)), comment
 
 
-def _names_pictures(frame: pd.DataFrame, name: str) -> bool:
+def _names_pictures(frame: pd.DataFrame, name: str, texts: pd.Series[Any]) -> bool:
     """Whether every field is the name of a picture file."""
-    series = frame[name]
     folder = origin_of(frame).path
     if name == PICTURE and folder and Path(folder).is_dir():
         return True  # a folder of pictures; those of DICOM may have no ending
-    if pd.api.types.is_numeric_dtype(series):
-        return False
-    values = as_text(series).dropna()
+    values = texts.dropna()
     return len(values) > 0 and bool(values.str.lower().str.endswith((*PICTURES, *DICOM)).all())
 
 
-def _looks_like_numbers_of_records(series: pd.Series[Any]) -> str | None:
-    """Whole numbers that are all different and large or in order, or texts that are nearly all different."""
-    if len(series) < 20 or _is_date(series):
-        return None
-    if pd.api.types.is_integer_dtype(series):
-        values = series.to_numpy()
-        if series.is_unique and (bool((np.diff(values) == 1).all()) or int(abs(values).min()) > 100_000):
-            return "looks like a record number"
-        return None
-    if pd.api.types.is_numeric_dtype(series):
-        return None
-    texts = as_text(series).dropna()
-    if len(texts) and pd.to_numeric(texts, errors="coerce").notna().mean() > 0.9:
-        return None
-    if len(texts) and texts.nunique() > 0.9 * len(texts) and texts.str.count(" ").mean() < 3:
-        return "has a different value in nearly every record"
-    return None
+def _tells_records_apart(values: pd.Series[Any]) -> bool:
+    """Whether short texts, not numbers, are nearly all different."""
+    if not len(values) or pd.to_numeric(values, errors="coerce").notna().mean() > 0.9:
+        return False
+    return values.nunique() > 0.9 * len(values) and values.str.count(" ").mean() < 3

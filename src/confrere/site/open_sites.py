@@ -21,7 +21,7 @@ from confrere.data.federation import Source as Origin
 from confrere.data.records import Federation, SiteData
 from confrere.data.split.holdout import SplitRule, file_group, fingerprints, whole_file
 from confrere.data.split.recut import recut
-from confrere.study import SiteConfig, Study, named, schema_of
+from confrere.study import SiteConfig, Study, named
 
 Source = SiteData | pd.DataFrame | tuple[Any, Any] | tuple[Any, Any, Any] | str | Path | Origin
 """A site's records: encoded already, a table, arrays (inputs, targets[, patients]), or a file."""
@@ -180,7 +180,7 @@ def _given(
         raise StudyError(
             "data.range is for arrays; with tables the range is in the schema: schema.label.range"
         )
-    schema = schema_of(study)
+    schema = study.parsed_schema
     tables = {str(n): s for n, s in sites.items() if isinstance(s, str | Path | pd.DataFrame | Origin)}
     allowed = study.data.one_class == "allow"
     opening = Opening(study.name, seed, split, one_class=allowed, tolerant=tolerant)

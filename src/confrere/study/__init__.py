@@ -5,7 +5,7 @@ guessed. The hash of a study is part of every run and every handshake; the seed 
 """
 
 from confrere.study.comparison import FULL, Comparing
-from confrere.study.definition import Study, check, schema_of
+from confrere.study.definition import Study, check
 from confrere.study.reading import load, load_site, merged, parse, scaled
 from confrere.study.settings import (
     Caps,
@@ -46,5 +46,4 @@ __all__ = [
     "named",
     "parse",
     "scaled",
-    "schema_of",
 ]

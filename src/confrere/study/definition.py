@@ -8,6 +8,7 @@ import tomllib
 import typing
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ class Study:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, without what is not set; functions are named by what they build."""
-        table = typing.cast("dict[str, Any]", _plain(asdict(_nameable(self))))
+        table = typing.cast("dict[str, Any]", _plain({**self._settings(), "schema": self.schema}))
         if self.comparison.settings:  # a setting that changes nothing is one of them
             table["comparison"]["settings"] = {k: _plain(v) for k, v in self.comparison.settings.items()}
         return table
@@ -133,13 +134,31 @@ class Study:
     def digest(self) -> str:
         """What sites sign and compare: long enough that nobody can write two studies with the same one."""
         own = ("seed", "title", "question", "sites", "schema", "comparison", "scales", "scale")
-        agreed = {k: v for k, v in self.as_dict().items() if k not in own}
-        schema = schema_of(self)
-        agreed |= {"members": sorted(self.sites), "columns": schema.fingerprint if schema else ""}
+        agreed = {k: v for k, v in _plain(self._settings()).items() if k not in own}
+        columns = self.parsed_schema.fingerprint if self.parsed_schema else ""
+        agreed |= {"members": sorted(self.sites), "columns": columns}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.as_dict())
+
+    def _settings(self) -> dict[str, Any]:
+        """All fields as plain values, except the schema, which may be large."""
+        return asdict(_nameable(replace(self, schema=None)))
+
+    @cached_property
+    def parsed_schema(self) -> Schema | None:
+        """The study's schema, inline or from the file that it names; read once."""
+        if not isinstance(self.schema, str):
+            return None if self.schema is None else Schema.from_dict(self.schema)
+        path = Path(self.schema)
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise StudyError(f"{path}: no such file; `confrere schema draft` writes one") from None
+        except (OSError, ValueError) as error:
+            raise StudyError(f"{path}: cannot be read: {error}") from None
+        return Schema.from_dict(table.get("schema", table), str(path))
 
 
 def check(study: Study) -> None:
@@ -173,22 +192,6 @@ def _check_together(study: Study) -> None:
         raise StudyError("stop.budget stops when a budget is spent, and the study has none: privacy.epsilon")
     if study.data.bundled and study.sites:
         raise StudyError("data.bundled names a data set that comes along; drop it to use files of your own")
-
-
-def schema_of(study: Study) -> Schema | None:
-    """The study's schema, inline or from the file that it names."""
-    if study.schema is None:
-        return None
-    if isinstance(study.schema, str):
-        path = Path(study.schema)
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise StudyError(f"{path}: no such file; `confrere schema draft` writes one") from None
-        except (OSError, ValueError) as error:
-            raise StudyError(f"{path}: cannot be read: {error}") from None
-        return Schema.from_dict(table.get("schema", table), str(path))
-    return Schema.from_dict(study.schema)
 
 
 def _nameable(study: Study) -> Study:

@@ -41,10 +41,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
     table = read_toml(text, str(path))
     for override in overrides:
         _override(table, override)
-    study = parse(table, str(path))
-    if "name" not in table:
-        study = replace(study, name=path.stem)
-    return _anchored(study, path.resolve().parent)
+    return _anchored(parse({"name": path.stem, **table}, str(path)), path.resolve().parent)
 
 
 def load_site(path: Path) -> SiteConfig:

@@ -34,7 +34,7 @@ class Plain:
 
 
 def plain(frame: pd.DataFrame, column: Column, start: int) -> Plain | None:
-    """The column, if it qualifies."""
+    """The column, if it qualifies. Each column that is taken out of the frame copies its `attrs`: it should have none."""
     if column.kind != "number" or column.missing or column.range is None or column.name not in frame.columns:
         return None
     values = frame[column.name].to_numpy()
@@ -69,25 +69,39 @@ class _Rule:
     high: NDArray[np.float64]
     centre: NDArray[np.float64]
     half: NDArray[np.float64]
-    typical: tuple[float, ...]
-    indicator: tuple[int | None, ...]
+    typical: NDArray[np.float64]
+    starts: NDArray[np.intp]
+    """Where the value of each column goes."""
+    indicators: NDArray[np.intp]
+    """Where its indicator of missing values goes, for the columns in `indicated`."""
+    indicated: NDArray[np.intp]
+    marked: NDArray[np.intp]
+    """The columns that are marked as high and low."""
     logs: tuple[int, ...]
 
     @staticmethod
     def of(columns: Sequence[Plain], scale: Scale) -> _Rule:
         known = [p.column for p in columns]
         ranges = np.array([c.range or (-np.inf, np.inf) for c in known], dtype=np.float64)
-        bounds = [np.log(c.bounds) if c.scale == "log" else np.array(c.bounds) for c in known]
+        logs = [i for i, c in enumerate(known) if c.scale == "log"]
+        bounds = np.array([c.bounds for c in known], dtype=np.float64)
+        bounds[logs] = np.log(bounds[logs])
+        typical = np.zeros(len(known))
+        for i, c in enumerate(known):
+            if c.typical is not None:
+                typical[i] = scale(np.array([float(c.typical)]), c)[0]
+        indicated = [i for i, c in enumerate(known) if c.has_indicator]
         return _Rule(
             ranges[:, 0],
             ranges[:, 1],
-            np.array([[(low + high) / 2] for low, high in bounds]),
-            np.array([[(high - low) / 2] for low, high in bounds]),
-            tuple(
-                0.0 if c.typical is None else float(scale(np.array([float(c.typical)]), c)[0]) for c in known
-            ),
-            tuple(p.start + len(p.column.features) - 1 if p.column.has_indicator else None for p in columns),
-            tuple(i for i, c in enumerate(known) if c.scale == "log"),
+            (bounds[:, :1] + bounds[:, 1:]) / 2,
+            (bounds[:, 1:] - bounds[:, :1]) / 2,
+            typical,
+            np.array([p.start for p in columns], dtype=np.intp),
+            np.array([columns[i].start + len(known[i].features) - 1 for i in indicated], dtype=np.intp),
+            np.array(indicated, dtype=np.intp),
+            np.array([i for i, c in enumerate(known) if c.marks], dtype=np.intp),
+            tuple(logs),
         )
 
 
@@ -110,13 +124,13 @@ def _block(
     block -= rule.centre
     block /= rule.half
     np.clip(block, -limit, limit, out=block)
-    for i, one in enumerate(columns):
-        values, empty = block[i], gaps.get(i)
-        if empty is not None:
-            values[empty] = rule.typical[i]
-        into[:, one.start] = values
-        if one.column.marks:
-            into[:, one.start + 1] = values > 1.0
-            into[:, one.start + 2] = values < -1.0
-        if (at := rule.indicator[i]) is not None:
-            into[:, at] = 0.0 if empty is None else empty
+    for i, empty in gaps.items():
+        block[i][empty] = rule.typical[i]
+    into[:, rule.starts] = block.T
+    into[:, rule.starts[rule.marked] + 1] = block[rule.marked].T > 1.0
+    into[:, rule.starts[rule.marked] + 2] = block[rule.marked].T < -1.0
+    into[:, rule.indicators] = 0.0
+    at = dict(zip(rule.indicated.tolist(), rule.indicators.tolist(), strict=True)) if gaps else {}
+    for i, empty in gaps.items():
+        if i in at:
+            into[:, at[i]] = empty

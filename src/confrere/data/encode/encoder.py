@@ -309,10 +309,12 @@ def _encode_columns(
 ) -> None:
     widths = [len(c.features) for c in schema.columns]
     starts = [0, *accumulate(widths)][:-1]
+    bare = frame.copy(deep=False)
+    bare.attrs = {}
     quick = {
         column.name: found
         for column, start in zip(schema.columns, starts, strict=True)
-        if not translation.units.get(column.name) and (found := plain(frame, column, start)) is not None
+        if not translation.units.get(column.name) and (found := plain(bare, column, start)) is not None
     }
     fill(list(quick.values()), inputs, scaled, LIMIT)
     tally.records += len(frame)

@@ -36,6 +36,7 @@ _BOMS = ((b"\xff\xfe\x00\x00", "utf-32"), (b"\x00\x00\xfe\xff", "utf-32"), (b"\x
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _NUMERIC = re.compile(r"[+-]?(?:inf(?:inity)?|[0-9.,e+-]+)", re.IGNORECASE | re.ASCII)
 """What may be a number; the parser decides."""
+FLOAT = np.dtype(np.float64)
 _FIELDS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
@@ -121,8 +122,8 @@ def dialect(
         guess = f"fields were taken to be separated by {best!r}, a guess: state delimiter = {best!r}"
         found = replace(found, notes=(*found.notes, guess))
     if not decimal:
-        cells = [cell for line in lines[1:] for cell in line.split(best)]
-        decimal = "," if best != "," and any(_DECIMAL_COMMA.fullmatch(c.strip(' "')) for c in cells) else "."
+        cells = (cell.strip(' "') for line in lines[1:] for cell in line.split(best))
+        decimal = "," if best != "," and any(map(_DECIMAL_COMMA.fullmatch, cells)) else "."
         if decimal == ",":
             found = replace(found, notes=(*found.notes, "numbers are written with a decimal comma"))
     known = None if numbers is None else set(numbers)
@@ -278,7 +279,7 @@ def _options(how: Dialect, columns: list[str] | None) -> dict[str, Any]:
         "keep_default_na": False,
         "na_values": list(GAPS),
         "usecols": columns,
-        "dtype": None if how.numbers is None else defaultdict(lambda: str, dict.fromkeys(how.numbers, float)),
+        "dtype": None if how.numbers is None else defaultdict(lambda: str, dict.fromkeys(how.numbers, FLOAT)),
     }
 
 
@@ -397,8 +398,8 @@ def _delimiter(lines: list[str]) -> str:
             return (0.0, 0)
         return (widths.count(widths[0]) / len(widths), widths[0])
 
-    best = max(DELIMITERS, key=agreement)
-    return best if agreement(best)[1] else ","
+    found = {d: agreement(d) for d in DELIMITERS if d in lines[0]}
+    return max((d for d in found if found[d][1]), key=lambda d: found[d], default=",")
 
 
 def _header(path: Path, encoding: str, delimiter: str) -> tuple[str, ...]:
