@@ -18,8 +18,6 @@ def test_every_named_test_exists() -> None:
 
 def test_every_attack_has_a_test() -> None:
     header = re.compile(r"^\| (attack|---|what)")
-    rows = [
-        line for line in TEXT.split("## Someone on the network")[1].splitlines() if line.startswith("| ")
-    ]
+    rows = [line for line in TEXT.split("## Someone on the network")[1].splitlines() if line.startswith("| ")]
     for line in rows:
         assert header.match(line) or "::test_" in line.split("|")[3], line

@@ -53,7 +53,19 @@ def node(
     else:
         from confrere.node.service import run_node
 
-        run_node(Path(what), where, until_done=until_done, listeners=(_say,))
+        chosen: list[str] = []
+
+        def note_choice(event: Event) -> None:
+            if event.kind == "deployed":
+                chosen.append(event.data["model"])
+
+        run_node(Path(what), where, until_done=until_done, listeners=(_say, note_choice))
+        if chosen[-1:] == ["own"]:
+            console.print(
+                "This site deploys its own model: the collaborative one was worse on its own held-out records"
+                " (private; see model/card.md).",
+                markup=False, soft_wrap=True,
+            )  # fmt: skip
 
 
 def _say(event: Event) -> None:

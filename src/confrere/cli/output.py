@@ -41,9 +41,23 @@ def notes_of(events: Iterable[Event]) -> list[str]:
 
 def print_notes(events: Iterable[Event], but: str = "") -> None:
     """The notices of a run, a line each."""
-    for text in notes_of(events):
+    events = list(events)
+    for text in [*notes_of(events), *deployed_note(events)]:
         if text != but:
             console.print(f"Note: {text}", markup=False)
+
+
+def deployed_note(events: Iterable[Event]) -> list[str]:
+    """Which sites deploy their own model because the collaborative one is worse on their own held-out records."""
+    chosen = {str(e.site): e.data["model"] for e in events if e.kind == "deployed"}
+    own = sorted(site for site, model in chosen.items() if model == "own")
+    if not own:
+        return []
+    shown = ", ".join(own[:10]) + (" …" if len(own) > 10 else "")
+    return [
+        f"{len(own)} of {len(chosen)} sites deploy their own model, because the collaborative one is worse on their own"
+        f" held-out records: {shown}. The table shows the collaborative model."
+    ]
 
 
 def with_seed(changes: list[str] | None, seed: int | None) -> list[str]:

@@ -90,6 +90,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"{words.metric(name).label} {words.figure(name, value)}"
         for name, value in found["quality_private"].items()
     )
+    if found.get("deployed_private", {}).get("text"):
+        out.append(f"Model (private, never sent): {found['deployed_private']['text']}")
     if quality:
         out.append(f"On this site's own test records (private, never sent): {quality}")
     return out

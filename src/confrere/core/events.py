@@ -20,6 +20,8 @@ absent, joined, left, lost     text
 fitted         yes, PRIVATE    role, loss, prior, length, held_out_loss, shares: a site's own model trained to the end
 evaluated      yes, PRIVATE    validation, test, common_test: each {role: {metric: number}} or null; majority: for each
                                of them the accuracy of always saying the site's most frequent class
+deployed       yes, PRIVATE    model (collaborative or own), text, test {metric: number} of the site's own model if it is
+                               deployed: which of the two did better on the site's own held-out records
 weighed        yes             weights {peer: number}, note: how much each peer counts in this site's model
 connected, disconnected, unreachable (of a node)   peer, dialled or text
 equivocated    the receiver    text, sender, first, second: two signed headers that contradict each other

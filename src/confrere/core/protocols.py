@@ -352,7 +352,11 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class Finishes(Protocol):
-    """A strategy whose sites do something of their own when all rounds are over."""
+    """A strategy whose sites do something of their own when all rounds are over.
+
+    One that compares its result with training alone there, by cross-validation (`site.fit`), states
+    `compares_with_alone = True`. The result of any other is compared before a site deploys it (site/deployment.py).
+    """
 
     async def finish(self, state: Any, site: Site) -> Any:
         """The state that a site keeps. Awaits `site` and nothing else."""

@@ -58,6 +58,7 @@ from confrere.node.start_events import tell_start
 from confrere.node.store import Store
 from confrere.node.witness import Witness
 from confrere.site import snapshot
+from confrere.site.deployment import Deployment
 from confrere.site.peers import SitePeers
 from confrere.site.schedule import Schedule
 from confrere.site.site_folder import Ending, save_model
@@ -302,13 +303,23 @@ class Node:
             await self._evaluate(self.done)
         body = snapshot.dumps(self._content(self.done, self.leaving))
         await durably(self.room, self.store.close_round, self.done, body)
-        await durably(self.room, self._save)
+        self.deployment = await in_thread(self._choose_deployment())
+        await durably(self.room, self._save, self.deployment)
 
-    def _save(self) -> None:
+    async def _choose_deployment(self) -> Deployment:
+        return self.site_run.deployment(self.me)
+
+    def _save(self, deployment: Deployment) -> None:
         try:
             setting = self.setting
             ending = Ending(
-                setting.agreed, self.everybody, self.done, setting.schema, self.quality, setting.rehearsal
+                setting.agreed,
+                self.everybody,
+                self.done,
+                deployment,
+                setting.schema,
+                self.quality,
+                setting.rehearsal,
             )
             save_model(setting.home, self.site_run, self.me, ending, _settle)
         except OSError as error:

@@ -57,6 +57,7 @@ def status_of(node: Node) -> dict[str, Any]:
             "received": sum(links.bytes_received.values()),
         },
         "quality_private": (node.quality.get("test") or {}).get(node.strategy.deploys[0], {}),
+        **_deployed(node.journal.events),
         "since": node.began,
     }
 
@@ -104,6 +105,15 @@ def _last_quality(events: Sequence[Event]) -> dict[str, Any]:
     return dict(tested.get("private") or next(iter(tested.values()), {}))
 
 
+def _deployed(events: Sequence[Event]) -> dict[str, Any]:
+    """Which model was saved and why; if it is the site's own, its figures replace the collaborative model's."""
+    found = next((e.data for e in reversed(events) if e.kind == "deployed"), None)
+    if found is None:
+        return {}
+    own = {"quality_private": found["test"]} if found["model"] == "own" else {}
+    return {"deployed_private": {"model": found["model"], "text": found["text"]}, **own}
+
+
 def resting_status(home: Path) -> dict[str, Any]:
     """What the files of a node say that is not at work."""
     if not (home / "node.sqlite").exists():
@@ -143,6 +153,7 @@ def resting_status(home: Path) -> dict[str, Any]:
         "privacy": _at_rest(events),
         "bytes": {"in_parcels": int(facts.get("bytes_out", 0)) + size},
         "quality_private": _last_quality(events),
+        **_deployed(events),
         "since": None,
     }  # fmt: skip
 

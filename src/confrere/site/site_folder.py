@@ -34,9 +34,10 @@ from confrere.privacy.accounting import Guarantee, rounded_up
 from confrere.privacy.charges import CEILING
 from confrere.site.assemble import has_own_networks
 from confrere.site.collaboration import Collaboration
+from confrere.site.deployment import Deployment
 from confrere.site.outcome import current
 from confrere.site.participant import Participant
-from confrere.site.site_run import SiteRun, own_start, predictors, start_facts
+from confrere.site.site_run import SiteRun, own_start, start_facts
 from confrere.study import Study
 from confrere.version import versions
 
@@ -59,6 +60,7 @@ class Ending:
     members: Sequence[str]
     done: int
     """How many rounds are over."""
+    deployment: Deployment
     schema: Schema | None = None
     scores: Mapping[str, Any] = field(default_factory=dict)
     """The last evaluation of the site's models; PRIVATE."""
@@ -72,6 +74,12 @@ def write_site_folders(collaboration: Collaboration, folder: Path, journal: Jour
         text = f"no folders of single sites were written: the run has {len(sites):,} sites, and the most is {MOST}"
         journal.add(Event("notice", data={"text": text}))
         return
+    study, federation = collaboration.study, collaboration.federation
+    deployments = {}
+    for name in sites:
+        run = collaboration.run_of(name)
+        if run is not None and run.state is not None and not has_own_networks(study):
+            deployments[name] = run, run.deployment(name)
     began, done = time.time(), 0
     own: dict[str, list[Event]] = {name: [] for name in sites}
     for event in current(journal.events):
@@ -81,7 +89,6 @@ def write_site_folders(collaboration: Collaboration, folder: Path, journal: Jour
             done = max(done, event.round + 1)
         elif event.kind == "run-started":
             began = event.time
-    study, federation = collaboration.study, collaboration.federation
     common = start_facts(study, federation.task, collaboration.sites)
     for name, site in sites.items():
         home = site_folder_of(folder, name)
@@ -91,11 +98,11 @@ def write_site_folders(collaboration: Collaboration, folder: Path, journal: Jour
         write_journal(
             home / "journal.jsonl", [Event("run-started", name, data=start, time=began), *own[name]]
         )
-        run = collaboration.run_of(name)
-        if run is not None and run.state is not None and not has_own_networks(study):
+        if name in deployments:
+            run, deployment = deployments[name]
             scores = next((e.data for e in reversed(own[name]) if e.kind == "evaluated"), {})
             here = min(done, collaboration.churn.leave.get(name, done))
-            ending = Ending(common["study"], collaboration.names, here, federation.schema, scores)
+            ending = Ending(common["study"], collaboration.names, here, deployment, federation.schema, scores)
             save_model(home, run, name, ending)
 
 
@@ -122,7 +129,7 @@ def save_model(
     folder = home / "model"
     make_private_folder(folder)
     site, study, task = run.judges[name], run.study, run.site.task
-    terms = [(w, m) for w, m in predictors(run.strategy, run.state)[run.strategy.deploys[0]] if w.value]
+    terms = [(w, m) for w, m in ending.deployment.predictor if w.value]
     specs = _networks(run.site)
     tensors: dict[str, torch.Tensor] = {}
     parts = []
@@ -158,7 +165,10 @@ def _networks(site: Participant) -> dict[str, Any]:
 def card(run: SiteRun, name: str, ending: Ending) -> dict[str, Any]:
     """The facts about a model, its metrics PRIVATE like the model."""
     study, site = run.study, run.judges[name]
-    held_out = (ending.scores.get("test") or {}).get(run.strategy.deploys[0], {})
+    chosen = ending.deployment
+    held_out = (
+        chosen.scores if chosen.own else (ending.scores.get("test") or {}).get(run.strategy.deploys[0], {})
+    )
     own, tested = len(site.own_records()), len(site.data.test)
     what = (
         "trained on the site's own records"
@@ -174,6 +184,7 @@ def card(run: SiteRun, name: str, ending: Ending) -> dict[str, Any]:
             "members": sorted(ending.members),
         },
         "task": {"kind": site.task.kind, "classes": list(site.task.classes)},
+        "deployed": {"model": "own" if chosen.own else "collaborative", "text": chosen.text},
         "schema": ending.schema.fingerprint if ending.schema else "",
         "metrics_private": {
             "records": "the site's own test records" if tested else "no records: it was not evaluated", **held_out,
@@ -222,6 +233,7 @@ def page(facts: Mapping[str, Any]) -> str:
         f" {study['rounds_done']} of {study['rounds']} rounds, with {', '.join(study['members'])}.",
         f"- Task: {facts['task']['kind']} ({', '.join(facts['task']['classes']) or 'a number'}).",
         f"- Schema {facts['schema'][:16] or 'none'}.",
+        *([f"- {facts['deployed']['text'].capitalize()}."] if facts["deployed"]["text"] else []),
         f"- {facts['privacy']['text']}",
         f"- Made {facts['made']} with " + ", ".join(f"{k} {v}" for k, v in facts["versions"].items()) + ".",
         "", f"On {where} (PRIVATE):", "",

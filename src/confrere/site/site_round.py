@@ -114,25 +114,16 @@ class SiteRound:
         return Fitted(model.held(Custody.PRIVATE), last, shares)
 
     def _fitted(self, losses: Sequence[Loss], role: str, models: Mapping[str, Model]) -> Fitted:
-        site, training = self._site, self._site.study.training
-        networks = {}
-        for name in {role, *(r for loss in losses for r in loss.reads)}:
-            networks[name] = site.network(name, models[name].architecture)
-            networks[name].load(models[name].params)
-        job = Job(
-            site=site.name, records=in_doubt(site.own_records(), site.task), objective={role: losses[0]},
-            networks=networks,
-            anchors={}, private=UNPROTECTED, optimisers={role: site.rule(False)}, memory={},
-            batch_size=training.batch_size, epochs=1,
-            seed=derive(site.study.seed, site.name, "fit"), device=site.device,
-        )  # fmt: skip
+        site = self._site
+        job = fitting_job(site, site.own_records(), role, losses, models)
         seen = torch.arange(len(job.records)) < len(site.data.train)
         shares = [loss.ours.value for loss in losses if isinstance(loss, Stacked)]
         proxy_training = (
             site.proxy_training(max(shares)) if shares and max(shares) > 0 and bool(seen.any()) else None
         )
         alike = [site.counted(loss, models[role], noisy=False) for loss in losses]
-        params, choice = fit(job, role, alike, models[role].params, training.search(), seen, proxy_training)
+        search = site.study.training.search()
+        params, choice = fit(job, role, alike, models[role].params, search, seen, proxy_training)
         model = Model(params, models[role].architecture, Custody.PRIVATE)
         data = {
             "role": role, "loss": type(losses[choice.loss]).__name__, "prior": choice.prior,
@@ -187,6 +178,22 @@ class SiteRound:
 
     def optimiser(self) -> Optimiser:
         return self._site.rule(self._site.mechanism is not None)
+
+
+def fitting_job(
+    site: Participant, records: Records, role: str, losses: Sequence[Loss], models: Mapping[str, Model]
+) -> Job:
+    """What `fit` needs to train the model of a role on some of the site's own records, without noise."""
+    networks = {}
+    for name in {role, *(r for loss in losses for r in loss.reads)}:
+        networks[name] = site.network(name, models[name].architecture)
+        networks[name].load(models[name].params)
+    return Job(
+        site=site.name, records=in_doubt(records, site.task), objective={role: losses[0]}, networks=networks,
+        anchors={}, private=UNPROTECTED, optimisers={role: site.rule(False)}, memory={},
+        batch_size=site.study.training.batch_size, epochs=1,
+        seed=derive(site.study.seed, site.name, "fit"), device=site.device,
+    )  # fmt: skip
 
 
 def in_doubt(records: Records, task: Task) -> Records:

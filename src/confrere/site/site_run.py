@@ -19,6 +19,7 @@ from confrere.core.protocols import Finishes, Predictor, Predicts, Site, Strateg
 from confrere.data.records import Task
 from confrere.privacy.gate import Gate
 from confrere.site.assemble import consents
+from confrere.site.deployment import Deployment, choose_deployment
 from confrere.site.exchange_rules import exchange_rules
 from confrere.site.participant import Participant
 from confrere.site.peers import SitePeers
@@ -121,6 +122,10 @@ class SiteRun:
         if self.state is None:
             return {}
         return {role: getattr(self.state, role) for role in self.strategy.deploys}
+
+    def deployment(self, name: str) -> Deployment:
+        """The model that the site with this name deploys at the end of the run; PRIVATE."""
+        return choose_deployment(self, name, predictors(self.strategy, self.state)[self.strategy.deploys[0]])
 
     # -- keeping and restoring --------------------------------------------------------------------
 

@@ -56,6 +56,10 @@ class FederatedMutualLearning:
     def unproven(self) -> str | None:
         return "the proxy learns from the private model" if self.teacher == "private" and self.beta else None
 
+    @property
+    def compares_with_alone(self) -> bool:
+        return self.private == "stack"
+
     def init(self, site: Site) -> State:
         return State(site.build("private"), site.build("proxy"), None, public(0.0))
 

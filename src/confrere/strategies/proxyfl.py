@@ -74,6 +74,10 @@ class ProxyFL:
     def unproven(self) -> str | None:
         return "the proxy learns from the private model" if self.teacher == "private" and self.beta else None
 
+    @property
+    def compares_with_alone(self) -> bool:
+        return self.private == "stack"
+
     def init(self, site: Site) -> State:
         return State(
             site.build("private"), site.build("proxy"), None, start_mass(site, self.mass), public(0.0)

@@ -20,7 +20,7 @@ from confrere.study.churn import Churn
 from tests.conftest import arrays, write_study
 from tests.unit.quick import quick
 
-STUDY = 'rounds = 2\nstrategy = "{}"\n[training]\ntune = false\n'
+STUDY = 'rounds = 2\nstrategy = "{}"\n[training]\ntune_priors = [1.0]\n'
 
 
 @pytest.mark.parametrize("strategy", ["proxyfl", "pooled"])
@@ -53,10 +53,10 @@ def test_the_journal_of_a_site_holds_its_own_events_and_is_whole(tmp_path: Path)
 
 
 def test_a_card_states_the_metrics_of_the_last_evaluation(tmp_path: Path) -> None:
-    run = simulate(quick(), arrays(2, 60), out=tmp_path / "run")
+    run = simulate(quick("local"), arrays(2, 60), out=tmp_path / "run")
     card = (site_folder_of(tmp_path / "run", "site0") / "model" / "card.md").read_text(encoding="utf-8")
     last = [e for e in run.events if e.kind == "evaluated" and e.site == "site0"][-1]
-    (metrics,) = [last.data["test"][role] for role in quick().rule().deploys[:1]]
+    (metrics,) = [last.data["test"][role] for role in quick("local").rule().deploys[:1]]
     assert f"accuracy: {metrics['accuracy']:.4g}" in card
     assert "not private" in card
 

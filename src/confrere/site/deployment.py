@@ -1,0 +1,156 @@
+"""Which model a site deploys: the collaborative one, unless the site's own is better on its own held-out records.
+
+A study decides what sites exchange; it does not decide what a site uses. Before a model is saved, the site trains one of
+its own, alone and without noise, and compares both on held-out records. If its own is better by more than one paired
+standard error, it is saved instead. So a peer that sends a harmful model cannot degrade what another site uses, whatever
+the strategy (docs/decisions/0005-do-no-harm.md).
+
+The comparison reads records, so all of it is PRIVATE. It takes place after the last round and changes nothing that is sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from confrere.core.custody import Custody, public
+from confrere.core.events import Event
+from confrere.core.model import Model
+from confrere.core.protocols import Predictor
+from confrere.core.seeds import generator
+from confrere.data.records import Records
+from confrere.exchange.topology import Nobody
+from confrere.learning.engine.one import RECORD_ERRORS
+from confrere.learning.evaluation import measure
+from confrere.learning.fit.tuning import FEW, fit
+from confrere.learning.objectives import Supervised, supervised_loss
+from confrere.site.participant import Participant
+from confrere.site.site_round import fitting_job
+
+if TYPE_CHECKING:
+    from confrere.site.site_run import SiteRun
+
+FOLDS = 5
+"""How many models of its own a site with few validation records trains, each compared on the records left out."""
+STANDARD_ERRORS = 1.0
+"""By how many paired standard errors a site's own model must be better to be deployed instead."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The model that a site deploys, and why. PRIVATE."""
+
+    predictor: Predictor
+    own: bool = False
+    """Whether it is the site's own model, trained alone."""
+    text: str = ""
+    """The comparison in words; empty if there was none."""
+    scores: dict[str, float] = field(default_factory=dict)
+    """If it is the site's own: its metrics on the test records."""
+
+
+def choose_deployment(run: SiteRun, name: str, predictor: Predictor) -> Deployment:
+    """Compare the collaborative model at the site with this name with the site's own; record the outcome in its journal."""
+    if not _needs_comparison(run):
+        return Deployment(predictor)
+    site = run.judges[name]
+    try:
+        found = _compare(site, predictor)
+    except RECORD_ERRORS as error:
+        if not site.joined:
+            raise
+        found = Deployment(predictor, text=f"not compared with a model of its own: {error}")
+    data = {"model": "own" if found.own else "collaborative", "text": found.text, "test": found.scores}
+    site.journal.add(Event("deployed", name, run.study.rounds, Custody.PRIVATE, data))
+    return found
+
+
+def train_alone(site: Participant, records: Records) -> Model:
+    """The model that the site gets from these records of its own, without peers and without noise (as `local` does)."""
+    start, loss = site.build("private"), Supervised()
+    job = fitting_job(site, records, "private", [loss], {"private": start})
+    counted = site.counted(loss, start, noisy=False)
+    params, _ = fit(job, "private", [counted], start.params, site.study.training.search())
+    return Model(params, start.architecture, Custody.PRIVATE)
+
+
+def _needs_comparison(run: SiteRun) -> bool:
+    """False for a site that trains alone, for pooled records, and where `finish` has compared by cross-validation."""
+    if isinstance(run.peers.topology, Nobody) or getattr(run.strategy, "pools", False):
+        return False
+    return not (run.study.training.tune and getattr(run.strategy, "compares_with_alone", False))
+
+
+def _compare(site: Participant, predictor: Predictor) -> Deployment:
+    every = site.own_records()
+    if every.patients < 2:
+        return Deployment(predictor, text="not compared with a model of its own: too few records")
+    together, alone = _held_out_losses(site, predictor)
+    behind = together - alone
+    mean, error = float(behind.mean()), float(behind.std()) / math.sqrt(len(behind))
+    on = (
+        f"on {len(behind)} held-out patients (loss {together.mean():.3f} against {alone.mean():.3f},"
+        f" standard error of the difference {error:.3f})"
+    )
+    if mean <= STANDARD_ERRORS * error:  # False if the model predicts NaN
+        return Deployment(predictor, text=f"deploys the collaborative model: not worse than its own {on}")
+    own, test = _only(train_alone(site, every)), site.data.test
+    outputs = site.own_mix(site.predicted(own, test))
+    scores = measure(outputs, test.targets, site.task.spread) if len(test) else {}
+    return Deployment(own, True, f"deploys its own model: the collaborative one is worse {on}", scores)
+
+
+def _held_out_losses(site: Participant, predictor: Predictor) -> tuple[Tensor, Tensor]:
+    """The losses of the collaborative model, and of a model trained alone, for each held-out patient.
+
+    Neither has learned from the validation part. If that has fewer than `FEW` patients or a single class, all of the
+    site's records are used: its own model is cross-validated, while the collaborative one may have learned from them.
+    """
+    validation = site.data.validation
+    one_class = site.task.form == "classes" and len(torch.unique(validation.targets)) < 2
+    if validation.patients >= FEW and not one_class and len(site.data.train):
+        records, alone = validation, _losses(site, _only(train_alone(site, site.data.train)), validation)
+    else:
+        records = site.own_records()
+        alone = torch.zeros(len(records), dtype=torch.float64)
+        for fitted, left_out in _folds(records, site.study.seed):
+            model = train_alone(site, records.select(fitted))
+            alone[left_out] = _losses(site, _only(model), records.select(left_out))
+    return _per_patient(_losses(site, predictor, records), records), _per_patient(alone, records)
+
+
+def _only(model: Model) -> Predictor:
+    return ((public(1.0), model),)
+
+
+def _losses(site: Participant, predictor: Predictor, records: Records) -> Tensor:
+    outputs = site.own_mix(site.predicted(predictor, records)).double()
+    targets = records.targets.double() if records.targets.is_floating_point() else records.targets
+    return supervised_loss(outputs, targets)
+
+
+def _patients(records: Records) -> tuple[Tensor, int]:
+    """The number of each record's patient, from 0, and how many there are."""
+    if records.units is None:
+        return torch.arange(len(records)), len(records)
+    found, numbers = torch.unique(records.units, return_inverse=True)
+    return numbers, len(found)
+
+
+def _per_patient(losses: Tensor, records: Records) -> Tensor:
+    """The mean loss of each patient's records."""
+    numbers, count = _patients(records)
+    return torch.bincount(numbers, losses, count) / torch.bincount(numbers, minlength=count)
+
+
+def _folds(records: Records, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows to train on and rows to compare on; the records of a patient stay together."""
+    numbers, count = _patients(records)
+    fold = (torch.randperm(count, generator=generator(seed, "compared")) % FOLDS)[numbers]
+    for k in range(min(FOLDS, count)):
+        yield (fold != k).nonzero()[:, 0], (fold == k).nonzero()[:, 0]
