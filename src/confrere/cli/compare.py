@@ -29,7 +29,7 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="How many seeds: 0, 1, 2 …", show_default="the study's, or 3")
+        int | None, typer.Option(help="How many seeds: 0, 1, 2 …", show_default="the study's, or 5")
     ] = None,
     scale: Scale = None,
     change: Changes = None,

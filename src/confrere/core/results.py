@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import ClassVar, Generic, TypeVar
 
 from confrere.core.events import Json
-from confrere.core.metrics import in_order
+from confrere.core.metrics import in_order, proper
 
 Figure = TypeVar("Figure", covariant=True)
 Plain = TypeVar("Plain")
@@ -189,13 +189,15 @@ class PrivacyMeaning(Document):
 class Measured(Document):
     """A figure with its spread. `values` has one entry per seed; None where it could not be measured."""
 
-    OPTIONAL = ("interval",)
+    OPTIONAL = ("interval", "word")
 
     mean: float
     std: float | None = None
     values: tuple[float | None, ...] = ()
     interval: tuple[float, float] | None = None
-    """95 %, by the paired bootstrap over test records and seeds, where it was made."""
+    """Of a gain, paired by patient and seed. 95 %; beside a word, at the level at which the word was judged."""
+    word: str | None = None
+    """Of a gain by the study's primary measure: the verdict (`statistics.verdict`)."""
 
     @classmethod
     def from_json(cls, document: Json) -> Measured | None:
@@ -207,7 +209,28 @@ class Measured(Document):
         ends = tuple(e for v in document.get("interval") or () if (e := finite(v)) is not None)
         if mean is None:
             return None
-        return cls(mean, finite(document.get("std")), values, (ends[0], ends[1]) if len(ends) == 2 else None)
+        word = document.get("word")
+        interval = (ends[0], ends[1]) if len(ends) == 2 else None
+        return cls(mean, finite(document.get("std")), values, interval, None if word is None else str(word))
+
+
+@dataclass(frozen=True)
+class Tested(Document):
+    """How many distinct test patients the figures of a site rest on; in a comparison, over all seeds."""
+
+    OPTIONAL = ("rarer_class",)
+
+    patients: int
+    rarer: int
+    """Those outside the most frequent class; for a number, or for several labels, all of them."""
+    rarer_class: str | None = None
+    """The name of the rarer class, where there are two."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Json] | None) -> Tested | None:
+        if not document:
+            return None
+        return cls(int(document["patients"]), int(document["rarer"]), document.get("rarer_class"))
 
 
 @dataclass(frozen=True)
@@ -217,6 +240,7 @@ class SiteResult(Document, Generic[Figure]):
     UNSTATED = ("name",)
     OPTIONAL = (
         "proxy_metrics", "common_metrics", "common_proxy_metrics", "gains", "round", "attacker", "missing_columns",
+        "tested",
     )  # fmt: skip
     KEYS: ClassVar[Mapping[str, str]] = {"gains": "gain"}
 
@@ -238,6 +262,8 @@ class SiteResult(Document, Generic[Figure]):
     attacker: bool = False
     missing_columns: Mapping[str, str] = field(default_factory=dict)
     """Columns of the schema that the site lacks: imputed there, or left out everywhere."""
+    tested: Tested | None = None
+    """The patients that its figures rest on."""
 
 
 def run_site(name: str, document: Mapping[str, Json]) -> SiteResult[float]:
@@ -258,6 +284,7 @@ def run_site(name: str, document: Mapping[str, Json]) -> SiteResult[float]:
         round=document.get("round"),
         attacker=bool(document.get("attacker")),
         missing_columns=_missing_columns(document),
+        tested=Tested.from_json(document.get("tested")),
     )
 
 
@@ -364,7 +391,11 @@ class CommonResult(Group[Measured]):
             "mean": _plain(self.mean),
             "gain_over_alone": _complete(self.gains, names, MeanGain),
             "sites": {
-                n: {"metrics": _complete(s.metrics, names), "gain": _complete(s.gains, names)}
+                n: {
+                    "metrics": _complete(s.metrics, names),
+                    "gain": _complete(s.gains, names),
+                    **({"tested": s.tested.as_json()} if s.tested else {}),
+                }
                 for n, s in self.by_site.items()
             },
         }
@@ -420,6 +451,7 @@ class StrategyResult(Document):
                     "privacy": _plain(s.privacy),
                     "bytes_sent": s.bytes_sent,
                     **({"missing_columns": dict(s.missing_columns)} if some_lack else {}),
+                    **({"tested": s.tested.as_json()} if s.tested else {}),
                 }
                 for n, s in self.sites.items()
             },
@@ -467,7 +499,7 @@ class Gap(Document):
         return {
             "alone": self.alone,
             "pooled": self.pooled,
-            "gap": {k: gap[k] for k in ("mean", "std", "interval") if k in gap},
+            "gap": {k: gap[k] for k in ("mean", "std", "interval", "word") if k in gap},
             "closed": dict(self.closed),
         }
 
@@ -490,7 +522,7 @@ class ComparisonResult(Document):
     featured: str | None = None
     """The strategy that the answer is about."""
     metric: str | None = None
-    """The metric that the answer is judged by."""
+    """The study's primary measure: the one that carries words."""
     facts: Mapping[str, Json] = field(default_factory=dict)
     """Study, scale, command, versions and hardware, as far as they were written down."""
     gap: Mapping[str, Gap] = field(default_factory=dict)
@@ -509,11 +541,8 @@ class ComparisonResult(Document):
     @property
     def together(self) -> StrategyResult | None:
         """The collaboration that the report is about: the named one, else ProxyFL, else the first."""
-        names = [n for n in self.strategies if is_collaboration(n)]
-        for name in (self.featured or "", "proxyfl", *names):
-            if name in self.strategies:
-                return self.strategies[name]
-        return None
+        name = featured(self.strategies, self.featured)
+        return self.strategies[name] if name else None
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -528,8 +557,9 @@ class ComparisonResult(Document):
 
     @property
     def headline(self) -> str | None:
-        """The metric that decides: the stated one, else the first of the table that was measured."""
-        return next((m for m in (self.metric, *self.metrics) if m in self.metrics), None)
+        """The metric that decides: the stated one, else the proper scoring rule, else the first that was measured."""
+        wanted = (self.metric, proper(self.metrics), *self.metrics)
+        return next((m for m in wanted if m in self.metrics), None)
 
     def as_json(self) -> dict[str, Json]:
         facts = dict(self.facts)
@@ -539,6 +569,7 @@ class ComparisonResult(Document):
             "study": facts.get("study"),
             "scale": facts.get("scale"),
             "reference": self.reference,
+            "primary": self.headline,
             "seeds": list(self.seeds),
             "strategies": {name: s.as_json() for name, s in self.strategies.items()},
             "gap": {metric: gap.as_json() for metric, gap in self.gap.items()},
@@ -559,7 +590,7 @@ class ComparisonResult(Document):
             str(document.get("reference") or ALONE),
             tuple(str(n) for n in document.get("notes") or ()),
             document.get("featured"),
-            document.get("metric"),
+            document.get("primary") or document.get("metric"),
             {
                 k: document[k]
                 for k in ("study", "scale", "command", "versions", "hardware")
@@ -568,6 +599,13 @@ class ComparisonResult(Document):
             {metric: Gap.from_json(gap) for metric, gap in (document.get("gap") or {}).items()},
             {name: tuple(sites) for name, sites in (document.get("attack") or {}).items()},
         )
+
+
+def featured(names: Iterable[str], stated: str | None = None) -> str | None:
+    """The collaboration that a comparison is about: the stated one, else ProxyFL, else the first."""
+    known = list(names)
+    together = [n for n in known if is_collaboration(n)]
+    return next((n for n in (stated or "", "proxyfl", *together) if n in known), None)
 
 
 def is_collaboration(name: str) -> bool:
@@ -606,7 +644,7 @@ def _mean_gain(document: Json) -> Measured | None:
     if gain is None or not isinstance(document, Mapping):
         return gain
     worst = finite(document.get("worst_site")), document.get("worst_site_name")
-    return MeanGain(gain.mean, gain.std, gain.values, gain.interval, *worst)
+    return MeanGain(gain.mean, gain.std, gain.values, gain.interval, gain.word, *worst)
 
 
 def _groups(document: Mapping[str, Json], read: Callable[[Json], Plain | None]) -> dict[str, Group[Plain]]:
@@ -632,6 +670,7 @@ def _compared_sites(document: Mapping[str, Json]) -> dict[str, SiteResult[Measur
             privacy=PrivacySpent.from_json(row.get("privacy")),
             bytes_sent=row.get("bytes_sent"),
             missing_columns=_missing_columns(row),
+            tested=Tested.from_json(row.get("tested")),
         )
         for name, row in (document.get("sites") or {}).items()
     }

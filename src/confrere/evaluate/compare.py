@@ -11,15 +11,16 @@ from urllib.parse import quote
 
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
+from confrere.core.metrics import proper
 from confrere.core.registry import nearest, strategies
 from confrere.core.results import ALONE, POOLED, ComparisonResult, StrategyResult
 from confrere.data.records import Federation
-from confrere.evaluate.strategy_summary import gap, paired_intervals, summary
+from confrere.evaluate.strategy_summary import gap, summary
+from confrere.evaluate.verdicts import verdicts
 from confrere.report.page import write_report
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import Source, open_sites
-from confrere.site.outcome import mean_metrics
-from confrere.site.predictions import PARTS
+from confrere.site.outcome import by_columns, mean_metrics
 from confrere.site.run_folder import Run, check_free, hardware, write_json
 from confrere.strategies import discover
 from confrere.study import Comparing, Study, merged, named
@@ -103,7 +104,7 @@ def default_arms(study: Study) -> list[str]:
 def compare(
     study: Study,
     names: Sequence[str] | None = None,
-    seeds: Sequence[int] = (0, 1, 2),
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
     sites: Mapping[str, Source] | None = None,
     *,
     out: str | Path | None = None,
@@ -132,7 +133,9 @@ def compare(
     runs, seconds = _run_all(variants, seeds, sites, folder, device=device, listeners=listeners)
     attackers = {n: found[0].result.attack.attackers for n, found in runs.items() if found[0].result.attack}
     runs = {name: [among_honest(run, attackers) for run in found] for name, found in runs.items()}
-    found = {part: paired_intervals(runs, part) for part in PARTS}
+    first = runs[ALONE][0]
+    primary = study.evaluation.primary if study.evaluation.primary in first.mean else proper(first.mean)
+    found = verdicts(runs, primary, by_columns(first.sites), _classes(first))
     results = {
         name: summary(name, label(name, variants[name]), runs, round(seconds[name], 2), found)
         for name in variants
@@ -150,6 +153,7 @@ def compare(
             "hardware": hardware(device),
             "command": command,
         },
+        metric=primary,
         gap=gap(results),
         attack=attackers,
     )
@@ -233,6 +237,11 @@ def label(name: str, study: Study) -> str:
 
 def _same_records(one: Study, two: Study) -> bool:
     return (one.data, one.sites, one.schema) == (two.data, two.sites, two.schema)
+
+
+def _classes(run: Run) -> tuple[str, ...]:
+    start = next((e.data for e in run.events if e.kind == "run-started"), {})
+    return tuple(str(c) for c in (start.get("task") or {}).get("classes") or ())
 
 
 def _notes(run: Run) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from confrere.core.metrics import in_order
 from confrere.core.metrics import named as metric_named
@@ -21,9 +21,9 @@ from confrere.core.results import (
     SiteResult,
     StrategyResult,
 )
+from confrere.evaluate.verdicts import Verdicts
 from confrere.site.outcome import by_columns, mean_metrics
 from confrere.site.run_folder import Run
-from confrere.statistics.bootstrap import Intervals, intervals
 from confrere.statistics.verdict import judge
 
 Scored = Sequence[Mapping[str, Metrics[float]]]
@@ -36,37 +36,44 @@ class Scores:
 
     together: Scored
     alone: Scored
-    intervals: Intervals | None = None
+    name: str = ""
+    part: str = "test"
+    verdicts: Verdicts = field(default_factory=Verdicts)
 
     def mean(self, sites: Sequence[str], metrics: Sequence[str]) -> Metrics[Measured]:
         """The mean over some sites."""
         means = [mean_metrics(run.get(s) for s in sites) for run in self.together]
         return _spreads({m: [mean[m] for mean in means if m in mean] for m in metrics})
 
-    def gains(self, sites: Sequence[str], metrics: Sequence[str]) -> Metrics[Measured]:
-        """The gain on the mean over some sites."""
-        return _spreads(
-            {m: [statistics.fmean(g.values()) for g in self.pairs(sites, m) if g] for m in metrics}
-        )
+    def gains(self, sites: Sequence[str], metrics: Sequence[str], group: str) -> Metrics[Measured]:
+        """The gain on the mean over some sites, with its interval."""
+        means = {m: [statistics.fmean(g.values()) for g in self.pairs(sites, m) if g] for m in metrics}
+        return self._stated(_spreads(means), "mean", group)
+
+    def _stated(self, gains: Metrics[Measured], scope: str, name: str) -> Metrics[Measured]:
+        key = (self.part, self.name, scope, name)
+        return Metrics({m: self.verdicts.stated(key, m, gain) for m, gain in gains.items()})
 
     def gains_of_all(self, sites: Sequence[str], metrics: Sequence[str]) -> Metrics[Measured]:
         """The gain on the mean over all sites, with its interval and the site that gains least."""
         found = {}
-        for metric, gain in self.gains(sites, metrics).items():
+        for metric, gain in self.gains(sites, metrics, "all").items():
             by_site = self.by_site(sites, metric)
             worst = min(by_site, key=lambda s: statistics.fmean(by_site[s]))
-            ends = self.intervals.mean.get(metric) if self.intervals else None
             least = statistics.fmean(by_site[worst])
-            found[metric] = MeanGain(gain.mean, gain.std, gain.values, ends, least, worst)
+            found[metric] = MeanGain(gain.mean, gain.std, gain.values, gain.interval, gain.word, least, worst)
         return Metrics(found)
 
     def site(self, name: str, metrics: Sequence[str]) -> SiteResult[Measured]:
         """One site over all seeds."""
         values = {m: [run[name][m] for run in self.together if m in run.get(name, {})] for m in metrics}
         gains = _spreads({m: self.by_site([name], m).get(name, []) for m in metrics})
-        ends = self.intervals.sites.get(name, {}) if self.intervals else {}
-        gains = Metrics({m: replace(gain, interval=ends.get(m)) for m, gain in gains.items()})
-        return SiteResult(name, metrics=_spreads(values), gains=gains)
+        return SiteResult(
+            name,
+            metrics=_spreads(values),
+            gains=self._stated(gains, "site", name),
+            tested=self.verdicts.tested.get(self.part, {}).get(name),
+        )
 
     def by_site(self, sites: Sequence[str], metric: str) -> dict[str, list[float]]:
         """The gains of each site over the seeds; a site without any is left out."""
@@ -91,12 +98,12 @@ def summary(
     label: str,
     runs: Mapping[str, Sequence[Run]],
     seconds: float,
-    found: Mapping[str, Mapping[str, Intervals]],
+    found: Verdicts,
 ) -> StrategyResult:
-    """One strategy over all seeds; `found` are the intervals of its gains, by part and strategy."""
+    """One strategy over all seeds, with what can be claimed about its gains."""
     own = runs[name]
     first, sites, metrics = own[0].sites, sorted(own[0].sites), in_order(own[0].mean)
-    scores = Scores(_scored(own), _scored(runs[ALONE]), found["test"].get(name))
+    scores = Scores(_scored(own), _scored(runs[ALONE]), name, "test", found)
     by_site = {
         s: replace(
             scores.site(s, metrics),
@@ -115,21 +122,21 @@ def summary(
         seconds,
         scores.gains_of_all(sites, metrics),
         {
-            kind: Group(tuple(names), scores.mean(names, metrics), scores.gains(names, metrics))
+            kind: Group(tuple(names), scores.mean(names, metrics), scores.gains(names, metrics, kind))
             for kind, names in by_columns(first).items()
         },
-        _common(own, runs[ALONE], found["common_test"].get(name)),
+        _common(name, own, runs[ALONE], found),
         label,
     )
 
 
-def _common(own: Sequence[Run], alone: Sequence[Run], found: Intervals | None) -> CommonResult | None:
+def _common(name: str, own: Sequence[Run], alone: Sequence[Run], found: Verdicts) -> CommonResult | None:
     """The same on the common test records, where the study has them."""
     first = {s: site.common_metrics for s, site in sorted(own[0].sites.items()) if site.common_metrics}
     if not first:
         return None
     sites, metrics = list(first), in_order(m for scores in first.values() for m in scores)
-    scores = Scores(_scored(own, common=True), _scored(alone, common=True), found)
+    scores = Scores(_scored(own, common=True), _scored(alone, common=True), name, "common_test", found)
     return CommonResult(
         tuple(sites),
         scores.mean(sites, metrics),
@@ -145,15 +152,6 @@ def _scored(runs: Sequence[Run], common: bool = False) -> Scored:
     ]
 
 
-def paired_intervals(runs: Mapping[str, Sequence[Run]], part: str) -> dict[str, Intervals]:
-    """By strategy, the 95 % intervals of its gains: on the sites' own test records, or on the common ones."""
-    predictions = {
-        n: [{s: k.parts[part] for s, k in r.predictions.items() if part in k.parts} for r in found]
-        for n, found in runs.items()
-    }
-    return intervals(predictions, ALONE)
-
-
 def gap(results: Mapping[str, StrategyResult]) -> dict[str, Gap]:
     """For each metric: alone, pooled without noise, and the share of the way between them that each strategy made.
 
@@ -164,8 +162,8 @@ def gap(results: Mapping[str, StrategyResult]) -> dict[str, Gap]:
     alone, pooled, found = results[ALONE], results[POOLED], {}
     for metric in pooled.mean:
         way = pooled.gains.get(metric)
-        judged = judge(way.values, way.interval) if way is not None else None
-        clear = judged is not None and judged.mean > 0 and judged.word in ("better", "one seed only")
+        judged = judge(way.values, way.interval, way.word) if way is not None else None
+        clear = judged is not None and judged.word == "better"
         closed = {}
         for name, result in results.items():
             gain = result.gains.get(metric)

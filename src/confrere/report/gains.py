@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from confrere.core import metrics
 from confrere.core.results import ComparisonResult, Measured, StrategyResult
-from confrere.statistics.verdict import Gain, GapClosed, judge, nothing_gained, share_of_gap
+from confrere.report import words
+from confrere.statistics.verdict import LEAST_RARER, Gain, GapClosed, judge, share_of_gap
 
 
 def stated_gain(figure: Measured | None) -> Gain | None:
     """A gain that the comparison states, judged."""
-    return judge(figure.values, figure.interval) if figure else None
+    return judge(figure.values, figure.interval, figure.word) if figure else None
 
 
 def site_gain(
@@ -54,16 +55,26 @@ def gap_closed(comparison: ComparisonResult, metric: str, site: str | None = Non
     return share_of_gap(gap, gained, gaps, gains)
 
 
-def not_worth_it(comparison: ComparisonResult) -> bool:
-    """Whether collaboration cost privacy and brought nothing that is clear: by no deciding measure, on no site's mean.
+def not_worth_it(comparison: ComparisonResult) -> str | None:
+    """Why collaboration is not worth its privacy, in a sentence: it spent some, and by the primary measure no site gains.
 
-    The deciding measures are the headline and the log loss. One seed says nothing either way.
+    None where a gain is clear, on the mean or at any site, and where there was too little to judge.
     """
-    together = comparison.together
-    if together is None or comparison.alone is None or together.privacy is None:
-        return False
-    names = [n for n in dict.fromkeys((comparison.headline, metrics.proper(comparison.metrics))) if n]
-    return nothing_gained(g for n in names if (g := mean_gain(comparison, n)))
+    together, name = comparison.together, comparison.headline
+    if together is None or comparison.alone is None or together.privacy is None or name is None:
+        return None
+    overall = mean_gain(comparison, name)
+    sites = [g.word for s in comparison.sites if (g := site_gain(comparison, s, name))]
+    if overall is None or "better" in (overall.word, *sites) or overall.word == "too few to judge":
+        return None
+    lost = overall.word == "worse" or "worse" in sites
+    return words.LOST if lost else words.NOT_WORTH_IT
+
+
+def too_few(comparison: ComparisonResult) -> list[str]:
+    """The sites with too few test patients of the rarer class to be judged."""
+    sites = comparison.alone.sites.values() if comparison.alone else ()
+    return [s.name for s in sites if s.tested is not None and s.tested.rarer < LEAST_RARER]
 
 
 def _differences(

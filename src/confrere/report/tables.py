@@ -15,13 +15,13 @@ from confrere.core.metrics import in_order
 from confrere.core.results import ComparisonResult, Measured, RunResult, SiteResult, StrategyResult
 from confrere.core.seeds import NOT_PRIVATE
 from confrere.report import words
-from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain, stated_gain
+from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain, stated_gain, too_few
 from confrere.report.history import read_history
 from confrere.report.results import with_ledgers
-from confrere.statistics.verdict import Gain
+from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS, Gain
 
 WIDE = 120
-STYLES = {"better": "green", "worse": "red", "no clear difference": "dim", "one seed only": "dim"}
+STYLES = {"better": "green", "worse": "red", "no clear difference": "dim", "too few to judge": "dim"}
 
 
 def comparison_table(comparison: ComparisonResult) -> RenderableType:
@@ -54,7 +54,10 @@ def run_table(result: RunResult) -> RenderableType:
     table.add_column("Sent", justify="right")
     for site in sorted(run.sites.values(), key=lambda s: (-(s.records or 0), s.name)):
         figures = (words.measured(m, site.metrics.get(m)) for m in metrics)
-        table.add_row(_named(site), _records(site), *figures, words.size(site.bytes_sent))
+        named = _named(site)
+        if site.tested is not None:
+            named.append(f"\ntested on {words.tested(site.tested)}", "dim")
+        table.add_row(named, _records(site), *figures, words.size(site.bytes_sent))
     if len(run.sites) > 1:
         table.add_section()
         means = (words.measured(m, run.mean.get(m)) for m in metrics)
@@ -100,8 +103,8 @@ class _ComparisonTable:
         if comparison.together is not None:
             for line in _privacy_lines(comparison.together.sites.values()):
                 yield Text(line)
-        if not_worth_it(comparison):
-            yield Text(words.NOT_WORTH_IT, style="bold")
+        if verdict := not_worth_it(comparison):
+            yield Text(verdict, style="bold")
         for line in (
             *_common_lines(comparison),
             *_gap_lines(comparison),
@@ -120,6 +123,7 @@ def _sites(
     table.add_column("Site", overflow="fold", max_width=28 if wide else 14)
     if wide:
         table.add_column("Records", justify="right")
+        table.add_column("Tested on", max_width=24)
     table.add_column("Measure")
     table.add_column("Alone", justify="right", no_wrap=True)
     table.add_column("Together", justify="right", no_wrap=True)
@@ -136,6 +140,7 @@ def _sites(
             row: list[RenderableType] = [_label(alone.sites[site], other, index, wide)]
             if wide:
                 row.append(_records(alone.sites[site]) if index == 0 else "")
+                row.append((words.tested(alone.sites[site].tested) or "–") if index == 0 else "")
             row += [
                 _measure(name),
                 words.measured(name, alone.sites[site].metrics.get(name)),
@@ -143,10 +148,13 @@ def _sites(
             ]
             if wide:
                 row.append(_gain(name, gain))
-            row.append(_word(gain))
+            row.append(_word(gain) if name == comparison.headline else Text(""))
             if wide:
                 row.append(words.size(other.bytes_sent) if index == 0 else "")
             table.add_row(*row)
+        if not wide:
+            for fact in _facts(alone.sites[site], other)[max(0, len(names) - 1) :]:
+                table.add_row(Text(fact, style="dim"), "", "", "", "")
         table.add_section()
     return table
 
@@ -237,7 +245,9 @@ def _gap_lines(comparison: ComparisonResult) -> list[str]:
         return []
     label = words.metric(name).label
     if closed.share is None:
-        found = "worse than alone" if closed.gap.word == "worse" else "no clear difference from alone"
+        found = {"worse": "worse than alone", "better": "better than alone"}.get(
+            closed.gap.word, closed.gap.word
+        )
         return [f"Pooling all records: {found} by {label} ({words.gained(name, closed.gap)})."]
     return [
         f"Share of the gap to pooling all records that is closed, by {label}: {words.share_closed(closed)}."
@@ -254,11 +264,23 @@ def _scale_lines(scale: str) -> list[str]:
 
 
 def _footnote(comparison: ComparisonResult) -> str:
-    if len(comparison.seeds) < 2:
+    seeds = len(comparison.seeds)
+    if seeds < 2:
         return "One seed, so no spread and no verdict: run more seeds."
+    spread = f"± is one standard deviation over {seeds} seeds."
+    if seeds < LEAST_SEEDS:
+        return f"{spread} Fewer than {LEAST_SEEDS} seeds are too few to judge."
+    label = words.metric(comparison.headline or "").label
+    few = too_few(comparison)
+    note = (
+        f" Fewer than {LEAST_RARER} test patients of the rarer class at {words.listing(few, 4)}: too few to judge, "
+        "though included in the means."
+        if few
+        else ""
+    )
     return (
-        f"± is one standard deviation over {len(comparison.seeds)} seeds; the word is judged in pairs, "
-        "record by record and seed by seed (95 % interval)."
+        f"{spread} Words are judged by {label} only, in pairs over test patients and seeds, and corrected for the "
+        f"number of words.{note}"
     )
 
 
@@ -272,11 +294,18 @@ def _label(alone: SiteResult[Measured], together: SiteResult[Measured], index: i
         return Text.assemble((alone.name, "bold"), _named(alone)[len(alone.name) :])
     if wide:
         return Text("")
-    facts = [
-        "" if alone.records is None else f"{_records(alone)} rec.",
-        f"{words.size(together.bytes_sent)} sent",
-    ]
+    facts = _facts(alone, together)
     return Text(facts[index - 1] if index <= len(facts) else "", style="dim")
+
+
+def _facts(alone: SiteResult[Measured], together: SiteResult[Measured]) -> list[str]:
+    """What is said of a site beneath its name where there is no room for columns."""
+    facts = [] if alone.records is None else [f"{_records(alone)} rec."]
+    if alone.tested is not None:
+        facts.append(f"{words.plain_number(alone.tested.patients)} tested,")
+        if alone.tested.rarer < alone.tested.patients:
+            facts.append(f"{words.plain_number(alone.tested.rarer)} {alone.tested.rarer_class or 'rarer'}")
+    return [*facts, f"{words.size(together.bytes_sent)} sent"]
 
 
 def _measure(name: str) -> str:
@@ -310,8 +339,8 @@ def studies_table(comparisons: Mapping[str, ComparisonResult]) -> RenderableType
         for row in _rows(name, comparison):
             table.add_row(*row)
         table.add_section()
-        if not_worth_it(comparison):
-            verdicts.append(f"{name}: {words.NOT_WORTH_IT}")
+        if verdict := not_worth_it(comparison):
+            verdicts.append(f"{name}: {verdict}")
         together = comparison.together
         if together is not None:
             verdicts.append(f"{name}: privacy spent at most {words.privacy(together.privacy)}")
@@ -331,15 +360,19 @@ def _rows(study: str, comparison: ComparisonResult) -> list[list[RenderableType]
         rows.append(
             [study if not rows else sites if len(rows) == 1 else "", words.metric(name).label, *means]
         )
-        rows[-1] += [_gained(name, gained), share, _word(gained)]
+        judged = name == comparison.headline
+        rows[-1] += [_gained(name, gained), share if judged else "", _word(gained) if judged else ""]
     if together.common is not None and alone.common is not None:
         for name in [m for m in in_order(together.common.gains) if not words.metric(m).detail]:
             gained = stated_gain(together.common.gains[name])
             groups = (alone.common, together.common, pooled.common if pooled else None)
             means = [words.measured(name, g.mean.get(name)) if g else "–" for g in groups]
             rows.append(
-                ["", f"{words.metric(name).label}, common", *means, _gained(name, gained), "", _word(gained)]
-            )
+                [
+                    "", f"{words.metric(name).label}, common", *means, _gained(name, gained), "",
+                    _word(gained) if name == comparison.headline else "",
+                ]
+            )  # fmt: skip
     return rows
 
 

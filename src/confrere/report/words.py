@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from confrere.core import metrics
-from confrere.core.results import Measured, PrivacySpent
-from confrere.statistics.verdict import Gain, GapClosed
+from confrere.core.results import Measured, PrivacySpent, Tested
+from confrere.statistics.verdict import LEAST_SEEDS, Gain, GapClosed
 
 metric = metrics.named
 """A metric by its name, with its label and its meaning."""
 
+LOST = "Collaboration does harm here: it is clearly worse than alone, nowhere clearly better, and privacy was spent."
 NOT_WORTH_IT = (
     "Collaboration is not worth its privacy here: no gain over alone is clear, and privacy was spent."
 )
@@ -72,7 +73,8 @@ def gained(name: str, value: Gain) -> str:
     """«+0.017 (95 % interval +0.011 to +0.023)»."""
     unit = " points" if metric(name).percent else ""
     if value.low is None or value.high is None:
-        return f"{signed(name, value.mean)}{unit} (one seed)"
+        why = no_interval(value.pairs)
+        return f"{signed(name, value.mean)}{unit} ({why})"
     if value.low == value.high == 0:
         return "no difference in any seed"
     return (
@@ -82,11 +84,38 @@ def gained(name: str, value: Gain) -> str:
 
 
 def share_closed(closed: GapClosed) -> str:
-    """«28 % (± 70 points over seeds)»; where pooling gains nothing clear there is no share to speak of."""
+    """«62 % (95 % interval 41 to 83 %)»; a share that is not known well is not stated."""
     if closed.share is None:
-        return "no clear gap"
-    spread = "" if closed.share_std is None else f" (± {closed.share_std * 100:.0f} points over seeds)"
-    return f"{closed.share * 100:.0f} %{spread}"
+        if closed.gap.word == "too few to judge":
+            return closed.gap.word
+        return "too uncertain to state" if closed.gap.word == "better" else "no clear gap"
+    half = closed.share_half or 0.0
+    low, high = (f"{100 * end:.0f}".replace("-", "−") for end in (closed.share - half, closed.share + half))
+    return f"{closed.share * 100:.0f} % (95 % interval {low} to {high} %)".replace("-", "−")
+
+
+def no_interval(pairs: int) -> str:
+    """Why a gain has no interval."""
+    if pairs >= LEAST_SEEDS:
+        return "too few patients for an interval"
+    return "one seed" if pairs == 1 else f"{pairs} seeds, too few for an interval"
+
+
+def tested(counts: Tested | None) -> str:
+    """«60 patients, 14 of them «abnormal»»; nothing where it was not recorded."""
+    if counts is None:
+        return ""
+    patients = count(counts.patients, "patient")
+    if counts.rarer_class is not None:
+        return f"{patients}, {plain_number(counts.rarer)} of them «{counts.rarer_class}»"
+    if counts.rarer < counts.patients:
+        return f"{patients}, {plain_number(counts.rarer)} of them outside the most frequent class"
+    return patients
+
+
+def plain_number(value: int) -> str:
+    """«12 300», with a thin space."""
+    return f"{value:,}".replace(",", "\u2009")
 
 
 def _plain(value: float, sign: str = "", like: float = 0.0) -> str:

@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from confrere.core.events import Event
 from confrere.core.metrics import in_order, proper
-from confrere.core.results import Figure, Metrics, PrivacySpent, SiteResult
+from confrere.core.results import Figure, Metrics, PrivacySpent, SiteResult, Tested
+from confrere.data.records import Records, Task
 from confrere.privacy.charges import Charge
 
 
@@ -94,6 +97,20 @@ def charged(events: Sequence[Event], site: str) -> list[Charge]:
             text = event.data["mechanism"]
             counts[text] = counts.get(text, 0) + event.data["steps"]
     return [Charge(event, count) for event, count in sorted(counts.items())]
+
+
+def tested(test: Records, task: Task) -> Tested | None:
+    """How many patients are in a site's test records, and how many of them outside the most frequent class."""
+    if not len(test):
+        return None
+    patients = test.units if test.units is not None else torch.arange(len(test))
+    count = len(torch.unique(patients))
+    if task.form != "classes":
+        return Tested(count, count)
+    labels = test.targets.reshape(-1).long()
+    common = int(torch.bincount(labels).argmax())
+    rarer = len(torch.unique(patients[labels != common]))
+    return Tested(count, rarer, task.classes[1 - common] if len(task.classes) == 2 else None)
 
 
 def by_columns(sites: Mapping[str, SiteResult[Figure]]) -> dict[str, list[str]]:

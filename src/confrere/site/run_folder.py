@@ -28,7 +28,7 @@ from confrere.report.page import write_report
 from confrere.site.assemble import unprotected_patients
 from confrere.site.checkpoints import CheckpointFiles
 from confrere.site.collaboration import Collaboration
-from confrere.site.outcome import by_columns, charged, mean_metrics, site_results
+from confrere.site.outcome import by_columns, charged, mean_metrics, site_results, tested
 from confrere.site.predictions import SelectedPredictions, write_predictions
 from confrere.site.site_run import site_facts, start_facts
 from confrere.study import Study, parse
@@ -238,6 +238,7 @@ def run_result(
             records=federation.sites[name].size,
             attacker=name in attackers,
             missing_columns=dict(federation.sites[name].lacks),
+            tested=tested(federation.sites[name].test, federation.task),
         )
         for name, site in found.items()
     }

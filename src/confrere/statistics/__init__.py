@@ -1,1 +1,1 @@
-"""Intervals of differences, and the one rule for «better», «worse» and «no clear difference»."""
+"""Effects with their uncertainty, and the one rule for «better», «worse» and «no clear difference»."""

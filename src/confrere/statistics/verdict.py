@@ -1,27 +1,75 @@
-"""The one rule for «better», «worse» and «no clear difference», and for the share of a gap that was closed.
+"""The one rule for «better», «worse», «no clear difference» and «too few to judge».
 
-A gain is judged in pairs: by the 95 % interval of the paired bootstrap over test records and seeds where there is one
-(`bootstrap`), else by Student's t over seeds. Tables, pages and repeated experiments read the word; none has a rule of
-its own.
+Terminal, report, documents, partners and repeated experiments read these words; none has a rule of its own. Only the
+study's primary measure carries words. All words of one comparison are corrected together (Holm), so a comparison in which
+nothing differs contains a wrong word in about 5 % of cases. Other measures are shown with a plain 95 % interval.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar, get_args
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-Word = Literal["better", "no clear difference", "worse", "one seed only"]
+from confrere.statistics.crossed import half_width, holm_levels, p_value
+
+Word = Literal["better", "no clear difference", "worse", "too few to judge"]
+WORDS: tuple[Word, ...] = get_args(Word)
+
+LEVEL = 0.05
+"""How often a comparison in which nothing differs may contain a wrong word."""
+LEAST_SEEDS = 3
+LEAST_RARER = 10
+"""Distinct test patients of the rarer class; with fewer, neither a difference nor its absence can be judged."""
+WIDEST_SHARE = 0.5
+"""A share of the gap whose interval is wider than this to either side is not stated."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A paired difference, seed by seed, with the two parts of the variance of its mean (`crossed`)."""
+
+    values: tuple[float, ...]
+    between: float
+    shared: float
+    rarer: int
+    """Distinct test patients of the rarer class: the degrees of freedom of the patients, plus one."""
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.values) / len(self.values)
+
+    @property
+    def enough(self) -> bool:
+        """Whether it can be judged at all."""
+        return len(self.values) >= LEAST_SEEDS and self.rarer >= LEAST_RARER
+
+    @property
+    def p(self) -> float:
+        found = p_value(self.mean, self.between, self.shared, len(self.values), self.rarer - 1)
+        return float(found)
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
+        """None where there are too few seeds or patients for one."""
+        if not self.enough:
+            return None
+        half = float(half_width(self.between, self.shared, len(self.values), self.rarer - 1, level))
+        return self.mean - half, self.mean + half
 
 
 @dataclass(frozen=True)
 class Gain:
     """How much better one way of learning is than another: positive is better, whatever the metric.
 
-    `low` to `high` is its 95 % interval. One seed has none: it cannot tell a gain from luck.
+    `low` to `high` is its interval. `stated` is the word of the comparison, which knows how many words it contains;
+    without one the interval alone decides.
     """
 
     mean: float
@@ -29,18 +77,21 @@ class Gain:
     low: float | None
     high: float | None
     pairs: int
+    stated: Word | None = None
 
     @property
     def word(self) -> Word:
-        if self.low is None or self.high is None:
-            return "one seed only"
+        if self.stated is not None:
+            return self.stated
+        if self.low is None or self.high is None or self.pairs < LEAST_SEEDS:
+            return "too few to judge"
         if self.low > 0:
             return "better"
         return "worse" if self.high < 0 else "no clear difference"
 
     @property
     def clear(self) -> bool:
-        """Whether the difference is told from luck, in either direction."""
+        """Whether the difference is told from chance, in either direction."""
         return self.word in ("better", "worse")
 
 
@@ -51,40 +102,84 @@ class GapClosed:
     gap: Gain
     gained: Gain
     share: float | None
-    """None where there is no clear gap, so that a share of it would mean nothing."""
-    share_std: float | None
+    """None where there is no clear gap, or where the share is too uncertain to state."""
+    share_half: float | None
+    """Half the width of its 95 % interval."""
 
 
-def judge(differences: Iterable[float | None], interval: tuple[float, float] | None = None) -> Gain | None:
-    """The mean of paired differences with its 95 % interval, the stated one if there is one; None without a pair.
+def judge_all(effects: Mapping[Key, Effect]) -> dict[Key, Gain]:
+    """The words of one comparison, corrected together; each interval is at the level at which its word was judged.
 
-    A difference that could not be measured (None) makes no pair.
+    What has too few seeds or patients gets no interval and does not count in the correction.
+    """
+    judged = [key for key, effect in effects.items() if effect.enough]
+    levels = dict(zip(judged, _levels([effects[key].p for key in judged]), strict=True))
+    found: dict[Key, Gain] = {}
+    for key, effect in effects.items():
+        gain = shown(effect, levels.get(key, LEVEL))
+        found[key] = replace(gain, stated=gain.word)
+    return found
+
+
+def shown(effect: Effect, level: float = LEVEL) -> Gain:
+    """An effect with its interval, uncorrected unless `level` says otherwise."""
+    std = float(np.std(effect.values, ddof=1)) if len(effect.values) > 1 else None
+    low, high = effect.interval(level) or (None, None)
+    return Gain(effect.mean, std, low, high, len(effect.values))
+
+
+def judge(
+    differences: Iterable[float | None],
+    interval: tuple[float, float] | None = None,
+    word: str | None = None,
+) -> Gain | None:
+    """The mean of paired differences over seeds, with the stated interval and word if there are any; None without a pair.
+
+    Without a stated interval it is Student's t over seeds. A difference that could not be measured (None) makes no pair.
     """
     pairs = [d for d in differences if d is not None]
     if not pairs:
         return None
+    stated = next((w for w in WORDS if w == word), None)
     mean = math.fsum(pairs) / len(pairs)
     if len(pairs) == 1:
-        return Gain(mean, None, None, None, 1)
+        return Gain(mean, None, None, None, 1, stated)
     std = math.sqrt(math.fsum((d - mean) ** 2 for d in pairs) / (len(pairs) - 1))
     if interval is not None:
-        return Gain(mean, std, interval[0], interval[1], len(pairs))
-    half = float(stdtrit(len(pairs) - 1, 0.975)) * std / math.sqrt(len(pairs))
+        return Gain(mean, std, interval[0], interval[1], len(pairs), stated)
+    if len(pairs) < LEAST_SEEDS or stated == "too few to judge":
+        return Gain(mean, std, None, None, len(pairs), stated)
+    half = float(stdtrit(len(pairs) - 1, 1 - LEVEL / 2)) * std / math.sqrt(len(pairs))
     if half < 1e-12 and abs(mean) < 1e-12:
         half = mean = 0.0
-    return Gain(mean, std, mean - half, mean + half, len(pairs))
+    return Gain(mean, std, mean - half, mean + half, len(pairs), stated)
+
+
+def judge_patients(differences: NDArray[np.float64], level: float = LEVEL) -> Gain:
+    """A difference between two fixed models on the same patients: «for this model», not for another run of the study."""
+    count = len(differences)
+    mean = float(differences.mean()) if count else math.nan
+    if count < LEAST_RARER:
+        return Gain(mean, None, None, None, count, "too few to judge")
+    std = float(differences.std(ddof=1))
+    half = float(-stdtrit(count - 1, level / 2)) * std / math.sqrt(count)
+    return Gain(mean, std, mean - half, mean + half, count)
 
 
 def share_of_gap(gap: Gain, gained: Gain, gaps: Sequence[float], gains: Sequence[float]) -> GapClosed:
-    """`gained` as a share of `gap`; its spread is taken over seeds, whose values are `gains` and `gaps`."""
-    unclear = gap.word in ("worse", "no clear difference")
-    if unclear or not gaps or min(gaps) <= 0 or len(gaps) != len(gains):
+    """`gained` as a share of `gap`, where there is a clear gap and the share is known well enough to be stated.
+
+    Its interval is that of a ratio of means over seeds, whose values are `gains` and `gaps`.
+    """
+    if gap.word != "better" or len(gaps) != len(gains) or len(gaps) < LEAST_SEEDS:
         return GapClosed(gap, gained, None, None)
-    shares = judge(one / whole for one, whole in zip(gains, gaps, strict=True))
-    return GapClosed(gap, gained, gained.mean / gap.mean, shares.std if shares else None)
+    share = gained.mean / gap.mean
+    rest = judge(one - share * whole for one, whole in zip(gains, gaps, strict=True))
+    if rest is None or rest.low is None or rest.high is None:
+        return GapClosed(gap, gained, None, None)
+    half = (rest.high - rest.low) / 2 / gap.mean
+    return GapClosed(gap, gained, share, half) if half <= WIDEST_SHARE else GapClosed(gap, gained, None, None)
 
 
-def nothing_gained(gains: Iterable[Gain]) -> bool:
-    """Whether several metrics were judged and none shows a gain. One seed says nothing either way."""
-    words = {g.word for g in gains}
-    return bool(words) and not words & {"better", "one seed only"}
+def _levels(p_values: Sequence[float]) -> list[float]:
+    return [float(v) for v in holm_levels(np.array(p_values), LEVEL)] if p_values else []

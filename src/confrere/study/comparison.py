@@ -28,7 +28,7 @@ class Comparing:
 
     arms: list[str] = field(default_factory=list)
     """The strategies, or names under [variants], to compare. Empty: the study as it stands."""
-    seeds: int = 3
+    seeds: int = 5
     """How many seeds each of them runs with."""
     pooled: bool = True
     """Whether training on all records in one place is added as a reference."""

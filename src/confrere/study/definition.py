@@ -171,7 +171,16 @@ def check(study: Study) -> None:
         raise StudyError(f"scales.{FULL}: that is the study as it is written; give the scale another name")
     for name, site in study.sites.items():
         site.check(f"sites.{name}")
-    for part in (study.models, study.training, study.data, study.privacy, study.stop, study.comparison):
+    parts = (
+        study.models,
+        study.training,
+        study.data,
+        study.privacy,
+        study.stop,
+        study.evaluation,
+        study.comparison,
+    )
+    for part in parts:
         if part is not None:
             part.check()
     _check_together(study)

@@ -10,6 +10,7 @@ from pydantic import with_config
 from torch import nn
 
 from confrere.core.errors import StudyError
+from confrere.core.metrics import METRICS
 from confrere.core.protocols import Optimiser
 from confrere.core.registry import nearest
 from confrere.data.split.holdout import Method, file_group
@@ -431,3 +432,11 @@ class Evaluation:
     """Evaluate after every n-th round."""
     select: Literal["best", "last"] = "best"
     """Which model a site keeps: the best one on its validation records, or the last one."""
+    primary: str | None = None
+    """The measure by which comparisons are judged, such as "auc"; by default log loss, or RMSE where a number is predicted."""
+
+    def check(self) -> None:
+        if self.primary is not None and self.primary not in METRICS:
+            raise StudyError(
+                f'evaluation.primary is "{self.primary}"{nearest(self.primary, list(METRICS))}; known: {", ".join(METRICS)}'
+            )

@@ -59,7 +59,7 @@ def test_gains_come_with_an_interval_from_the_test_records_which_stay_in_the_fol
     desk: Desk,
 ) -> None:
     found = desk.confrere(
-        "compare", desk.study(BODY), "--seeds", 2, "--json", "--no-pooled", "--out", "c"
+        "compare", desk.study(BODY, records=160), "--seeds", 3, "--json", "--no-pooled", "--out", "c"
     ).json["strategies"]["fedavg"]
     for gain in [found["gain_over_alone"], *(s["gain"] for s in found["sites"].values())]:
         for metric in ("log_loss", "auc", "accuracy"):
@@ -113,3 +113,18 @@ def test_variants_are_named_changes(desk: Desk) -> None:
 )
 def test_what_cannot_be_compared_is_refused(desk: Desk, words: list[str], said: str) -> None:
     assert said in desk.refused("compare", desk.study(BODY), *words)
+
+
+def test_words_go_to_the_primary_measure_alone_and_counts_stand_beside_them(desk: Desk) -> None:
+    study = desk.study(BODY + '[evaluation]\nprimary = "auc"\n', records=160)
+    found = desk.confrere("compare", study, "--seeds", 3, "--json", "--no-pooled", "--out", "c").json
+    assert found["primary"] == "auc"
+    for site in found["strategies"]["fedavg"]["sites"].values():
+        assert "word" in site["gain"]["auc"]
+        assert "word" not in site["gain"]["log_loss"]
+        assert site["tested"]["patients"] > site["tested"]["rarer"] >= 10
+
+
+def test_an_unknown_primary_measure_is_refused(desk: Desk) -> None:
+    study = desk.study(BODY + '[evaluation]\nprimary = "logloss"\n')
+    assert 'did you mean "log_loss"' in desk.refused("compare", study, "--seeds", 3)

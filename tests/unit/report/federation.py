@@ -187,6 +187,7 @@ def write_comparison(
     proven: bool = True,
     absent: Mapping[int, Sequence[str]] | None = None,
     journals: bool = True,
+    primary: str = "auc",
     title: str = "Abnormal thyroid by referral source",
     question: str = "Do the referral centres recognise abnormal thyroid function better together than alone?",
 ) -> dict[str, Any]:
@@ -208,6 +209,7 @@ def write_comparison(
         "title": title,
         "question": question,
         "reference": "local",
+        "primary": primary,
         "notes": ["WEST has 3 records and was left out.", "Missing values: the schema's public default."],
         "seeds": list(range(seeds)),
         "strategies": {

@@ -69,8 +69,8 @@ UP, DOWN, FLAT = [0.02, 0.021, 0.019], [-0.02, -0.021, -0.019], [0.01, -0.01, 0.
         ),
         (
             {"A": [0.1], "B": [-0.1]},
-            "One seed only: a gain cannot be told from chance. "
-            "In this one run together is ahead at 1 of 2 sites.",
+            "Too few to judge: 1 seed, and at least 3 are needed. "
+            "Together is ahead at 1 of 2 sites, which may be chance.",
         ),
     ],
 )
@@ -198,7 +198,7 @@ def test_without_pooled_no_gap_is_claimed(tmp_path: Path) -> None:
 
 def test_one_seed_has_no_spread_and_no_verdict(tmp_path: Path) -> None:
     said = report_of(tmp_path, seeds=1)
-    assert "One seed only: a gain cannot be told from chance." in said
+    assert "Too few to judge: 1 seed, and at least 3 are needed." in said
     assert "one seed, so no spread" in said
     assert "±" not in said
     assert "95 % interval" not in said
@@ -268,3 +268,24 @@ def test_the_report_goes_where_it_is_asked_to(tmp_path: Path) -> None:
 )
 def test_nobody_loses_nothing(gain: float, said: str) -> None:
     assert fares("auc", gain) == said
+
+
+def test_a_site_with_too_few_patients_is_named_beside_the_answer() -> None:
+    few = Gain(0.3, 0.1, None, None, 5, "too few to judge")
+    answer = "".join(text for _, text in verdict({**judged(A=UP, B=FLAT), "C": few}))
+    assert answer.startswith(
+        "Together is better than alone at 1 of 2 sites; at «B» there is no clear difference."
+    )
+    assert answer.endswith(" «C» has too few test patients to judge.")
+
+
+def test_a_clear_loss_is_called_a_loss(tmp_path: Path) -> None:
+    document = write_comparison(tmp_path, rounds=3, journals=False, primary="log_loss")
+    for row in document["strategies"]["proxyfl"]["sites"].values():
+        alone = [0.3, 0.31, 0.29, 0.3, 0.32]
+        row["metrics"]["log_loss"] |= {"values": [v + 0.1 for v in alone], "mean": 0.4}
+    for row in document["strategies"]["local"]["sites"].values():
+        row["metrics"]["log_loss"] |= {"values": [0.3, 0.31, 0.29, 0.3, 0.321], "mean": 0.304}
+    (tmp_path / "comparison.json").write_text(json.dumps(document))
+    said = words_of(write_report(tmp_path))
+    assert "Collaboration does harm here: it is clearly worse than alone" in said

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def document(folder: Path) -> dict[str, Any]:
-    return write_comparison(folder, rounds=4)
+    return write_comparison(folder, rounds=4, primary="log_loss")
 
 
 @pytest.mark.parametrize("width", [80, 100, 140, 200])

@@ -26,6 +26,8 @@ def changed(folder: Path, **gains: tuple[float, float, float]) -> dict[str, Any]
         values = [mean] * len(document["seeds"])
         stated = {"mean": mean, "std": 0.0, "values": values, "interval": [low, high]}
         entry.setdefault("gain_over_alone", {})[metric] = stated
+        for site in entry["sites"].values():
+            site.setdefault("gain", {})[metric] = stated
         for name, shown in (("local", 0.7), ("proxyfl", 0.7 + mean)):
             group = document["strategies"][name].setdefault(
                 "common", {"mean": {}, "gain_over_alone": {}, "sites": {}}
@@ -51,10 +53,15 @@ def test_where_no_gain_is_clear_the_report_says_that_it_is_not_worth_its_privacy
     assert said in printed(studies_table({"thyroid": ComparisonResult.from_json(document)}))
 
 
-def test_where_one_deciding_measure_is_clearly_better_it_does_not(tmp_path: Path) -> None:
-    document = changed(tmp_path, auc=(0.001, -0.01, 0.012), log_loss=(0.01, 0.002, 0.02))
+def test_where_the_primary_measure_is_clearly_better_it_does_not(tmp_path: Path) -> None:
+    document = changed(tmp_path, auc=(0.01, 0.002, 0.02), log_loss=(0.0, -0.002, 0.002))
     assert "not worth its privacy" not in words_of(write_report(tmp_path))
     assert "not worth its privacy" not in printed(comparison_table(ComparisonResult.from_json(document)))
+
+
+def test_another_measure_does_not_decide(tmp_path: Path) -> None:
+    document = changed(tmp_path, auc=(0.001, -0.01, 0.012), log_loss=(0.01, 0.002, 0.02))
+    assert "not worth its privacy" in printed(comparison_table(ComparisonResult.from_json(document)))
 
 
 def test_common_test_records_have_a_table_of_their_own(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""Better, worse, or no clear difference: one rule, against the spread of pairs."""
+"""Better, worse, no clear difference, or too few to judge: one rule."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from confrere.statistics.verdict import judge
+from confrere.statistics.verdict import Effect, Gain, judge, judge_all, judge_patients, share_of_gap
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,8 @@ from confrere.statistics.verdict import judge
         ([0.02, -0.02, 0.01], "no clear difference"),
         ([0.05, 0.001, 0.002], "no clear difference"),
         ([0.0, 0.0, 0.0], "no clear difference"),
-        ([0.02], "one seed only"),
+        ([0.02, 0.02], "too few to judge"),
+        ([0.02], "too few to judge"),
     ],
 )
 def test_a_word_is_earned_against_the_spread(differences: list[float], word: str) -> None:
@@ -36,3 +38,47 @@ def test_what_could_not_be_measured_makes_no_pair() -> None:
     assert judged is not None
     assert judged.pairs == 2
     assert judge([None]) is None
+
+
+def effect(mean: float, variance: float = 1.0, rarer: int = 30, seeds: int = 5) -> Effect:
+    return Effect((mean,) * seeds, variance / 2, variance / 2, rarer)
+
+
+def test_a_word_that_is_clear_by_itself_need_not_be_clear_among_many() -> None:
+    assert judge_all({"a": effect(3.0)})["a"].word == "better"
+    many = judge_all({"a": effect(3.0), **{n: effect(0.0) for n in range(9)}})
+    assert many["a"].word == "no clear difference"
+
+
+def test_the_interval_beside_a_word_agrees_with_it() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        judged = judge_all({n: effect(float(rng.normal(0, 3))) for n in range(6)})
+        for gain in judged.values():
+            assert gain.low is not None
+            assert gain.high is not None
+            assert gain.word == (
+                "better" if gain.low > 0 else "worse" if gain.high < 0 else "no clear difference"
+            )
+
+
+def test_too_few_seeds_or_patients_have_no_interval_and_do_not_count_in_the_correction() -> None:
+    found = judge_all({"a": effect(3.0), "few": effect(9.0, rarer=9), "seeds": effect(9.0, seeds=2)})
+    assert found["few"].word == found["seeds"].word == "too few to judge"
+    assert found["few"].low is None
+    assert found["a"] == judge_all({"a": effect(3.0)})["a"]
+
+
+def test_two_fixed_models_are_judged_over_their_patients() -> None:
+    rng = np.random.default_rng(0)
+    assert judge_patients(rng.normal(1.0, 1.0, 50)).word == "better"
+    assert judge_patients(rng.normal(0.0, 1.0, 50)).word == "no clear difference"
+    assert judge_patients(np.full(9, 1.0)).word == "too few to judge"
+
+
+def test_a_share_that_is_not_known_well_is_not_stated() -> None:
+    gap = Gain(0.1, 0.01, 0.05, 0.15, 3)
+    sure = share_of_gap(gap, Gain(0.05, 0.01, 0.0, 0.1, 3), [0.1, 0.11, 0.09], [0.05, 0.051, 0.049])
+    assert sure.share == pytest.approx(0.5)
+    unsure = share_of_gap(gap, Gain(0.05, 0.1, -0.1, 0.2, 3), [0.1, 0.11, 0.09], [0.15, -0.05, 0.05])
+    assert unsure.share is None

@@ -7,21 +7,21 @@ from collections.abc import Iterable, Sequence
 from confrere.core.results import ComparisonResult, PrivacySpent, SiteResult, StrategyResult
 from confrere.core.seeds import NOT_PRIVATE
 from confrere.report import words
-from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain
+from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain, too_few
 from confrere.report.history import History
 from confrere.report.page import charts
 from confrere.report.page.markup import Child, Markup, tag
 from confrere.report.page.scale import Scale, around
 from confrere.report.page.sections import Page, report_section
-from confrere.statistics.verdict import Gain, Word
+from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS, Gain, Word
 
 CLASSES: dict[Word, str] = {
     "better": "better",
     "worse": "worse",
     "no clear difference": "unclear",
-    "one seed only": "unclear",
+    "too few to judge": "unclear",
 }
-SIGNS: dict[Word, str] = {"better": "▲", "worse": "▼", "no clear difference": "=", "one seed only": "·"}
+SIGNS: dict[Word, str] = {"better": "▲", "worse": "▼", "no clear difference": "=", "too few to judge": "·"}
 MANY = 16
 """More sites than this are summed up; the table of all of them comes at the end."""
 
@@ -33,12 +33,25 @@ Phrase = tuple[str | None, str]
 def verdict(judged: dict[str, Gain]) -> list[Phrase]:
     """The answer as a sentence, its decisive words marked."""
     by = {word: [s for s, g in judged.items() if g.word == word] for word in CLASSES}
-    better, worse, unclear = by["better"], by["worse"], by["no clear difference"]
+    better, worse, unclear, few = (
+        by[w] for w in ("better", "worse", "no clear difference", "too few to judge")
+    )
     total = len(judged)
-    if by["one seed only"]:
+    if few and len(few) == total:
         ahead = sum(g.mean > 0 for g in judged.values())
-        rest = f" In this one run together is ahead at {ahead} of {words.count(total, 'site')}."
-        return [("unclear", "One seed only: a gain cannot be told from chance."), (None, rest)]
+        rest = f" Together is ahead at {ahead} of {words.count(total, 'site')}, which may be chance."
+        seeds = max(g.pairs for g in judged.values())
+        if seeds < LEAST_SEEDS:
+            why = f"Too few to judge: {words.count(seeds, 'seed')}, and at least {LEAST_SEEDS} are needed."
+        else:
+            why = (
+                f"Too few to judge: fewer than {LEAST_RARER} test patients of the rarer class at every site."
+            )
+        return [("unclear", why), (None, rest)]
+    if few:
+        has = "has" if len(few) == 1 else "have"
+        rest = f" {_these(few, total)} {has} too few test patients to judge."
+        return [*verdict({s: g for s, g in judged.items() if s not in few}), (None, rest)]
     if better and len(better) == total:
         where = "at the one site" if total == 1 else f"at all {total} sites"
         return [("better", "Yes."), (None, f" Together is better than alone {where}.")]
@@ -81,7 +94,7 @@ def answer(comparison: ComparisonResult, history: History | None) -> Markup:
         "header",
         *head,
         tag("p", *told, class_="answer"),
-        tag("p", tag("strong", words.NOT_WORTH_IT, class_="worse")) if not_worth_it(comparison) else None,
+        tag("p", tag("strong", loss, class_="worse")) if (loss := not_worth_it(comparison)) else None,
         tag("p", *_overall(comparison, name, together, alone, judged)),
         tag("p", _others(comparison, name), class_="under"),
         cards(comparison, together, history, name),
@@ -106,13 +119,17 @@ def cards(
             )
         )
     elif closed is not None:
+        big, rest = {
+            "better": ("There is a gap", "how much of it was closed is too uncertain to state"),
+            "worse": ("Pooling is worse", "so there is no gap to close"),
+            "too few to judge": ("Too few to judge", "which may be chance"),
+        }.get(closed.gap.word, ("No clear gap", "so there is no clear gap to close"))
         boxes.append(
             card(
                 "Compared with pooling all records",
-                "No clear gap",
+                big,
                 "One model trained on the records of all sites without noise gains "
-                f"{words.gained(name, closed.gap)} "
-                f"in {label} over alone, so there is no clear gap to close.",
+                f"{words.gained(name, closed.gap)} in {label} over alone; {rest}.",
             )
         )
     return tag("div", *boxes, class_="cards")
@@ -207,6 +224,7 @@ def answers(comparison: ComparisonResult, name: str, judged: dict[str, Gain], sh
         "tr",
         tag("th", "Site", scope="col"),
         tag("th", "Records", scope="col", class_="figure"),
+        tag("th", "Tested on", scope="col"),
         tag("th", f"Alone, {label}", scope="col", class_="figure"),
         tag("th", f"Together, {label}{lower}", scope="col", class_="figure"),
         tag(
@@ -246,6 +264,7 @@ def _site_row(comparison: ComparisonResult, name: str, gain: Gain, site: str, sc
             class_="figure",
             data_label="Records",
         ),
+        tag("td", words.tested(alone.sites[site].tested) or "–", data_label="Tested on", class_="tested"),
         tag(
             "td",
             words.measured(name, alone.sites[site].metrics.get(name)),
@@ -293,19 +312,22 @@ def fares(name: str, gain: float) -> str:
 
 
 def _others(comparison: ComparisonResult, name: str) -> str:
-    """What the measures say that the answer does not rest on."""
-    said = []
-    for other in comparison.metrics:
-        gains = [g for s in comparison.sites if (g := site_gain(comparison, s, other))]
-        counts = {w: sum(g.word == w for g in gains) for w in CLASSES}
-        told = [f"{w} at {n}" for w, n in counts.items() if n and w != "one seed only"]
-        if other != name and told:
-            said.append(f"By {words.metric(other).label}: {', '.join(told)}.")
+    """What the answer is judged by, and the means by the measures that it does not rest on."""
     plain = words.metric(name).meaning
-    judged = f"Judged by {words.metric(name).label}" + (f": {plain}. " if plain else ". ")
-    if len(comparison.seeds) == 2:
-        said.append("Two seeds make wide intervals; five or more tell more.")
-    return judged + " ".join(said)
+    judged = f"Judged by {words.metric(name).label}" + (f": {plain}." if plain else ".")
+    others = []
+    for other in (m for m in comparison.metrics if m != name and not words.metric(m).detail):
+        means = [s.mean.get(other) for s in (comparison.alone, comparison.together) if s]
+        if all(m is not None for m in means):
+            others.append(
+                f"{words.metric(other).label} {' → '.join(words.measured(other, m) for m in means)}"
+            )
+    shown = f" Shown beside it, mean over sites: {'; '.join(others)}." if others else ""
+    few = too_few(comparison)
+    note = (
+        f" The means include {_these(few, len(comparison.sites))}, with too few test patients." if few else ""
+    )
+    return judged + shown + (note if others else "")
 
 
 def _these(sites: Sequence[str], total: int) -> str:

@@ -89,7 +89,10 @@ def _against(comparison: ComparisonResult, strategy: str, group: Group[Measured]
         return "the yardstick"
     stated = group.gains.get(name) if group else None
     judged = stated_gain(stated)
-    return "–" if judged is None else tag("span", word(judged), f" {words.signed(name, judged.mean)}")
+    if judged is None:
+        return "–"
+    featured = comparison.together is not None and strategy == comparison.together.name
+    return tag("span", word(judged) if featured else None, f" {words.gained(name, judged)}")
 
 
 @report_section("missing columns", order=70)

@@ -29,7 +29,8 @@ def site_by_site(comparison: ComparisonResult) -> Markup | None:
     several = len(comparison.seeds) > 1
     lead = (
         f"Dots are means over {len(comparison.seeds)} seeds, bars one standard deviation to each side. "
-        "The word is judged in pairs, record by record, so it can be clear although bars overlap."
+        "The word is judged in pairs, patient by patient, so it can be clear although bars overlap. "
+        f"It goes by {words.metric(comparison.headline or '').label} alone; other measures are shown."
         if several
         else "One seed, so there is no spread to show."
     )
@@ -43,8 +44,7 @@ def all_sites(comparison: ComparisonResult) -> Markup | None:
     if name is None or len(comparison.sites) <= MANY:
         return None
     judged = {s: g for s in comparison.sites if (g := site_gain(comparison, s, name))}
-    lucky = max(1, round(len(judged) / 20))
-    chance = f"Among {len(judged)} sites about {lucky} would be called better or worse by chance alone."
+    chance = f"The words of all {len(judged)} sites are corrected together for their number."
     return section("All sites", answers(comparison, name, judged, list(judged)), lead=chance)
 
 
@@ -142,7 +142,7 @@ def gap(comparison: ComparisonResult) -> Markup | None:
                 words.capital(words.metric(name).label),
                 words.gained(name, closed.gap),
                 words.gained(name, closed.gained),
-                words.share_closed(closed),
+                words.share_closed(closed) if name == comparison.headline else "",
             ]
         )
     if not rows:
@@ -166,7 +166,11 @@ def on_common(comparison: ComparisonResult) -> Markup | None:
         found = stated_gain(together.common.gains.get(name))
         groups = (alone.common, together.common, pooled.common if pooled else None)
         means: list[Child] = [words.measured(name, g.mean.get(name)) if g else "–" for g in groups]
-        judged: list[Child] = [words.gained(name, found), word(found)] if found else ["–", "–"]
+        judged: list[Child] = (
+            [words.gained(name, found), word(found) if name == comparison.headline else ""]
+            if found
+            else ["–", "–"]
+        )
         rows.append([words.capital(words.metric(name).label), *means, *judged])
     lead = (
         "Every site's model on the same test records, which have the classes in the study's own shares, averaged over the "
@@ -189,6 +193,7 @@ def _dumbbell(comparison: ComparisonResult, name: str, sites: Sequence[str]) -> 
     }
     ends = [v for m in found.values() for v in (m.mean - (m.std or 0), m.mean + (m.std or 0))]
     scale = around(ends)
+    judged = name == comparison.headline
     rows = []
     for site in sites:
         marks = [_mark(kind, s.label, name, found[site, kind]) for kind, s in shown if (site, kind) in found]
@@ -203,7 +208,7 @@ def _dumbbell(comparison: ComparisonResult, name: str, sites: Sequence[str]) -> 
                     _change(name, found.get((site, "alone")), found.get((site, "together"))),
                     class_="figure",
                 ),
-                tag("td", word(gain) if gain else "–", class_="word"),
+                tag("td", (word(gain) if gain else "–") if judged else "", class_="word"),
             )
         )
     label = words.metric(name).label
@@ -212,7 +217,7 @@ def _dumbbell(comparison: ComparisonResult, name: str, sites: Sequence[str]) -> 
         tag("th", "Site", scope="col"),
         tag("th", charts.axis(scale, lambda v: words.figure(name, v)), scope="col", class_="picture"),
         tag("th", "Alone → together", scope="col", class_="figure"),
-        tag("th", "In a word", scope="col"),
+        tag("th", "In a word" if judged else "", scope="col"),
     )
     return tag(
         "figure",

@@ -1,0 +1,81 @@
+"""The variance of a mean difference over seeds, from two sources: the luck of the runs and the chance of the patients.
+
+A paired difference of patient i in seed s is modelled as μ + run_s + patient_i + rest_si. Seeds share patients, because
+they re-split one set of records or use a common test set, so they are not independent. With D_s the difference in seed s
+and s² its variance over S seeds,
+
+    Var(mean of D_s) = E[s²] / S + mean covariance of two seeds,
+
+which holds however much the test sets overlap. The covariance comes only from patients that two seeds share and is
+estimated from them: Σ_i c_si·c_ti, where c_si is the contribution of patient i to D_s (`contributions`). On a common test
+set this is the crossed-effects estimate (MS_seed + MS_patient − MS_rest)/(S·N).
+
+The critical value is that of Cochran and Cox (1950): the mean of Student's t with S − 1 degrees and with the degrees of
+the patients, weighted by the two variances. docs/decisions/0012-one-rule.md has the measured error rates and power.
+
+All functions take arrays of any leading shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+Floats = NDArray[np.float64]
+
+
+def variance_parts(differences: NDArray[Any], contributions: NDArray[Any]) -> tuple[Floats, Floats]:
+    """The variance of the mean between seeds, and what patients shared by the seeds add to it.
+
+    `differences` is … × seeds, `contributions` … × seeds × patients, zero where a patient is not in a seed's test set.
+    The sum is never below the variance of the patients alone.
+    """
+    seeds = differences.shape[-1]
+    between = np.asarray(differences.var(axis=-1, ddof=1) / seeds, dtype=float)
+    squares = np.square(contributions.sum(axis=-2)).sum(axis=-1)
+    own = np.square(contributions).sum(axis=(-2, -1))
+    shared = np.maximum((squares - own) / (seeds * (seeds - 1)), 0.0)
+    patients_alone = squares / seeds**2
+    return between, np.asarray(np.maximum(shared, patients_alone - between), dtype=float)
+
+
+def half_width(between: Any, shared: Any, seeds: int, degrees: Any, level: Any) -> Floats:
+    """Half the width of the interval that misses the truth with probability `level`."""
+    between, shared = np.asarray(between, dtype=float), np.asarray(shared, dtype=float)
+    total = between + shared
+    with np.errstate(invalid="ignore"):
+        share = np.where(total > 0, between / total, 1.0)
+    luck, chance = -stdtrit(seeds - 1, np.divide(level, 2)), -stdtrit(degrees, np.divide(level, 2))
+    return np.asarray((share * luck + (1 - share) * chance) * np.sqrt(total))
+
+
+def p_value(mean: Any, between: Any, shared: Any, seeds: int, degrees: Any, steps: int = 50) -> Floats:
+    """The level at which the interval just reaches zero; found by bisection of its logarithm."""
+    size = np.abs(np.asarray(mean, dtype=float))
+    low, high = np.full(size.shape, -60.0), np.zeros(size.shape)
+    for _ in range(steps):
+        middle = (low + high) / 2
+        wider = half_width(between, shared, seeds, degrees, np.exp(middle)) >= size
+        low, high = np.where(wider, middle, low), np.where(wider, high, middle)
+    return np.asarray(np.where(size == 0, 1.0, np.exp(high)))
+
+
+def holm_levels(p_values: NDArray[Any], level: float = 0.05) -> Floats:
+    """The level at which each of several differences is judged (Holm 1979), along the last axis.
+
+    A difference is clear where its p-value is at most its level. All differences after the first unclear one, in the order
+    of their p-values, are judged at that one's level, so an interval at this level agrees with the word.
+    """
+    count = p_values.shape[-1]
+    order = np.argsort(p_values, axis=-1, kind="stable")
+    ranked = np.take_along_axis(p_values, order, axis=-1)
+    levels = np.broadcast_to(level / (count - np.arange(count)), ranked.shape)
+    clear = np.cumprod(ranked <= levels, axis=-1).sum(axis=-1, keepdims=True)
+    last = level / (count - np.minimum(clear, count - 1))
+    judged = np.where(np.arange(count) < clear, levels, last)
+    out = np.empty_like(judged)
+    np.put_along_axis(out, order, judged, axis=-1)
+    return np.asarray(out, dtype=float)

@@ -1,0 +1,44 @@
+"""The variance of a gain over seeds that share patients, and the correction for several words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import stdtr
+
+from confrere.statistics.crossed import half_width, holm_levels, p_value, variance_parts
+
+
+def test_on_a_common_test_set_it_is_the_crossed_effects_estimate() -> None:
+    rng = np.random.default_rng(0)
+    seeds, patients = 5, 40
+    table = (
+        rng.normal(size=(seeds, 1)) + 3 * rng.normal(size=(1, patients)) + rng.normal(size=(seeds, patients))
+    )
+    differences = table.mean(axis=1)
+    centred = (table - differences[:, None]) / np.sqrt(patients * (patients - 1))
+    between, shared = variance_parts(differences, centred)
+    ms_seed = patients * differences.var(ddof=1)
+    ms_patient = seeds * table.mean(axis=0).var(ddof=1)
+    rest = table - differences[:, None] - table.mean(axis=0) + table.mean()
+    ms_rest = np.square(rest).sum() / ((seeds - 1) * (patients - 1))
+    expected = max(ms_seed + ms_patient - ms_rest, ms_seed, ms_patient) / (seeds * patients)
+    assert between + shared == pytest.approx(expected, rel=1e-6)
+
+
+def test_without_shared_patients_it_is_students_t() -> None:
+    assert p_value(2.0, 1.0, 0.0, 5, 9) == pytest.approx(2 * stdtr(4, -2.0), rel=1e-6)
+    assert p_value(2.0, 0.0, 1.0, 5, 9) == pytest.approx(2 * stdtr(9, -2.0), rel=1e-6)
+    assert p_value(0.0, 0.0, 0.0, 5, 9) == 1.0
+
+
+def test_the_p_value_and_the_interval_agree() -> None:
+    p = p_value(1.7, 0.3, 0.2, 5, 12)
+    assert half_width(0.3, 0.2, 5, 12, p) == pytest.approx(1.7, rel=1e-6)
+
+
+def test_holm_corrects_until_the_first_that_is_not_clear() -> None:
+    levels = holm_levels(np.array([0.04, 0.001, 0.02, 0.9]))
+    np.testing.assert_allclose(levels, [0.05 / 3, 0.05 / 4, 0.05 / 3, 0.05 / 3])
+    np.testing.assert_allclose(holm_levels(np.array([0.001, 0.002])), [0.025, 0.05])
+    np.testing.assert_allclose(holm_levels(np.array([[0.9], [0.01]])), [[0.05], [0.05]])
