@@ -14,7 +14,9 @@ from confrere.statistics.verdict import shown
 
 def said(logits: np.ndarray, labels: np.ndarray, first: int = 0, place: str = "a") -> RecordPredictions:
     marks = np.array([f"{place}/{first + n:05}" for n in range(len(labels))])
-    return RecordPredictions(logits.astype(np.float32).reshape(len(labels), -1), labels.astype(np.int64), marks)
+    return RecordPredictions(
+        logits.astype(np.float32).reshape(len(labels), -1), labels.astype(np.int64), marks
+    )
 
 
 def site(seed: int, records: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -107,7 +109,9 @@ def test_patients_are_counted_once_however_many_seeds_test_them() -> None:
     logits, labels = site(0, 40)
     found = patients_of([{"a": said(logits, labels)}, {"a": said(logits, labels)}])["a"]
     assert (found.patients, found.rarer) == (40, int(min(labels.sum(), 40 - labels.sum())))
-    numbers = RecordPredictions(np.zeros((5, 1), np.float32), np.zeros(5, np.float32), np.array(list("abcde")))
+    numbers = RecordPredictions(
+        np.zeros((5, 1), np.float32), np.zeros(5, np.float32), np.array(list("abcde"))
+    )
     assert patients_of([{"a": numbers}])["a"].rarer == 5
 
 
