@@ -18,7 +18,7 @@ from confrere.exchange.coln import CombinedLearning, Diverged, Form
 from confrere.learning.objectives import Supervised
 
 CALM = 3
-"""So many rounds in a row must bring next to nothing before a site votes for the end."""
+"""How many rounds in a row must change next to nothing before a site votes for the end."""
 
 LAST = "last"
 """In a centre's answer: this is the last model, nothing is combined any more. The number says in which round it was agreed
@@ -47,7 +47,8 @@ class CoLN:
     """Combined learning of neural network weights: Σ α_h·w_h + β, with α_h = exp(rate·r_h) and r_h from declared sizes (CoLN).
 
     As printed (`normalise = false`) the models are about added up, so weights grow by the number of sites in every
-    round. When the combination is no longer usable, everybody keeps the last good model and the journal says so.
+    round. When the combination is no longer usable, every site keeps the last good model and the journal says so. A site
+    whose own training diverges ends for itself, and for the others only once most of those present have ended.
     Our default normalises the α. `form = "linear"` is α_h = 1 + r_h; `alternate` takes rate and −rate in turns.
 
     `start` names a site that trains alone in the first round; the others begin with its model instead of a random
@@ -158,7 +159,10 @@ class CoLN:
 
 
 class _Guarded:
-    """The combiner with what may end a collaboration: divergence, everybody's calm, or somebody's last word."""
+    """The combiner with what may end a collaboration: divergence, calm at all sites, or a majority that has ended.
+
+    A site that has ended, without a majority, counts as absent: it cannot end the collaboration for the others.
+    """
 
     def __init__(
         self, rule: CombinedLearning, before: Model, ended: bool, calm: bool, start: str, me: str
@@ -187,10 +191,11 @@ class _Guarded:
             return self.before
         if self.start:
             return own if self.me == self.start else _sent_by(self.start, inbox) or self.before
-        last = next((p.model for p in inbox if p.scalar("halted", 0.0).value), None)
-        if last is not None:
+        halted = [p.model for p in inbox if p.model is not None and p.scalar("halted", 0.0).value]
+        if 2 * len(halted) > len(inbox) + 1:
             self.closed, self.kept = True, False
-            return last
+            return _most_frequent(halted)
+        inbox = [p for p in inbox if not p.scalar("halted", 0.0).value]
         if self.calm and all(p.scalar("calm", 0.0).value for p in inbox):
             self.closed = True
             return self.before
@@ -199,6 +204,11 @@ class _Guarded:
         except Diverged as error:
             self.diverged, self.closed = error, True
             return self.before
+
+
+def _most_frequent(models: Sequence[Model]) -> Model:
+    """The model that most of these sites have; the first of them if there is a tie."""
+    return max(models, key=lambda model: sum(model.params.equals(other.params) for other in models))
 
 
 def _sent_by(site: str, inbox: Sequence[Parcel]) -> Model | None:

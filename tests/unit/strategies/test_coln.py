@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
+from confrere.core.events import Journal
 from confrere.privacy.gate import Gate
-from confrere.simulation.simulation import simulate
+from confrere.simulation.simulation import Simulation, simulate
+from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run
+from confrere.strategies.coln import State
 from confrere.study import Models, Privacy, Study, Training
 from confrere.study.churn import Churn
 from tests.conftest import arrays
@@ -166,6 +170,47 @@ def test_halting_by_releases_keeps_the_guarantee_and_halting_by_records_does_not
         for event in run.events:
             if event.kind == "sent":
                 assert (Custody[event.data["custody"]] <= Custody.PROTECTED) is proven
+
+
+class _Planted(Simulation):
+    """A simulation in which the last sites claim from the start that they have ended, with a model of their own."""
+
+    liars = ("site3",)
+
+    def prepare(self, journal: Journal | None = None) -> None:
+        super().prepare(journal)
+        for name in self.liars:
+            model = self.sites[name].build("proxy")
+            self.runs[name].state = State(replace(model, params=model.params * 9.0), halted=True)
+
+
+@pytest.mark.parametrize("topology", [None, {"name": "star", "leader": "site0"}])
+@pytest.mark.parametrize("liars", [("site3",), ("site2", "site3")])
+def test_members_that_claim_to_have_ended_do_not_end_it_for_the_others(
+    topology: Any, liars: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = study(6, topology)
+    monkeypatch.setattr(_Planted, "liars", liars)
+    run = _Planted(found, open_sites(found, arrays(4))).run()
+    honest = {f"site{n}" for n in range(4)} - set(liars)
+    assert trained_in(run) == dict.fromkeys(range(6), honest)
+    assert all(run.sites[site].metrics.accuracy > 0.8 for site in honest)
+
+
+def test_a_majority_that_has_ended_ends_it_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = study(6)
+    monkeypatch.setattr(_Planted, "liars", ("site1", "site2", "site3"))
+    run = _Planted(found, open_sites(found, arrays(4))).run()
+    assert trained_in(run) == {0: {"site0"}}
+    models = [run.models[s]["model"].params for s in run.models]
+    assert all(m.equals(models[0]) for m in models)
+
+
+def test_with_two_members_neither_ends_it_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = study(4)
+    monkeypatch.setattr(_Planted, "liars", ("site1",))
+    run = _Planted(found, open_sites(found, arrays(2))).run()
+    assert trained_in(run) == {number: {"site0"} for number in range(4)}
 
 
 def test_a_site_whose_budget_is_spent_does_not_end_it_for_the_others() -> None:
