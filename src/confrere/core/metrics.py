@@ -97,7 +97,13 @@ class Metric:
     detail: bool = False
     """Shown only where there is room."""
     proper: bool = False
-    """A proper scoring rule: models are chosen and verdicts stated by it."""
+    """A proper scoring rule: models are chosen by it, and comparisons are judged by it unless the study says otherwise."""
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    """No value lies outside these; what is drawn is cut off there."""
+
+    def within(self, value: float) -> float:
+        """The value, or the bound that it passes."""
+        return min(max(value, self.bounds[0]), self.bounds[1])
 
     @property
     def sign(self) -> float:
@@ -159,6 +165,7 @@ def draws(predictions: Predictions, weights: Weights) -> dict[str, Floats]:
     label="AUC",
     meaning="how often the model ranks a record with the condition above one without it (1 is perfect, 0.5 is a coin toss)",
     forms=("classes", "labels"),
+    bounds=(0.0, 1.0),
 )
 def auc(p: Predictions, weights: Weights) -> Floats:
     """For several classes or labels the mean of one against the rest."""
@@ -175,6 +182,7 @@ def auc(p: Predictions, weights: Weights) -> Floats:
     meaning="the share of a site's test records that the model gets right",
     forms=("classes", "labels"),
     percent=True,
+    bounds=(0.0, 1.0),
 )
 def accuracy(p: Predictions, weights: Weights) -> Floats:
     right = (
@@ -191,6 +199,7 @@ def accuracy(p: Predictions, weights: Weights) -> Floats:
     forms=("classes", "labels"),
     percent=True,
     detail=True,
+    bounds=(0.0, 1.0),
 )
 def macro_accuracy(p: Predictions, weights: Weights) -> Floats:
     hits = (weights @ (p.predicted & p.truth)) / (weights @ p.truth)
@@ -207,6 +216,7 @@ def macro_accuracy(p: Predictions, weights: Weights) -> Floats:
     label="F1",
     meaning="of what the model names and what is there, how much is both; the mean over the labels (1 is perfect)",
     forms=("labels",),
+    bounds=(0.0, 1.0),
 )
 def f1(p: Predictions, weights: Weights) -> Floats:
     there = weights @ p.truth
@@ -221,6 +231,7 @@ def f1(p: Predictions, weights: Weights) -> Floats:
     forms=("classes", "labels"),
     higher_is_better=False,
     proper=True,
+    bounds=(0.0, math.inf),
 )
 def log_loss(p: Predictions, weights: Weights) -> Floats:
     if p.form == "classes":
@@ -236,6 +247,7 @@ def log_loss(p: Predictions, weights: Weights) -> Floats:
     forms=("number",),
     higher_is_better=False,
     proper=True,
+    bounds=(0.0, math.inf),
 )
 def rmse(p: Predictions, weights: Weights) -> Floats:
     return np.sqrt(weighted_mean(np.square(p.errors), weights)) * p.spread
@@ -247,6 +259,7 @@ def rmse(p: Predictions, weights: Weights) -> Floats:
     meaning="the share of the target's variation that the model explains (1 is perfect)",
     forms=("number",),
     detail=True,
+    bounds=(-math.inf, 1.0),
 )
 def r2(p: Predictions, weights: Weights) -> Floats:
     values = p.targets.reshape(-1).astype(float)

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from confrere.core.events import Event
-from confrere.core.metrics import METRICS
+from confrere.core.metrics import METRICS, proper
 from confrere.report import words
 from confrere.report.console import Console
 from confrere.report.history import DEPLOYED
@@ -65,16 +65,16 @@ class Follower:
 
     @property
     def what(self) -> str:
-        """«ProxyFL, seed 3, round 12 of 30, AUC 0.893»."""
+        """«ProxyFL, seed 3, round 12 of 30, validation log loss 0.293»; the tables at the end are on test records."""
         parts = [self.label] if self.label else []
         if self.seed:
             parts.append(f"seed {self.seed}")
         if self.rounds:
             parts.append(f"round {min(self.round + 1, self.rounds)} of {self.rounds}")
-        for name in METRICS:
+        for name in (m for m in (proper(METRICS), *METRICS) if m):
             values = [m[name] for m in self._metrics.values() if m.get(name) is not None]
             if values:
-                parts.append(f"{words.metric(name).label} {words.figure(name, fmean(values))}")
+                parts.append(f"validation {words.metric(name).label} {words.figure(name, fmean(values))}")
                 break
         return ", ".join(parts)
 

@@ -18,6 +18,7 @@ from confrere.core.events import Event
 from confrere.report.history import history
 from confrere.report.page import write_report
 from confrere.report.page.answer import fares, verdict
+from confrere.report.page.course import _band
 from confrere.report.page.provenance import notes
 from confrere.statistics.verdict import Gain, judge
 
@@ -289,3 +290,10 @@ def test_a_clear_loss_is_called_a_loss(tmp_path: Path) -> None:
     (tmp_path / "comparison.json").write_text(json.dumps(document))
     said = words_of(write_report(tmp_path))
     assert "Collaboration does harm here: it is clearly worse than alone" in said
+
+
+def test_no_band_passes_the_bounds_of_its_measure() -> None:
+    assert _band([0.9, 1.0, 1.0], "auc")[1] == 1.0
+    assert _band([0.01, 0.2, 0.01], "log_loss")[0] == 0.0
+    low, high = _band([0.5, 0.6], "auc")
+    assert (low, high) == (pytest.approx(0.479, abs=1e-3), pytest.approx(0.621, abs=1e-3))

@@ -37,7 +37,7 @@ def test_it_says_strategy_seed_round_and_measure() -> None:
     follower = Follower(4)
     for event in run("proxyfl", 3)[:-1]:
         follower(event)
-    assert follower.what.startswith("ProxyFL, seed 3, round 4 of 4, AUC 0.")
+    assert follower.what.startswith("ProxyFL, seed 3, round 4 of 4, validation AUC 0.")
 
 
 def test_a_resumed_run_starts_where_it_goes_on() -> None:

@@ -53,6 +53,10 @@ def learning_curves(
         f"{words.capital(words.metric(name).label)} of the model that a site would use, on "
         f"{records.get(split, 'the common test records')}, round by round. {spread}"
     )
+    if split == "validation":
+        lead += (
+            " These are other and fewer records than the test records of the tables, so the figures differ."
+        )
     if cut:
         lead += " The first rounds lie outside of the axis and are cut off."
     return section(
@@ -73,7 +77,7 @@ def _panels(
     label = words.metric(metric).label
     drawn = []
     for title, found in panels.items():
-        series = [_line(kind, values) for kind, values in found.items()]
+        series = [_line(kind, values, metric) for kind, values in found.items()]
         chart = charts.lines(series, axes, height=height, label=f"{title}: {label} over rounds")
         drawn.append(tag("div", tag("h3", title), chart))
     return drawn, cut
@@ -250,21 +254,23 @@ def _over_sites(
     return values
 
 
-def _line(kind: str, values: Mapping[int, Sequence[float]]) -> charts.ChartLine:
+def _line(kind: str, values: Mapping[int, Sequence[float]], metric: str) -> charts.ChartLine:
     means = [(turn + 1.0, statistics.fmean(v)) for turn, v in sorted(values.items())]
-    band = [(turn + 1.0, *_band(v)) for turn, v in sorted(values.items()) if len(v) > 1]
+    band = [(turn + 1.0, *_band(v, metric)) for turn, v in sorted(values.items()) if len(v) > 1]
     return charts.ChartLine(kind, means, band, kind)
 
 
-def _band(values: Sequence[float]) -> tuple[float, float]:
+def _band(values: Sequence[float], metric: str) -> tuple[float, float]:
+    """One standard deviation to each side of the mean, as far as the metric has values: no band passes an AUC of 1."""
     mean, std = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-    return mean - std, mean + std
+    within = words.metric(metric).within
+    return within(mean - std), within(mean + std)
 
 
 def _heights(lines: Sequence[Mapping[int, Sequence[float]]], metric: str, last: int) -> tuple[Scale, bool]:
     """One height for all panels, chosen for where the curves end; whether early rounds fall outside of it."""
     means = [(turn, statistics.fmean(v)) for line in lines for turn, v in line.items()]
-    ends = [(turn, edge) for line in lines for turn, v in line.items() for edge in _band(v)]
+    ends = [(turn, edge) for line in lines for turn, v in line.items() for edge in _band(v, metric)]
     late = [v for turn, v in ends if turn >= 0.4 * last] or [v for _, v in ends]
     scale = around(late, room=0.12)
     return scale, any(not 0 <= scale(v) <= 1 for _, v in means)

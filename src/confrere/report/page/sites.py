@@ -185,13 +185,14 @@ def _dumbbell(comparison: ComparisonResult, name: str, sites: Sequence[str]) -> 
     assert alone is not None
     assert together is not None
     shown = [("alone", alone), ("together", together)] + ([("pooled", pooled)] if pooled else [])
+    within = words.metric(name).within
     found = {
         (site, kind): m
         for site in sites
         for kind, strategy in shown
         if site in strategy.sites and (m := strategy.sites[site].metrics.get(name))
     }
-    ends = [v for m in found.values() for v in (m.mean - (m.std or 0), m.mean + (m.std or 0))]
+    ends = [v for m in found.values() for v in (within(m.mean - (m.std or 0)), within(m.mean + (m.std or 0)))]
     scale = around(ends)
     judged = name == comparison.headline
     rows = []
@@ -231,7 +232,8 @@ def _dumbbell(comparison: ComparisonResult, name: str, sites: Sequence[str]) -> 
 
 
 def _mark(kind: str, label: str, name: str, m: Measured) -> charts.Mark:
-    low, high = (None, None) if m.std is None else (m.mean - m.std, m.mean + m.std)
+    within = words.metric(name).within
+    low, high = (None, None) if m.std is None else (within(m.mean - m.std), within(m.mean + m.std))
     return charts.Mark(kind, m.mean, low, high, f"{label}: {words.measured(name, m)}")
 
 
