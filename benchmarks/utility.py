@@ -39,7 +39,7 @@ COLOURS = {
     "noise": "#b35806",
 }  # fmt: skip
 COLUMNS = (
-    "study", "variant", "ε", "parameters", "records", "S/N", "worth", "foretold", "gain", "95 %", "came", "pooled",
+    "study", "variant", "ε", "parameters", "records", "S/N", "worth", "forecast", "gain", "95 %", "outcome", "pooled",
 )  # fmt: skip
 WORDS = ("better", "no clear difference", "worse")
 
@@ -57,7 +57,7 @@ def found_in(place: Path) -> Iterator[dict[str, Any]]:
 
 
 def rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """A row for each strategy of a comparison that spent privacy: what was foretold, and what came of it."""
+    """A row for each strategy of a comparison that spent privacy: forecast and outcome."""
     result = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     study = load(folder / "study.toml")
     federation = open_sites(study)
@@ -126,7 +126,7 @@ def gained(entry: Mapping[str, Any], alone: float | None) -> dict[str, Any]:
 
 
 def counted(entries: Sequence[Mapping[str, Any]], key: str) -> dict[str, dict[str, Any]]:
-    """For each thing foretold: how often it came how, and the mean gain."""
+    """For each forecast: the number of outcomes of each kind, and the mean gain."""
     out: dict[str, dict[str, Any]] = {}
     for entry in entries:
         if entry["gain"] is None:
@@ -173,7 +173,7 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.set_yscale("symlog", linthresh=0.05)
         axes.axhline(0, color="black", linewidth=0.8)
         axes.grid(alpha=0.2)
-        axes.legend(fontsize=8, title="foretold", title_fontsize=8)
+        axes.legend(fontsize=8, title="forecast", title_fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
@@ -209,14 +209,14 @@ def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
-def _point(axes: Any, x: float, entry: Mapping[str, Any], foretold: str, labelled: set[str]) -> None:
+def _point(axes: Any, x: float, entry: Mapping[str, Any], forecast: str, labelled: set[str]) -> None:
     low, high = entry["interval"] or (entry["gain"], entry["gain"])
     reach = [[max(entry["gain"] - low, 0)], [max(high - entry["gain"], 0)]]
-    legend = None if foretold in labelled else foretold
-    labelled.add(foretold)
+    legend = None if forecast in labelled else forecast
+    labelled.add(forecast)
     axes.errorbar(
         [x], [entry["gain"]], yerr=reach, fmt="o", markersize=4, linewidth=0.7, alpha=0.75,
-        color=COLOURS[foretold], label=legend,
+        color=COLOURS[forecast], label=legend,
     )  # fmt: skip
 
 
@@ -251,9 +251,9 @@ def show(found: Sequence[Mapping[str, Any]]) -> None:
         ("studies", counted(found, "prediction")),
         ("sites", counted(sites, "outlook")),
     ):
-        for foretold, here in counts.items():
+        for forecast, here in counts.items():
             words = ", ".join(f"{here[w]} {w}" for w in (*WORDS, "one seed") if here[w])
-            console.print(f"{title}, foretold «{foretold}»: {words}; mean gain {share(here['mean'])}")
+            console.print(f"{title}, forecast «{forecast}»: {words}; mean gain {share(here['mean'])}")
 
 
 def main() -> None:
