@@ -1,8 +1,8 @@
-"""What choosing partners, and making a common model one's own, is worth by the criteria of scripts/criteria.
+"""Measure choosing partners and adapting a common model by the criteria of scripts/criteria.
 
-For every site as the user, in five settings: as it is; with one possible partner that cannot be asked; with one whose labels are
-turned round; with noise on what peers send (a share of ε); and with the user's own labels turned round. What a choice is worth is
-the AUC of a model of the user's and the chosen partners' records, on the user's test records.
+Every site is the user once, in five settings: unchanged; with one peer unavailable; with one peer's labels flipped; with noise on
+what peers send (a share of ε); and with the user's own labels flipped. A choice is worth the AUC of a model of the user's and the
+chosen partners' records, on the user's test records.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ import torch
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Federation, Records
 from confrere.learning.evaluation import knowing_nothing, measure
-from confrere.partners.clusters import cluster, cluster_ranking
-from confrere.partners.gradient_similarity import course, similarity_ranking
-from confrere.partners.histograms import histogram_rankings
-from confrere.partners.influence import cross_fit, influence_rankings, running_ranking
-from confrere.partners.interpolation import (
-    Way,
+from confrere.learning.networks.network import Network
+from confrere.partners.approaches import (
+    Approach,
     alone,
     fine_tuned,
     interpolated_data,
     interpolated_models,
     together,
 )
+from confrere.partners.budget import Selection
+from confrere.partners.clusters import cluster, cluster_ranking
+from confrere.partners.gradient_similarity import gradient_history, similarity_ranking
+from confrere.partners.histograms import histogram_rankings
+from confrere.partners.influence import cross_fit, influence_rankings, running_ranking
 from confrere.partners.learner import Learner
-from confrere.partners.peer_releases import histograms, models, profiles
+from confrere.partners.peer_releases import histograms, models, own_records, profiles
 from confrere.partners.profiles import profile_ranking
-from confrere.partners.ranking import Ranking
-from confrere.partners.search import Selection, learner_of, own_records
+from confrere.partners.ranking import Criteria, Ranking
+from confrere.partners.search import SelectionRule
 from confrere.partners.search import choose as chosen_by
 from confrere.partners.transfer import transfer_ranking
 from confrere.site.attackers import flipped
@@ -44,7 +46,7 @@ from confrere.study import Privacy, Study
 
 PRIVACY = Privacy(epsilon=3.0, delta=1e-4, selection_share=0.3)
 ASKED = {"running", "similarity", "transfer", "profiles", "jensen-shannon", "renyi"}
-"""What can be asked in the field, with noise."""
+"""The methods that are possible on nodes, with noise."""
 ORDER = (
     "influence",
     "leave-one-out",
@@ -73,51 +75,57 @@ def timed(run: Callable[[], T]) -> tuple[T, float]:
     return run(), time.process_time() - started
 
 
-def ask(study: Study, federation: Federation, site: str) -> tuple[list[tuple[Ranking, float]], list[str]]:
-    """Every ranking of a site's possible partners with the CPU seconds it took, and who is in the site's group.
+def learner_of(selection: Selection) -> Learner:
+    """The study's proxy with its initial weights, as `confrere partners` trains it."""
+    share = 1.0 if selection.released else 0.0
+    site = selection.prepare(share, {"name": "local"}).sites[selection.user]
+    network = Network(site.architecture("proxy"))
+    return Learner(network, site.build("proxy").params, seed=derive(selection.study.seed, "partners"))
 
-    Where the study protects what peers send, only what can be asked then.
+
+def ask(study: Study, federation: Federation, site: str) -> tuple[list[tuple[Ranking, float]], list[str]]:
+    """All rankings of a site's possible partners with their CPU seconds, and the other sites of its group.
+
+    If the study protects what peers send, only the rankings that are then possible.
     """
     selection = Selection(study, federation, site)
-    learner, seed = learner_of(study, selection), derive(study.seed, "partners", site)
+    learner, seed = learner_of(selection), derive(study.seed, "partners", site)
+    criteria = Criteria(site, 1.0, selection.released)
     records = {n: own_records(d) for n, d in federation.sites.items()}
-    own, z, released = records.pop(site), 1.0, selection.released
+    own = records.pop(site)
     out: list[tuple[Ranking, float]] = []
 
     def note(found: tuple[Sequence[Ranking], float]) -> None:
         out.extend((r, found[1]) for r in found[0])
 
-    ran, spent = timed(lambda: course(selection))
-    note(([running_ranking(ran.slopes, site, z=z, released=released)], spent))
-    similar = similarity_ranking(ran.weights, ran.distances, ran.falls, site, z=z, released=released)
-    note(([similar], spent))
+    history, spent = timed(lambda: gradient_history(selection))
+    gains = {n: peer.gains for n, peer in history.peers.items() if peer.weights}
+    note(([running_ranking(gains, criteria)], spent))
+    note(([similarity_ranking(history.peers, criteria)], spent))
 
     def transferred() -> list[Ranking]:
         theirs, home = models(selection, learner)
         losses = {n: learner.losses(p, own) for n, p in theirs.items()}
-        blind = knowing_nothing(own.targets, own.targets)
-        return [transfer_ranking(losses, home, blind, site, z=z, released=released)]
+        return [transfer_ranking(losses, home, knowing_nothing(own.targets, own.targets), criteria)]
 
     def counted() -> Sequence[Ranking]:
-        mine, others = histograms(selection)
-        names = federation.task.features
-        return histogram_rankings(mine, others, site, names, seed, z=z, released=released)
+        return histogram_rankings(*histograms(selection), federation.task.features, seed, criteria)
 
     note(timed(transferred))
-    note(timed(lambda: [profile_ranking(*profiles(selection), site, z=z, released=released)]))
+    note(timed(lambda: [profile_ranking(*profiles(selection), criteria)]))
     note(timed(counted))
-    if released:
+    if selection.released:
         return out, []
-    note(timed(lambda: influence_rankings(cross_fit(learner, own, records, seed), site, z=z)))
-    everybody = {site: own, **records}
-    found, spent = timed(lambda: cluster(learner, everybody, site, 2))
-    note(([cluster_ranking(learner, found, everybody, site, z=z)], spent))
+    note(timed(lambda: influence_rankings(cross_fit(learner, own, records, seed), criteria)))
+    all_sites = {site: own, **records}
+    found, spent = timed(lambda: cluster(learner, all_sites, site, 2))
+    note(([cluster_ranking(learner, found, all_sites, criteria)], spent))
     by = {r.method: r for r, _ in out}
-    chosen, _ = chosen_by(list(by.values()), "influence", site, z)
-    both = [replace(s, chosen=s.peer in chosen) for s in by["add-one-in"].standings]
+    chosen, _ = chosen_by(list(by.values()), SelectionRule(), site)
+    both = [replace(s, chosen=s.peer in chosen) for s in by["add-one-in"].scores]
     spent = next(s for r, s in out if r.method == "add-one-in")
-    out.append((replace(by["add-one-in"], method="influence", standings=tuple(both)), spent))
-    return out, found.beside(site)
+    out.append((replace(by["add-one-in"], method="influence", scores=tuple(both)), spent))
+    return out, found.others_in_cluster(site)
 
 
 class Judge:
@@ -129,8 +137,8 @@ class Judge:
         self.learner, self.own, self.test, self.peers, self.seed = learner, own, test, peers, seed
         self.known: dict[tuple[str, ...], tuple[float, float]] = {}
 
-    def auc(self, way: Way) -> float:
-        return measure(way.says(self.test), self.test.targets).get("auc", math.nan)
+    def auc(self, way: Approach) -> float:
+        return measure(way.predict(self.test), self.test.targets).get("auc", math.nan)
 
     def partners(self, chosen: Sequence[str]) -> tuple[float, float]:
         """AUC and CPU seconds of a model of the user's and these peers' records."""
@@ -147,8 +155,8 @@ class Judge:
 
     def adapted(self, group: Sequence[str]) -> dict[str, tuple[float, float]]:
         """Each way's AUC and CPU seconds."""
-        everybody = list(self.peers.values())
-        at = (self.learner, self.own, everybody, self.seed)
+        peers = list(self.peers.values())
+        at = (self.learner, self.own, peers, self.seed)
         return {
             "with everybody": self.partners(list(self.peers)),
             "with its group": self.partners(group),
@@ -159,7 +167,7 @@ class Judge:
 
 
 def choose(study: Study) -> dict[str, Any]:
-    """All that one seed tells: by method and user."""
+    """The results of one seed, by method and user."""
     federation = open_sites(study)
     out: dict[str, Any] = {}
     for user in sorted(federation.sites):
@@ -182,7 +190,7 @@ def _note(out: dict[str, Any], setting: str, user: str, bad: str, study: Study, 
     rankings, group = ask(study, sites, user)
     records = {n: own_records(d) for n, d in sites.sites.items()}
     own, test = records.pop(user), sites.sites[user].test
-    learner = learner_of(study, Selection(study, sites, user))
+    learner = learner_of(Selection(study, sites, user))
     judge = Judge(learner, own, test, records, derive(study.seed, "partners", user))
     for ranking, spent in rankings:
         entry = out.setdefault(ranking.method, {}).setdefault(user, {})
@@ -197,7 +205,7 @@ def _note(out: dict[str, Any], setting: str, user: str, bad: str, study: Study, 
             }
             entry |= {"chosen": len(ranking.chosen), "honest": bad in ranking.chosen}
         if setting == "flipped":
-            places = {s.peer: n for n, s in enumerate(ranking.standings)}
+            places = {s.peer: n for n, s in enumerate(ranking.scores)}
             others = [p for p in places if p != bad]
             entry |= {
                 "caught": statistics.fmean(places[p] < places[bad] for p in others),
@@ -214,7 +222,7 @@ def _note(out: dict[str, Any], setting: str, user: str, bad: str, study: Study, 
 
 
 def _sent(method: str, study: Study, learner: Learner, peers: Mapping[str, Records]) -> float:
-    """How much one peer would have to send, on average."""
+    """The kilobytes that one peer would have to send, on average."""
     weights = sum(t.numel() for t in learner.start.values())
     width = math.prod(next(iter(peers.values())).inputs.shape[1:])
     if method in ("running", "similarity"):
@@ -233,7 +241,7 @@ def _without(federation: Federation, gone: str) -> Federation:
 
 
 def with_flipped_labels(federation: Federation, bad: str) -> Federation:
-    """The same sites, one of which has its labels turned round, but for its test records."""
+    """The same sites, with the labels of one flipped, except in its test records."""
     task, site = federation.task, federation.sites[bad]
     worse = replace(site, train=flipped(site.train, task), validation=flipped(site.validation, task))
     return replace(federation, sites={**federation.sites, bad: worse})
@@ -242,7 +250,7 @@ def with_flipped_labels(federation: Federation, bad: str) -> Federation:
 def rows(
     found: Sequence[Mapping[str, Any]], figure: Callable[..., str], grade: Callable[..., str]
 ) -> list[str]:
-    """The lines of the table, a method each; the spread is over seeds, each the mean over users."""
+    """The lines of the table, one per method; the spread is over seeds, each the mean over users."""
     return [_row(name, [f[name] for f in found], figure, grade) for name in (*ORDER, *ADAPTED)]
 
 
