@@ -20,8 +20,8 @@ from typing import Literal
 from pydantic import with_config
 
 from confrere.core.errors import StudyError
+from confrere.core.strict_reader import STRICT
 from confrere.study import Study, build, load
-from confrere.study.strict import STRICT
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES, REPORTED = ROOT / "studies", ROOT / "repro" / "reported"

@@ -57,7 +57,7 @@ def part_of(hint: Any) -> type | None:
 
 def words(hint: Any) -> str:
     """A type as a person would say it."""
-    from confrere.study.strict import Named
+    from confrere.core.strict_reader import Named
 
     args = typing.get_args(hint)
     if hint == Named or hint == Named | None:

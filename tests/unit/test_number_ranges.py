@@ -10,9 +10,9 @@ import pytest
 
 from confrere.cli import main
 from confrere.core.errors import ConfrereError, StudyError
+from confrere.core.strict_reader import LARGEST, RANGES
 from confrere.study import load, parse
 from confrere.study.reading import load_site
-from confrere.study.strict import LARGEST, RANGES
 
 NAN, INF = float("nan"), float("inf")
 DIGITS = "9" * 5000

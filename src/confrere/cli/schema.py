@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -133,19 +132,15 @@ def check_command(
 
 def read_schema(path: Path) -> Schema:
     """The schema of a study file."""
+    from confrere.core.strict_reader import read_toml_file
     from confrere.data.schema import Schema
 
-    try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StudyError(f"{path}: there is no such file") from None
-    except (ValueError, RecursionError, IsADirectoryError) as error:
-        raise StudyError(f"{path}: is not a TOML file: {error}") from None
+    table = read_toml_file(path)
     if isinstance(table.get("schema"), str):  # the study names a file that lies beside it
         return read_schema(path.parent / table["schema"])
     if not isinstance(table.get("schema"), dict):
         raise StudyError(f"{path}: has no [schema]; make one with `confrere schema draft DATA`")
-    return Schema.from_dict(table["schema"], f"{path.name}: schema")
+    return Schema.from_dict(table["schema"], path.name)
 
 
 def _show(report: Report) -> None:

@@ -13,17 +13,18 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import MISSING as MISSING_DEFAULT
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from confrere.core.errors import StudyError
+from confrere.core.strict_reader import check_numbers, read
 from confrere.data.identifiers import looks_identifying
-from confrere.data.schema_toml import build, plain
 from confrere.data.tasks import task_kinds
 
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -366,9 +367,10 @@ class Schema:
         return out
 
     @staticmethod
-    def from_dict(table: Mapping[str, Any], where: str = "schema") -> Schema:
-        """From a study's TOML; a wrong key or type is a StudyError that names the place."""
-        return build(Schema, _rows(table, where), where)
+    def from_dict(table: Mapping[str, Any], where: str = "") -> Schema:
+        """From the [schema] of a file (`where`); a wrong key or type is a StudyError that names the place."""
+        check_numbers(table, f"{where}: schema" if where else "schema")
+        return cast("Schema", read(Schema, _rows(table), where, "schema"))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -377,12 +379,24 @@ class Schema:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _rows(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+def plain(value: Any) -> Any:
+    """The dictionary that TOML can hold: fields at their default are left out, tuples become lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        out = {}
+        for field in fields(value):
+            item = getattr(value, field.name)
+            if field.default is MISSING_DEFAULT or item != field.default:
+                out[field.name] = plain(item)
+        return out
+    return [plain(v) for v in value] if isinstance(value, tuple | list) else value
+
+
+def _rows(table: Mapping[str, Any]) -> dict[str, Any]:
     """Named tables (columns, groups, spellings) as the tuples that the dataclasses hold."""
     out = dict(table)
     columns = out.get("columns", {})
     if not isinstance(columns, Mapping) or not all(isinstance(c, Mapping) for c in columns.values()):
-        raise StudyError(f'{where}.columns: write one table for each column, such as [{where}.columns."age"]')
+        raise StudyError('schema.columns: write one table for each column, such as [schema.columns."age"]')
     rows = []
     for name, column in columns.items():
         row = {"name": name, **column}

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from confrere.core.errors import StudyError
 from confrere.core.protocols import Optimiser
+from confrere.core.strict_reader import named
 from confrere.data.records import Federation, Records
 from confrere.learning.networks.architectures import architecture
 from confrere.study import Study
 from confrere.study.exchange_settings import combines, compression_of, sends
-from confrere.study.strict import named
 
 FIXED = 250_000
 """Bytes of a site besides its tensors: its ledger, mailbox and events. On the safe side: `benchmarks/scale.py` measures less."""

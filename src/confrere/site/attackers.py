@@ -17,13 +17,13 @@ from torch import Tensor
 from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.seeds import generator
+from confrere.core.strict_reader import named
 from confrere.data.records import Records, SiteData, Task
 from confrere.exchange.attacks import Attack, HonestModels
 from confrere.exchange.compression import filled, numbers
 from confrere.site.participant import Participant
 from confrere.study import Study
 from confrere.study.exchange_settings import attack_of, attackers_of
-from confrere.study.strict import named
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ A wrong key is an error that names the nearest right one; a wrong value says wha
 guessed. The hash of a study is part of every run and every handshake; the seed is not part of it.
 """
 
+from confrere.core.strict_reader import MOST_ROUNDS, Named, build, check_types, named
 from confrere.study.comparison import FULL, Comparing
 from confrere.study.definition import Study, check
 from confrere.study.reading import load, load_site, merged, parse, scaled
@@ -19,7 +20,6 @@ from confrere.study.settings import (
     Stop,
     Training,
 )
-from confrere.study.strict import MOST_ROUNDS, Named, build, check_types, named
 
 __all__ = [
     "FULL",

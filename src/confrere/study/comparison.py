@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import with_config
 
 from confrere.core.errors import StudyError
-from confrere.study.strict import STRICT
+from confrere.core.strict_reader import STRICT
 
 FULL = "full"
 """The scale of a study as it is written."""

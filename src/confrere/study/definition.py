@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 import typing
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +18,15 @@ from torch.nn.parameter import UninitializedParameter
 
 from confrere.core.errors import StudyError
 from confrere.core.protocols import Strategy, Topology
+from confrere.core.strict_reader import (
+    STRICT,
+    Named,
+    build,
+    check_numbers,
+    check_types,
+    named,
+    read_toml_file,
+)
 from confrere.data.schema import Schema
 from confrere.exchange.topology import topologies
 from confrere.strategies import discover, strategies
@@ -26,7 +34,6 @@ from confrere.study.churn import Churn
 from confrere.study.comparison import FULL, Comparing
 from confrere.study.exchange_settings import check_exchange
 from confrere.study.settings import Data, Evaluation, Models, NetworkSpec, Privacy, SiteConfig, Stop, Training
-from confrere.study.strict import STRICT, Named, build, check_numbers, check_types, named
 
 
 @with_config(STRICT)
@@ -152,12 +159,7 @@ class Study:
         if not isinstance(self.schema, str):
             return None if self.schema is None else Schema.from_dict(self.schema)
         path = Path(self.schema)
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise StudyError(f"{path}: no such file; `confrere schema draft` writes one") from None
-        except (OSError, ValueError) as error:
-            raise StudyError(f"{path}: cannot be read: {error}") from None
+        table = read_toml_file(path, "`confrere schema draft` writes one")
         return Schema.from_dict(table.get("schema", table), str(path))
 
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from confrere.core.errors import StudyError
 from confrere.core.protocols import Combiner
 from confrere.core.registry import nearest
+from confrere.core.strict_reader import build, named
 from confrere.exchange.attacks import Attack, attacks
 from confrere.exchange.combine import combiners
 from confrere.exchange.compression import Compression, compressions
 from confrere.exchange.robust import SelfCentredClip
-from confrere.study.strict import build, named
 
 if TYPE_CHECKING:
     from confrere.study.definition import Study

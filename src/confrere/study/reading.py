@@ -10,14 +10,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from confrere.core.errors import ConfrereError, Retired, StudyError
 from confrere.core.registry import nearest
+from confrere.core.strict_reader import build, read, read_toml_file
 from confrere.study.comparison import FULL
 from confrere.study.definition import Study
 from confrere.study.settings import SiteConfig
-from confrere.study.strict import build, read_toml, say, strict
 
 LEDGER = "ledger.sqlite"
 """The name of a ledger's file, where site.toml states none."""
@@ -30,15 +28,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
     5
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise StudyError(
-            f"{path}: no such file; a study is a TOML file, see studies/quickstart.toml"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: cannot be read: {error}") from None
-    table = read_toml(text, str(path))
+    table = read_toml_file(path, "a study is a TOML file, see studies/quickstart.toml")
     for override in overrides:
         _override(table, override)
     return _anchored(parse({"name": path.stem, **table}, str(path)), path.resolve().parent)
@@ -46,15 +36,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Study:
 
 def load_site(path: Path) -> SiteConfig:
     """A site's own configuration from its TOML file; paths in it are relative to it."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise StudyError(
-            f"{path}: no such file; it says where the site's records are, and its caps"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: cannot be read: {error}") from None
-    table = read_toml(text, str(path))
+    table = read_toml_file(path, "it says where the site's records are, and its caps")
     found: SiteConfig = build(SiteConfig, table, str(path))
     if found.config is not None:
         raise StudyError(f"{path}: a site's configuration cannot name another one")
@@ -75,9 +57,7 @@ def parse(table: Mapping[str, Any], where: str = "study") -> Study:
         warnings.warn(f"{where}: [{key}] is no longer read: {RETIRED[key]}", Retired, stacklevel=3)
     table = {key: value for key, value in table.items() if key not in RETIRED}
     try:
-        return typing.cast("Study", strict(Study, table))
-    except ValidationError as error:
-        raise StudyError(f"{where}: {say(error, Study, table)}") from None
+        return typing.cast("Study", read(Study, table))
     except ConfrereError as error:
         raise type(error)(f"{where}: {error}") from None
     except RecursionError:

@@ -13,12 +13,12 @@ from confrere.core.errors import StudyError
 from confrere.core.metrics import METRICS
 from confrere.core.protocols import Optimiser
 from confrere.core.registry import nearest
+from confrere.core.strict_reader import STRICT, Named, build, named, short
 from confrere.data.split.holdout import Method, file_group
 from confrere.learning.fit.tuning import Search
 from confrere.learning.optimisers import optimiser
 from confrere.privacy.charges import CEILING, check_noise
 from confrere.privacy.clipping import Clipping, clippings
-from confrere.study.strict import STRICT, Named, build, named, short
 
 NetworkSpec = Any
 """A network: a name, a table with `name` and options, or (in Python) a function that returns a module."""

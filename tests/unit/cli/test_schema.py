@@ -89,7 +89,7 @@ def test_bad_input_is_a_message(data: Path, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r"has no \[schema\]"):
         run("check", empty, data)
     empty.write_text("no toml")
-    with pytest.raises(StudyError, match="is not a TOML file"):
+    with pytest.raises(StudyError, match="not valid TOML"):
         run("check", empty, data)
     with pytest.raises(StudyError, match="no such file"):
         run("check", tmp_path / "none.toml", data)
@@ -99,6 +99,15 @@ def test_bad_input_is_a_message(data: Path, tmp_path: Path) -> None:
         run("draft", data, "--label", "xx")
     empty.write_text("[schema]\nlabel = 'outcome'\n[schema.columns.age]\nrnage = [0, 1]\n")
     with pytest.raises(
-        StudyError, match=r"empty.toml: schema.columns.age.rnage: unknown key; did you mean 'range'"
+        StudyError, match=r'empty.toml: unknown key "schema.columns.age.rnage" \(did you mean "range"\?\)'
     ):
+        run("check", empty, data)
+    empty.write_text("[schema]\nlabel = 'outcome'\n[schema.columns.age]\nrange = [0, inf]\n")
+    with pytest.raises(StudyError, match=r"empty.toml: schema.columns.age.range must be a finite number"):
+        run("check", empty, data)
+    empty.write_text("[schema]\nlabel = 'outcome'\n[schema.columns.age]\nrange = 'wide'\n")
+    with pytest.raises(StudyError, match=r'empty.toml: schema.columns.age.range must be a list, not "wide"'):
+        run("check", empty, data)
+    empty.write_text("[schema.columns.age]\nrange = [0, 1]\n")
+    with pytest.raises(StudyError, match=r"empty.toml: schema.label: is not given"):
         run("check", empty, data)

@@ -1,7 +1,11 @@
-"""Strict reading: a wrong key is an error that names the nearest right one; a wrong value says what it must be."""
+"""The strict reader of study.toml, site.toml and schemas: from TOML tables to dataclasses, with clear errors.
+
+A wrong key is an error that names the nearest right one; a wrong value says what it must be. Nothing is guessed.
+"""
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import tomllib
@@ -9,6 +13,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import numpy as np
@@ -80,6 +85,17 @@ def check_numbers(value: Any, where: str = "", key: str = "") -> None:
             check_numbers(inner, where, key)
 
 
+def read_toml_file(path: Path, hint: str = "") -> dict[str, Any]:
+    """The tables of a TOML file; `hint` is added to the error where there is no such file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise StudyError(f"{path}: no such file{'; ' if hint else ''}{hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from None
+    return read_toml(text, str(path))
+
+
 def read_toml(text: str, where: str) -> dict[str, Any]:
     """The tables of a TOML text; whatever is wrong with it is a StudyError."""
     try:
@@ -115,7 +131,7 @@ def build(kind: Any, options: Mapping[str, Any], what: str) -> Any:
     try:
         made = strict(kind, options)
     except ValidationError as error:
-        raise StudyError(f"{what}: {say(error, kind, options)}") from None
+        raise StudyError(f"{what}: {explain(error, kind, options)}") from None
     try:
         check_numbers(made)
     except StudyError as error:
@@ -143,28 +159,48 @@ def check_types(value: Any, where: str = "") -> None:
             check_types(given, key)
 
 
+def read(kind: Any, table: Mapping[str, Any], where: str = "", inside: str = "") -> Any:
+    """A dataclass from the tables of a file (`where`), or of one table in it (`inside`)."""
+    try:
+        return strict(kind, table)
+    except ValidationError as error:
+        message = explain(error, kind, table, inside)
+        raise StudyError(f"{where}: {message}" if where else message) from None
+
+
 def strict(kind: Any, table: Mapping[str, Any]) -> Any:
     """A dataclass from plain values, which must have their types already: "3" is no number, nor is true."""
     try:
-        text = json.dumps(dict(table))
-    except (TypeError, ValueError):  # in Python, an option may be an object of its own
+        text = json.dumps(dict(table), default=_date_text)
+    except (TypeError, ValueError):  # in Python, an option may be an object
         return _adapter(kind).validate_python(dict(table))
     return _adapter(kind).validate_json(text, strict=True)
 
 
-def say(error: ValidationError, kind: Any, table: Mapping[str, Any]) -> str:
-    """The first thing that is wrong, in words."""
+def _date_text(value: Any) -> str:
+    if isinstance(value, datetime.date | datetime.time):
+        return str(value)
+    raise TypeError
+
+
+def explain(error: ValidationError, kind: Any, table: Mapping[str, Any], inside: str = "") -> str:
+    """The first mistake, in words: its key, and what it should have been."""
     found = [(_place(e["loc"], table), e) for e in error.errors()]
     (place, given), first = found[0]
-    key = ".".join(place) or "study"
+    key = ".".join([*([inside] if inside else []), *place])
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         known = _keys_at(kind, place[:-1])
         return f'unknown key "{key}"{nearest(place[-1], known)}; known here: {", ".join(known)}'
+    if first["type"] in ("missing", "missing_argument"):
+        return f"{'.'.join([key, str(first['loc'][-1])] if key else [str(first['loc'][-1])])}: is not given"
+    if first["type"] == "value_error":
+        message = first["msg"].removeprefix("Value error, ")
+        return f"{key}: {message}" if key else message
     alternatives = [e for (other, _), e in found if other == place]
     wanted = " or ".join(
         KINDS.get(e["type"]) or str(e.get("ctx", {}).get("expected", e["msg"].lower())) for e in alternatives
     )
-    return f"{key} must be {wanted}, not {short(given)}"
+    return f"{key or 'study'} must be {wanted}, not {short(given)}"
 
 
 def short(value: Any) -> str:
@@ -187,7 +223,8 @@ def _place(loc: Sequence[int | str], table: Any) -> tuple[list[str], Any]:
         if not isinstance(inside, Mapping) or step not in inside:
             break
         table = inside[step]
-        place.append(str(step))
+        named_row = isinstance(step, int) and isinstance(table, Mapping) and "name" in table
+        place.append(str(table["name"] if named_row else step))
     return place, table
 
 
