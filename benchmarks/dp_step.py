@@ -91,7 +91,7 @@ def private_step(case: Case, clipping: Clipping) -> Step:
         clipped = clipping.sum(recorder.backward(losses), held["clip"])
         std = clipping.noise_std(noise_multiplier, batch, held["clip"])
         released, held["clip"] = clipping.finish(
-            clipped.flat.add_(noise(layout.size, std)),
+            clipped.flat.add_(noise(layout.size, std)).to(clipped.dtype),
             held["clip"],
             noise_multiplier=noise_multiplier,
             expected_batch=batch,

@@ -76,7 +76,7 @@ class Mechanism:
         std = self.clipping.noise_std(self.noise_multiplier, self.expected_batch, state)
         noisy = randomness.perturb(clipped.flat, std, self.clipping.sensitivity(state))
         gradient, following = self.clipping.finish(
-            noisy,
+            noisy.to(clipped.dtype),
             state,
             noise_multiplier=self.noise_multiplier,
             expected_batch=self.expected_batch,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from confrere.core.errors import PrivacyError
 from confrere.privacy.clipping import ClipState
-from confrere.privacy.gradients.per_record import BLOCK, EXPANSION, WeightedNorm, row_squares
+from confrere.privacy.gradients.per_record import BLOCK, EXPANSION, SINGLE, WeightedNorm, row_squares
 from confrere.privacy.gradients.recorded import ClippedSum
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness, Seeded
@@ -211,12 +211,15 @@ class StackedMechanism:
 
 
 def weighted_sum(traces: Iterable[Trace], factors: Iterable[Tensor | None], out: Tensor) -> None:
-    """Writes each site's Σ factor·gradient over its records; without factors, the plain sum."""
+    """Writes each site's Σ factor·gradient over its records, added in the precision of `out`; without factors, the plain
+    sum."""
     sites = len(out)
     for trace, factor in zip(traces, factors, strict=False):
-        errors = trace.errors if factor is None else trace.errors * factor.unsqueeze(-1)
-        shape = (sites, errors.shape[2], trace.inputs.shape[2])
-        out[:, slice(*trace.weight)].view(shape).copy_(torch.bmm(errors.mT, trace.inputs))
+        errors, inputs = trace.errors.to(out.dtype), trace.inputs.to(out.dtype)
+        if factor is not None:
+            errors = errors * factor.unsqueeze(-1)
+        shape = (sites, errors.shape[2], inputs.shape[2])
+        out[:, slice(*trace.weight)].view(shape).copy_(torch.bmm(errors.mT, inputs))
         if trace.bias is not None:
             torch.sum(errors, 1, out=out[:, slice(*trace.bias)])
 
@@ -231,7 +234,9 @@ class StackedGradients:
     real: Tensor | None
     """1 for the records that exist and 0 for padding; None where all exist."""
     out: Tensor
-    """Room for the sums, [sites, weights]."""
+    """Room for the sums in single precision, [sites, weights]."""
+    precise: bool = False
+    """Whether sums are in double precision, however few records there are."""
 
     @property
     def layers(self) -> Sequence[str]:
@@ -253,8 +258,13 @@ class StackedGradients:
         return replace(self, traces=kept)
 
     def weighted_sum(self, factors: Tensor | Sequence[Tensor]) -> Tensor:
-        weighted_sum(self.traces, repeat(factors) if isinstance(factors, Tensor) else factors, self.out)
-        return self.out
+        precise = self.precise or max(self.counts) > SINGLE
+        out = torch.empty_like(self.out, dtype=torch.float64) if precise else self.out
+        weighted_sum(self.traces, repeat(factors) if isinstance(factors, Tensor) else factors, out)
+        return out
+
+    def precisely(self) -> StackedGradients:
+        return replace(self, precise=True)
 
     def clipped(self, flat: Tensor, bad: Tensor | None, below: Tensor) -> ClippedSums:
         dropped = [0] * len(self.counts) if bad is None else self._count(bad)

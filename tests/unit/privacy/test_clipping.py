@@ -108,12 +108,12 @@ def test_rounding_never_lets_a_long_vector_through() -> None:
     torch.manual_seed(0)
     rows = torch.randn(4, 2_000_000) * torch.tensor([[1e-6], [1.0], [1e6], [0.0]])
     rows[3] = 0.17  # equal numbers: adding one after the other, every error has the same sign
-    assert float(rows[3].norm()) < float(rows[3].double().norm()) * (1 - ROUNDING)  # PyTorch's own
+    assert float(rows[3].norm()) < float(rows[3].double().norm()) * (1 - 1e-3)  # PyTorch's own
     for clipping in (Flat(1.0), PerLayer(1.0), AdaCliP(1.0), Quantile(1.0)):
         for row in rows:
             state = clipping.start(layout_of(len(row)))
             found = clipping.sum(given(row.unsqueeze(0)), state)
-            assert float(found.flat.double().norm()) <= 1.0
+            assert float(found.flat.double().norm()) <= 1.0 - ROUNDING + 1e-4
 
 
 def test_layers_are_clipped_by_themselves_and_stay_within_the_norm_together() -> None:
@@ -124,7 +124,7 @@ def test_layers_are_clipped_by_themselves_and_stay_within_the_norm_together() ->
     pieces = recorder.layout.split(found.flat)
     for names in recorder.layout.layers.values():
         length = math.sqrt(sum(float(pieces[n].square().sum()) for n in names))
-        assert length == pytest.approx(1.0, rel=1e-3)
+        assert length == pytest.approx(1.0 - ROUNDING, rel=1e-3)
     assert float(found.flat.norm()) <= clipping.sensitivity({})
 
 
@@ -151,7 +151,8 @@ def test_adaclip_follows_its_formulas(noise: str, scale: str) -> None:
     m, s = state["mean"].double(), state["scale"].double()
     b = s.sqrt() * s.sum().sqrt()
     w = (rows.double() - m) / b
-    total = (w / (w.norm(dim=1, keepdim=True) / 1.5).clamp(min=1)).sum(0)
+    limit = (1.5 - ROUNDING * float((m / b).norm())) * (1 - ROUNDING)
+    total = (w / (w.norm(dim=1, keepdim=True) / limit).clamp(min=1)).sum(0)
     found = clipping.sum(given(rows), state)
     assert torch.allclose(found.flat.double(), total, rtol=1e-3)
     std = clipping.noise_std(z, batch, state)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from confrere.privacy.gradients.per_record import (
     FEW,
     KEPT,
+    SINGLE,
     Explicit,
     Groups,
     Sum,
@@ -29,6 +30,7 @@ from confrere.privacy.gradients.per_record import (
     few_squares,
     gram_squares,
     squares_in_chunks,
+    weighted_rows,
 )
 from confrere.privacy.gradients.rules import Gradients, rule
 
@@ -173,7 +175,10 @@ class KernelPatches:
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
         if self._kept is not None:
-            torch.mv(self._kept.T, factors, out=out)
+            weighted_rows(self._kept, factors, out)
+            return
+        if out.dtype != self.errors.dtype:
+            self._add_in_parts(factors, out)
             return
         g = self.geometry
         weighted = self.errors * factors.view(-1, *[1] * (self.errors.dim() - 1))
@@ -189,6 +194,18 @@ class KernelPatches:
             False, zeros, g.groups, [False, True, False],
         )  # fmt: skip
         like.copy_(gradient)
+
+    def _add_in_parts(self, factors: Tensor, out: Tensor) -> None:
+        """The weighted sum in the precision of `out`, from copies of a few records at a time."""
+        part = torch.empty_like(out)
+        out.zero_()
+        for at in range(0, self.records, SINGLE):
+            rows = slice(at, at + SINGLE)
+            few = KernelPatches(
+                self.errors[rows].to(out.dtype), self.inputs[rows].to(out.dtype), self.geometry
+            )
+            few.weighted_sum(factors[rows].to(out.dtype), part)
+            out += part
 
     def without(self, bad: Tensor) -> KernelPatches:
         return KernelPatches(blank(self.errors, bad), blank(self.inputs, bad), self.geometry)

@@ -29,6 +29,12 @@ IN_CACHE = 1 << 18
 BLOCK = 1 << 12
 """So many squares may be added one after the other."""
 
+SINGLE = 320
+"""Up to this many units are added in single precision, more in double precision.
+
+Adding n vectors of length C in single precision is off by at most n²/2·2^-24·C, in whatever order they are added. Two
+neighbouring sums of 320 are off by at most 0.0061·C together; in double precision, those of seven million."""
+
 EXPANSION = 1e-5
 """Allowance for rounding where terms of both signs are added, relative to the sum of their absolute values;
 products over up to 4096 numbers were measured to be off by less than half of it."""
@@ -86,7 +92,7 @@ class RecordGradients(Protocol):
         """Squared length of each record's (or unit's) gradient under the norm, never too small."""
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
-        """Writes Σ factor·gradient over the records into a flat piece of the parameter's size."""
+        """Writes Σ factor·gradient over the records into a flat piece of the parameter's size, adding in its precision."""
 
     def explicit(self, rows: slice | Tensor) -> Tensor:
         """The gradients of some records, written out: rows × shape of the parameter."""
@@ -128,6 +134,17 @@ def gram_squares(errors: Tensor, inputs: Tensor) -> Tensor:
     return total.clamp_(min=0).add_(products.abs_().sum((1, 2)), alpha=EXPANSION)
 
 
+def weighted_rows(values: Tensor, factors: Tensor, out: Tensor) -> None:
+    """Writes Σ factor·row, added in the precision of `out`."""
+    if values.dtype == out.dtype:
+        torch.mv(values.T, factors, out=out)
+        return
+    out.zero_()
+    step = max(1, CHUNK // max(1, values.shape[1]))
+    for rows, factor in zip(values.split(step), factors.split(step), strict=True):
+        out.addmv_(rows.to(out.dtype).T, factor.to(out.dtype))
+
+
 def blank(values: Tensor, bad: Tensor) -> Tensor:
     """Values with the rows of a mask set to zero, whatever (NaN, infinite) they held."""
     return values.masked_fill(bad.view(-1, *[1] * (values.dim() - 1)), 0)
@@ -157,7 +174,7 @@ class Explicit:
         return out
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
-        torch.mv(self.values.flatten(1).T, factors, out=out)
+        weighted_rows(self.values.flatten(1), factors, out)
 
     def explicit(self, rows: slice | Tensor) -> Tensor:
         return self.values[rows]
@@ -256,10 +273,10 @@ class Outer:
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
         if self._kept is not None:
-            torch.mv(self._kept.flatten(1).T, factors, out=out)
+            weighted_rows(self._kept.flatten(1), factors, out)
             return
-        weighted = (self.errors * factors.view(-1, 1, 1)).flatten(0, 1)
-        inputs = self.inputs.flatten(0, 1)
+        weighted = (self.errors.to(out.dtype) * factors.view(-1, 1, 1)).flatten(0, 1)
+        inputs = self.inputs.flatten(0, 1).to(out.dtype)
         torch.mm(weighted.T, inputs, out=out.view(weighted.shape[1], inputs.shape[1]))
 
     def explicit(self, rows: slice | Tensor) -> Tensor:
@@ -342,7 +359,7 @@ class TableRows:
         return (total - gone).clamp_(min=0) + EXPANSION * (total + gone)
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
-        weighted = (self.errors * factors.view(-1, 1, 1)).flatten(0, 1)
+        weighted = (self.errors.to(out.dtype) * factors.view(-1, 1, 1)).flatten(0, 1)
         out.zero_().view(self.height, -1).index_add_(0, self.indices.flatten(), weighted)
 
     def explicit(self, rows: slice | Tensor) -> Tensor:

@@ -10,7 +10,14 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from confrere.privacy.gradients.per_record import Explicit, Groups, RecordGradients, WeightedNorm, together
+from confrere.privacy.gradients.per_record import (
+    SINGLE,
+    Explicit,
+    Groups,
+    RecordGradients,
+    WeightedNorm,
+    together,
+)
 
 
 @dataclass(frozen=True)
@@ -65,12 +72,15 @@ class ClippedSum:
     """The sum of clipped gradients over the units of a batch. It is PRIVATE: no noise was added yet."""
 
     flat: Tensor
+    """In double precision where single precision would not do."""
     units: int
     """How many units were seen, dropped ones included."""
     dropped: int = 0
     """Units whose gradient was not finite; they add nothing."""
     below: int = 0
     """Units (not dropped) whose gradient was within the norm."""
+    dtype: torch.dtype = torch.float32
+    """The precision of the model's weights, in which the sum is released."""
 
     def __add__(self, other: ClippedSum) -> ClippedSum:
         return ClippedSum(
@@ -78,6 +88,7 @@ class ClippedSum:
             self.units + other.units,
             self.dropped + other.dropped,
             self.below + other.below,
+            self.dtype,
         )
 
 
@@ -94,6 +105,9 @@ class Recorded:
     dtype: torch.dtype = torch.float32
     groups: Groups | None = None
     real: None = None
+    precise: bool = False
+    """Whether sums are in double precision, however few units there are. A unit of several records always is: they may
+    be far longer than their sum."""
 
     @classmethod
     def gather(
@@ -149,7 +163,8 @@ class Recorded:
         """Σ factor·gradient over the units as one flat vector; the factors are those of all layers, or one tensor for each."""
         layers = self.layout.layers.values()
         each = [factors] * len(layers) if isinstance(factors, Tensor) else factors
-        flat = torch.empty(self.layout.size, dtype=self.dtype)
+        precise = self.precise or self.groups is not None or self.records > SINGLE
+        flat = torch.empty(self.layout.size, dtype=torch.float64 if precise else self.dtype)
         for names, found in zip(layers, each, strict=True):
             per_record = self._per_record(found)
             for name in names:
@@ -168,13 +183,18 @@ class Recorded:
         records = self._per_record(bad)
         return replace(self, gradients={n: found.without(records) for n, found in self.gradients.items()})
 
+    def precisely(self) -> Recorded:
+        """The same, added up in double precision."""
+        return replace(self, precise=True)
+
     def total(self) -> Tensor:
         """The sum of all gradients, unclipped."""
         return self.weighted_sum(torch.ones(self.records, dtype=self.dtype))
 
     def clipped(self, flat: Tensor, bad: Tensor | None, below: Tensor) -> ClippedSum:
         """The result of clipping, with its counts."""
-        return ClippedSum(flat, len(below), 0 if bad is None else int(bad.sum()), int(below.sum()))
+        dropped = 0 if bad is None else int(bad.sum())
+        return ClippedSum(flat, len(below), dropped, int(below.sum()), self.dtype)
 
 
 def microbatches(count: int, limit: int, units: Tensor | None) -> list[slice] | list[Tensor]:
