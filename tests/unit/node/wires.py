@@ -18,17 +18,24 @@ from confrere.transport.receipt import Outcome, Receipt
 
 
 class Network:
-    """All wires of a test. `cut` holds pairs that cannot talk; `left` is everything that was ever sent."""
+    """All wires of a test. `cut` holds pairs that cannot talk; `left` is everything that was ever sent.
 
-    def __init__(self, seed: int = 0, lose: float = 0.0, repeat: float = 0.0) -> None:
+    A parcel, and then its receipt, takes a random time of up to `delay` seconds.
+    """
+
+    def __init__(self, seed: int = 0, lose: float = 0.0, repeat: float = 0.0, delay: float = 0.0) -> None:
         self.wires: dict[str, Wire] = {}
         self.cut: set[frozenset[str]] = set()
         self.left: list[tuple[str, str, bytes]] = []
         self.chance = random.Random(seed)
-        self.lose, self.repeat = lose, repeat
+        self.lose, self.repeat, self.delay = lose, repeat, delay
 
     def connect(self, identity: Identity, members: Mapping[str, Member], **callbacks: Any) -> Wire:
         return Wire(self, identity, members, **callbacks)
+
+    async def travel(self) -> None:
+        """Wait as long as a parcel or its receipt takes."""
+        await asyncio.sleep(self.delay * self.chance.random() if self.delay else 0)
 
     def apart(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self.cut
@@ -102,7 +109,7 @@ class Wire:
 
     async def send(self, to: str, parcel_id: str, body: Body) -> Receipt:
         blob = body.read()
-        await asyncio.sleep(0)
+        await self.network.travel()
         other = self._reach(to)
         if other is None:
             raise PeerMissing(to)
@@ -118,6 +125,8 @@ class Wire:
             except Exception:
                 return Receipt(Outcome.DEFERRED)
         other.last_contact[self.me] = self.last_contact[to] = time.time()
+        if self.network.delay:
+            await self.network.travel()
         if self.network.chance.random() < self.network.lose:
             raise PeerMissing(f"{to}: its answer was lost")
         return receipt
