@@ -38,7 +38,7 @@ from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import secure
 from confrere.site import snapshot
-from confrere.site.assemble import participant_of
+from confrere.site.assemble import SiteContext, participant_of
 from confrere.site.peers import SitePeers
 from confrere.site.site_round import SiteRound
 from confrere.strategies.proxyfl import ProxyFL
@@ -89,10 +89,8 @@ class Bench:
         self.store.sweep()
         self.ledger = Ledger(home / "ledger.sqlite")
         self.journal = Journal(None)
-        self.site = participant_of(
-            study, self.strategy, setting.data, setting.task, run=setting.run, journal=self.journal,
-            trainer=Noisy(), ledger=self.ledger,
-        )  # fmt: skip
+        context = SiteContext(setting.run, self.journal, Noisy(), ledger=self.ledger)
+        self.site = participant_of(study, self.strategy, setting.data, setting.task, context)
         self.site.randomness, self.site.reuses = secure(), True
         self.desk = OutboxTransport(self.store, setting.identity.key, lambda size: None, self.no_room)
         self.mailroom = DurableMailbox(self.store, self.desk, self.no_room)

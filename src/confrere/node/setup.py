@@ -26,7 +26,7 @@ from confrere.node.witness import Witness, gone
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import secure
 from confrere.privacy.patients import check_of, hashes, secret_beside
-from confrere.site.assemble import consents, participant_of
+from confrere.site.assemble import SiteContext, consents, participant_of
 from confrere.site.exchange_rules import bounds_of, exchange_rules
 from confrere.site.open_sites import records_hash
 from confrere.site.participant import Participant
@@ -146,11 +146,11 @@ def _held(path: Path | None) -> dict[str, int]:
 
 def site_of(setting: Setting, strategy: Strategy, journal: Journal, ledger: Ledger) -> Participant:
     """The site itself. Its noise and its sampling are secure, but for a rehearsal's."""
-    site = participant_of(
-        setting.study, strategy, setting.data, setting.task,
-        run=setting.run, journal=journal, trainer=FailpointTrainer(), ledger=ledger, doubt=setting.doubt,
-        site_count=len(setting.members), joined=True,
+    context = SiteContext(
+        setting.run, journal, FailpointTrainer(), ledger=ledger, site_count=len(setting.members),
+        inputs_caveat=setting.doubt, joined=True,
     )  # fmt: skip
+    site = participant_of(setting.study, strategy, setting.data, setting.task, context)
     if isinstance(strategy, ChecksMembers):
         strategy.check_members(list(setting.members), setting.rehearsal)
     site.secret = secret_beside(setting.ledger)

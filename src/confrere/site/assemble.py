@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from confrere.core.errors import DataError, PrivacyError, StudyError
@@ -125,87 +125,107 @@ def consents(study: Study, site: Participant) -> bool:
     return own is None or own.accept_unproven_privacy
 
 
-def participant_of(
-    study: Study,
-    strategy: Strategy,
-    data: SiteData,
-    task: Task,
-    *,
-    run: str,
-    journal: Journal,
-    trainer: Trainer,
-    device: str = "cpu",
-    ledger: Ledger | None = None,
-    caps: Budget | None = None,
-    doubt: str | None = None,
-    network_cache: NetworkCache | None = None,
-    site_count: int = 1,
-    joined: bool = False,
-) -> Participant:
-    """A site that is ready to take part. `caps` are the site's own and win over the study's.
+@dataclass(frozen=True)
+class SiteContext:
+    """What a runtime gives to each of its sites."""
 
-    `doubt` says why the encoded inputs themselves have no guarantee, where that is so. The networks of a `network_cache` are
-    shared by sites of one process that take turns: weights are put on them for every job. `site_count` is how many sites
-    learn together. A site that has `joined` others in the field takes part whatever records it has: a refusal would
-    tell its peers about them.
-    """
-    if not joined:
+    run: str
+    journal: Journal
+    trainer: Trainer
+    device: str = "cpu"
+    ledger: Ledger | None = None
+    """None is a ledger in memory, for a rehearsal."""
+    network_cache: NetworkCache = field(default_factory=NetworkCache)
+    """Sites of one process that take turns share their networks: weights are loaded for every job."""
+    site_count: int = 1
+    """How many sites learn together."""
+    inputs_caveat: str | None = None
+    """Why the encoded inputs themselves have no guarantee, if they have none."""
+    joined: bool = False
+    """Whether the site takes part in the field, whatever records it has: a refusal would tell its peers about them."""
+
+
+@dataclass(frozen=True)
+class SitePrivacy:
+    """The privacy of one site: its mechanism and budget, from the study and the site's own caps."""
+
+    mechanism: Mechanism | None
+    steps: int
+    budget: Budget | None
+    delta: float | None
+    unproven: str | None
+    releases: int
+
+
+def participant_of(
+    study: Study, strategy: Strategy, data: SiteData, task: Task, context: SiteContext
+) -> Participant:
+    """A site that is ready to take part."""
+    if not context.joined:
         check_records(data, task, study.data.one_class == "allow")
-    privacy = study.privacy
-    caps = strictest(caps, own_caps(study, data.name))
-    mechanism, steps, budget = None, 0, caps
-    unproven = getattr(strategy, "unproven", None) or doubt
-    releases = strategy.releases(site_count) if isinstance(strategy, Releases) else 1
-    if privacy is None:
-        sends = study.topology is not None or getattr(strategy, "topology", None) is not None
-        if caps is not None and sends:
-            raise PrivacyError(
-                f'site "{data.name}" allows {caps}, and the study has no [privacy]: without noise nothing keeps'
-                " to that; add [privacy] to the study, or lift the site's caps"
-            )
-        unproven = unproven or "the study has no [privacy]: models are trained without noise"
-    else:
-        if privacy.unit == "patient" and data.train.units is None:
-            raise DataError(
-                f'site "{data.name}": privacy.unit is "patient", but the records name no patient;'
-                ' name the patient column in the schema, or use unit = "record"'
-            )
-        try:
-            training = privacy.for_training()
-            training = replace(training, steps=getattr(strategy, "steps", None) or training.steps)
-            mechanism, steps = mechanism_of(
-                training, data.size, study.rounds * releases, unproven is None, caps
-            )
-        except (StudyError, PrivacyError) as error:
-            raise type(error)(f'site "{data.name}": {error}') from None
-        asked = (
-            Budget(training.epsilon, training.delta, training.unit) if training.epsilon is not None else None
-        )
-        budget = strictest(asked, caps)
+    privacy = site_privacy(study, strategy, data, context)
+    accountant = study.privacy.accountant if study.privacy else "pld"
     site = Participant(
         name=data.name,
         data=data,
         task=task,
         study=study,
-        run=run,
-        journal=journal,
-        trainer=trainer,
-        ledger=ledger or Ledger(dataset=data.name, accountant=privacy.accountant if privacy else "pld"),
-        mechanism=mechanism,
-        steps=steps,
-        budget=budget,
-        unproven=unproven,
+        run=context.run,
+        journal=context.journal,
+        trainer=context.trainer,
+        ledger=context.ledger or Ledger(dataset=data.name, accountant=accountant),
+        mechanism=privacy.mechanism,
+        steps=privacy.steps,
+        budget=privacy.budget,
+        unproven=privacy.unproven,
         ceiling=own_ceiling(study, data.name),
-        delta=None if privacy is None else min(privacy.delta, caps.delta) if caps else privacy.delta,
-        device=device,
-        site_count=site_count,
-        releases=releases,
-        joined=joined,
-        network_cache=network_cache or NetworkCache(),
+        delta=privacy.delta,
+        device=context.device,
+        site_count=context.site_count,
+        releases=privacy.releases,
+        joined=context.joined,
+        network_cache=context.network_cache,
         stopping=None if study.stop is None else Stopping(study.stop),
     )
     site.add_networks(strategy)
     return site
+
+
+def site_privacy(study: Study, strategy: Strategy, data: SiteData, context: SiteContext) -> SitePrivacy:
+    """The privacy of a site. The site's own caps win over the study."""
+    caps, privacy = own_caps(study, data.name), study.privacy
+    unproven = getattr(strategy, "unproven", None) or context.inputs_caveat
+    releases = strategy.releases(context.site_count) if isinstance(strategy, Releases) else 1
+    if privacy is None:
+        _refuse_caps_without_noise(study, strategy, data.name, caps)
+        unproven = unproven or "the study has no [privacy]: models are trained without noise"
+        return SitePrivacy(None, 0, caps, None, unproven, releases)
+    if privacy.unit == "patient" and data.train.units is None:
+        raise DataError(
+            f'site "{data.name}": privacy.unit is "patient", but the records name no patient;'
+            ' name the patient column in the schema, or use unit = "record"'
+        )
+    try:
+        training = privacy.for_training()
+        training = replace(training, steps=getattr(strategy, "steps", None) or training.steps)
+        rounds = study.rounds * releases
+        mechanism, steps = mechanism_of(training, data.size, rounds, unproven is None, caps)
+    except (StudyError, PrivacyError) as error:
+        raise type(error)(f'site "{data.name}": {error}') from None
+    budget = caps
+    if training.epsilon is not None:
+        budget = strictest(Budget(training.epsilon, training.delta, training.unit), caps)
+    delta = min(privacy.delta, caps.delta) if caps else privacy.delta
+    return SitePrivacy(mechanism, steps, budget, delta, unproven, releases)
+
+
+def _refuse_caps_without_noise(study: Study, strategy: Strategy, site: str, caps: Budget | None) -> None:
+    sends = study.topology is not None or getattr(strategy, "topology", None) is not None
+    if caps is not None and sends:
+        raise PrivacyError(
+            f'site "{site}" allows {caps}, and the study has no [privacy]: without noise nothing keeps'
+            " to that; add [privacy] to the study, or lift the site's caps"
+        )
 
 
 def leaving_when_spent(study: Study, sites: Mapping[str, Participant]) -> Churn:

@@ -17,7 +17,7 @@ from confrere.data.records import Federation, SiteData, concatenate
 from confrere.learning.engine.cohort import TRAINERS, Cohort, trainer_of
 from confrere.learning.engine.one import Trainer
 from confrere.learning.networks.network import NetworkCache
-from confrere.site.assemble import check_common_proxy, leaving_when_spent, participant_of
+from confrere.site.assemble import SiteContext, check_common_proxy, leaving_when_spent, participant_of
 from confrere.site.attackers import attack_plan
 from confrere.site.exchange_rules import check_combiners
 from confrere.site.faults import Faults
@@ -90,19 +90,18 @@ class Collaboration:
         journal = journal or Journal(None)
         self._hear_the_trainer(journal)
         everybody = [EVERYBODY] if self.pools else self.names
-        run, doubt = run_id(self.study), inputs_caveat(self.federation)
-        # sites of one process take turns at the same networks, unless somebody's own trainer is in play
-        network_cache = NetworkCache() if type(self.trainer) in TRAINERS.values() else None
+        context = SiteContext(
+            run_id(self.study), journal, self.trainer, self.device, site_count=len(everybody),
+            inputs_caveat=inputs_caveat(self.federation),
+        )  # fmt: skip
         workers = {EVERYBODY: _pooled(self.federation)} if self.pools else dict(self.federation.sites)
         if self.plan is not None:
             workers = {n: self.plan.records(d, self.federation.task) for n, d in workers.items()}
-        self.sites = {
-            name: participant_of(
-                self.study, self.strategy, data, self.federation.task, run=run, journal=journal,
-                trainer=self.trainer, device=self.device, doubt=doubt, network_cache=network_cache, site_count=len(everybody),
-            )
-            for name, data in workers.items()
-        }  # fmt: skip
+        self.sites = {}
+        for name, data in workers.items():
+            if type(self.trainer) not in TRAINERS.values():  # a custom trainer may keep a site's networks
+                context = replace(context, network_cache=NetworkCache())
+            self.sites[name] = participant_of(self.study, self.strategy, data, self.federation.task, context)
         self.judges = self.sites if not self.pools else {
             n: replace(self.sites[EVERYBODY], name=n, data=d) for n, d in self.federation.sites.items()
         }  # fmt: skip

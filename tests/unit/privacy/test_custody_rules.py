@@ -37,13 +37,14 @@ from confrere.privacy.ledger import Budget, Ledger
 from confrere.privacy.mechanism import Mechanism, Release
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site import training
-from confrere.site.assemble import mechanism_of, participant_of
+from confrere.site.assemble import SiteContext, mechanism_of, participant_of
 from confrere.site.open_sites import open_sites
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound
 from confrere.site.training import TrainingCall
 from confrere.strategies.proxyfl import ProxyFL
 from confrere.study import Models, Privacy, SiteConfig, Study, Training
+from confrere.study.settings import Caps
 from tests.conftest import arrays
 
 Patch = pytest.MonkeyPatch
@@ -432,11 +433,10 @@ def test_a_spent_budget_refuses_before_anything_is_computed_and_the_site_relays(
 
 
 def test_a_sites_own_caps_win_in_both_numbers() -> None:
-    plan, federation = study(), open_sites(study(), arrays(2, 80))
-    site = participant_of(
-        plan, plan.rule(), federation.sites["site0"], federation.task, run="r",
-        journal=prepared().sites["site0"].journal, trainer=Counts(), caps=Budget(1.5, 1e-6),
-    )  # fmt: skip
+    federation = open_sites(study(), arrays(2, 80))
+    plan = study(sites={"site0": SiteConfig(caps=Caps(epsilon=1.5, delta=1e-6))})
+    context = SiteContext("r", prepared().sites["site0"].journal, Counts())
+    site = participant_of(plan, plan.rule(), federation.sites["site0"], federation.task, context)
     assert site.budget == Budget(1.5, 1e-6)
 
 

@@ -17,7 +17,7 @@ from confrere.report import words
 from confrere.report.history import history
 from confrere.report.tables import _privacy_lines
 from confrere.simulation.simulation import simulate
-from confrere.site.assemble import participant_of
+from confrere.site.assemble import SiteContext, participant_of
 from confrere.site.open_sites import open_sites
 from confrere.site.participant import Participant
 from confrere.study import Caps, Privacy, SiteConfig, Study
@@ -39,10 +39,8 @@ def site_of(plan: Study, before: list[Charge]) -> Participant:
     data, ledger = open_sites(plan, arrays(3, 60)), Ledger(dataset="site0")
     if before:
         ledger.spend(before, key="an earlier study", budget=None)
-    return participant_of(
-        plan, plan.rule(), data.sites["site0"], data.task,
-        run="r", journal=Journal(None), trainer=OneAtATime(), ledger=ledger,
-    )  # fmt: skip
+    context = SiteContext("r", Journal(None), OneAtATime(), ledger=ledger)
+    return participant_of(plan, plan.rule(), data.sites["site0"], data.task, context)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from confrere.core.events import Journal
 from confrere.learning.engine.one import OneAtATime
 from confrere.privacy.charges import Charge, gaussian
 from confrere.privacy.ledger import Ledger
-from confrere.site.assemble import participant_of
+from confrere.site.assemble import SiteContext, participant_of
 from confrere.site.open_sites import open_sites
 from tests.conftest import arrays
 from tests.unit.quick import quick
@@ -27,10 +27,8 @@ def test_a_guarantee_covers_what_was_spent_before(before: list[Charge], proven: 
     data = open_sites(plan, arrays(2, 60))
     ledger = Ledger(dataset="site0")
     ledger.spend(before, key="an earlier study", budget=None)
-    site = participant_of(
-        plan, plan.rule(), data.sites["site0"], data.task,
-        run="r", journal=Journal(None), trainer=OneAtATime(), ledger=ledger,
-    )  # fmt: skip
+    context = SiteContext("r", Journal(None), OneAtATime(), ledger=ledger)
+    site = participant_of(plan, plan.rule(), data.sites["site0"], data.task, context)
     found = site.guarantee()
     assert found is not None
     assert (found.proven, found.unit) == (proven, unit)
