@@ -1,17 +1,23 @@
-"""What a user sees of a study is the same in every runtime: events, files, report, progress and `--resume`."""
+"""What a user sees of a study is the same in every runtime: events, files, report, progress and `--resume`.
+
+Ray takes long to start: `make test-all` includes it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
-from confrere.core.events import Event
+from confrere.core.events import Event, verified
 from confrere.report.progress import Follower
 from confrere.simulation.simulation import resume, simulate
 from confrere.site.run_folder import Run
@@ -41,7 +47,9 @@ join = { site1 = 1 }
 leave = { site2 = 3 }
 """
 SITES = ("site0", "site1", "site2")
-RUNTIMES = ("memory", "workers", "nodes")
+RAY = pytest.param("ray", marks=pytest.mark.slow)
+OTHERS = ("workers", "nodes", RAY)
+RUNTIMES = ("memory", *OTHERS)
 
 
 @dataclass(frozen=True)
@@ -55,30 +63,50 @@ class Seen:
 def start(runtime: str, study: Study, out: Path, **more: Any) -> Run:
     if runtime == "nodes":
         return nodes_in_process(study, out, **more)
-    return simulate(study, out=out, workers=2 if runtime == "workers" else None, **more)
+    if runtime == "ray":
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'confrere[ray]'")
+    return simulate(study, out=out, **ENGINES[runtime], **more)
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
-    """The same study in every runtime, looked at by all tests of this file."""
-    folder = tmp_path_factory.mktemp("runtimes")
-    study = load(write_study(folder, STUDY, records=60))
-    found = {}
-    for runtime in RUNTIMES:
-        bar, progress = Follower(study.rounds), [0]
+ENGINES: dict[str, dict[str, Any]] = {
+    "memory": {},
+    "workers": {"workers": 2},
+    "ray": {"workers": 2, "engine": "ray"},
+}
 
-        def follow(event: Event, bar: Follower = bar, progress: list[int] = progress) -> None:
+
+class Runs(dict[str, Seen]):
+    """The same study in every runtime, run when a test first asks for it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder, self.study = folder, load(write_study(folder, STUDY, records=60))
+
+    def __missing__(self, runtime: str) -> Seen:
+        bar, progress = Follower(self.study.rounds), [0]
+
+        def follow(event: Event) -> None:
             bar(event)
             progress.append(bar.done)
 
-        found[runtime] = Seen(start(runtime, study, folder / runtime, listeners=(follow,)), progress)
-    return found
+        run = start(runtime, self.study, self.folder / runtime, listeners=(follow,))
+        self[runtime] = Seen(run, progress)
+        return self[runtime]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runtimes"))
 
 
 def of_site(run: Run, site: str, signature: int = 0) -> list[tuple[Any, ...]]:
     """The events of a site in order, with everything in them that is no matter of time."""
+    return told(run.events, site, signature)
+
+
+def told(events: Sequence[Event], site: str, signature: int = 0) -> list[tuple[Any, ...]]:
     found = []
-    for event in comparable(run.events):
+    for event in comparable(events):
         only_on_nodes = event.kind == "notice" and NOTICES_OF_NODES & event.data.keys()
         if event.site == site and not only_on_nodes:
             data = {k: v for k, v in event.data.items() if k != "seconds"}
@@ -100,14 +128,14 @@ def flat(data: Any) -> Any:
 
 
 @pytest.mark.parametrize("site", SITES)
-@pytest.mark.parametrize("runtime", ["workers", "nodes"])
-def test_every_site_has_the_same_events(runtime: str, site: str, seen: dict[str, Seen]) -> None:
+@pytest.mark.parametrize("runtime", OTHERS)
+def test_every_site_has_the_same_events(runtime: str, site: str, seen: Runs) -> None:
     signature = SIGNATURE if runtime == "nodes" else 0
     assert of_site(seen[runtime].run, site, signature) == of_site(seen["memory"].run, site)
 
 
-@pytest.mark.parametrize("runtime", ["workers", "nodes"])
-def test_event_kinds_of_one_runtime_stand_in_the_table(runtime: str, seen: dict[str, Seen]) -> None:
+@pytest.mark.parametrize("runtime", OTHERS)
+def test_event_kinds_of_one_runtime_stand_in_the_table(runtime: str, seen: Runs) -> None:
     everywhere = {e.kind for e in seen["memory"].run.events} | {"notice"}
     kinds = {e.kind for e in seen[runtime].run.events}
     for journal in (seen[runtime].run.folder or Path()).glob("sites/*/journal.jsonl"):
@@ -120,7 +148,7 @@ def inside(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_every_site_has_a_folder_with_its_journal_and_its_model(runtime: str, seen: dict[str, Seen]) -> None:
+def test_every_site_has_a_folder_with_its_journal_and_its_model(runtime: str, seen: Runs) -> None:
     folder = seen[runtime].run.folder
     assert folder is not None
     for site in SITES:
@@ -129,20 +157,42 @@ def test_every_site_has_a_folder_with_its_journal_and_its_model(runtime: str, se
         )
 
 
-def test_the_folder_of_a_site_is_the_same_in_every_runtime(seen: dict[str, Seen]) -> None:
-    """A node has more: its keys, its store and its ledger."""
-    own = {"keys", "ledger.key", "ledger.sqlite", "lock", "log.jsonl", "node.sqlite", "parcels"}
+@pytest.mark.parametrize("runtime", OTHERS)
+def test_the_folder_of_a_site_is_the_same_in_every_runtime(runtime: str, seen: Runs) -> None:
+    """The same files, with the same model, card and events. A node has more: its keys, its store and its ledger."""
+    signature = SIGNATURE if runtime == "nodes" else 0
     for site in SITES:
-        found = [
-            {p for p in inside(site_folder_of(one.run.folder or Path(), site)) if Path(p).parts[0] not in own}
-            for one in seen.values()
-        ]
-        assert found[0]
-        assert found[0] == found[1] == found[2]
+        here, there = (site_folder_of(seen[r].run.folder or Path(), site) for r in (runtime, "memory"))
+        assert {p for p in inside(here) if Path(p).parts[0] not in OF_A_NODE} == inside(there)
+        weights, expected = (load_file(home / "model" / "model.safetensors") for home in (here, there))
+        assert weights.keys() == expected.keys()
+        for name, tensor in weights.items():
+            assert tensor.numpy() == pytest.approx(expected[name].numpy(), rel=1e-4, abs=1e-5)
+        assert facts(here) == facts(there)
+        assert told(written(here), site, signature) == told(written(there), site)
 
 
-@pytest.mark.parametrize("runtime", ["workers", "nodes"])
-def test_the_report_has_the_same_sections(runtime: str, seen: dict[str, Seen]) -> None:
+OF_A_NODE = {"keys", "ledger.key", "ledger.sqlite", "lock", "log.jsonl", "node.sqlite", "parcels"}
+
+
+def facts(home: Path) -> Any:
+    """What a model's card states, but for when it was made."""
+    card = tomllib.loads((home / "model" / "card.toml").read_text(encoding="utf-8"))
+    return flat({key: value for key, value in card.items() if key != "made"})
+
+
+def written(home: Path) -> list[Event]:
+    """The events of a site's own journal that its run has too."""
+    events = [event for event, _ in verified(home / "journal.jsonl")]
+    return [e for e in events if e.kind not in OF_A_JOURNAL and e.kind not in OF_ONE_RUNTIME["nodes"]]
+
+
+OF_A_JOURNAL = {"run-started", "round-started"}
+"""A node's journal starts each round itself; in a simulation the run does."""
+
+
+@pytest.mark.parametrize("runtime", OTHERS)
+def test_the_report_has_the_same_sections(runtime: str, seen: Runs) -> None:
     def sections(name: str) -> list[str]:
         return re.findall(r"<h[23][^>]*>(.*?)</h[23]>", seen[name].run.report().read_text(encoding="utf-8"))
 
@@ -151,16 +201,16 @@ def test_the_report_has_the_same_sections(runtime: str, seen: dict[str, Seen]) -
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_progress_moves_through_every_round(runtime: str, seen: dict[str, Seen]) -> None:
+def test_progress_moves_through_every_round(runtime: str, seen: Runs) -> None:
     progress = seen[runtime].progress
     assert progress == sorted(progress)
     assert set(progress) == set(range(6))
 
 
-@pytest.mark.parametrize("before", ["memory", "workers"])
-@pytest.mark.parametrize("after", [None, 2])
-def test_an_interrupted_simulation_goes_on_in_memory_or_with_workers(
-    before: str, after: int | None, seen: dict[str, Seen], tmp_path: Path
+@pytest.mark.parametrize("before", ["memory", "workers", RAY])
+@pytest.mark.parametrize("after", ["memory", "workers", RAY])
+def test_an_interrupted_simulation_goes_on_in_another_runtime(
+    before: str, after: str, seen: Runs, tmp_path: Path
 ) -> None:
     def stop(event: Event) -> None:
         if event.kind == "trained" and event.round == 3:
@@ -169,11 +219,11 @@ def test_an_interrupted_simulation_goes_on_in_memory_or_with_workers(
     study = seen["memory"].run.study
     with pytest.raises(RuntimeError, match="plug"):
         start(before, study, tmp_path / "run", listeners=(stop,))
-    same_models(seen["memory"].run, resume(tmp_path / "run", workers=after), 1e-5)
+    same_models(seen["memory"].run, resume(tmp_path / "run", **ENGINES[after]), 1e-5)
 
 
 def test_an_interrupted_rehearsal_goes_on(
-    seen: dict[str, Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    seen: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     desk, study = Desk(tmp_path, monkeypatch, capsys), seen["nodes"].run.study
     with pytest.raises(asyncio.CancelledError):
