@@ -18,27 +18,27 @@ from confrere.exchange.coln import CombinedLearning, Diverged, Form
 from confrere.learning.objectives import Supervised
 
 CALM = 3
-"""How many rounds in a row must change next to nothing before a site votes for the end."""
+"""For how many rounds in a row the model must be almost unchanged before a site votes to end."""
 
 LAST = "last"
-"""In a centre's answer: this is the last model, nothing is combined any more. The number says in which round it was agreed
-on (counted from 2; 1 is what all began with, less is not known)."""
+"""The number in a centre's answer that marks its model as the last one: two more than the round in which the sites agreed on
+it; 1 for the initial model, below 1 if the round is unknown."""
 
 ALONE = -2
-"""Stands for the round in which a model was agreed on, where a site went on with its own for want of an answer."""
+"""In place of that round: the site got no answer and continued with its own model."""
 
 
 @dataclass(frozen=True)
 class State:
     model: Model
     halted: bool = False
-    """Nothing is trained or combined any more: the last good model is the model."""
+    """Whether training has ended and the last good model is kept."""
     calm: int = 0
-    """For how many rounds the gain has stayed within the bound."""
+    """For how many rounds the change has stayed within `halt`."""
     accuracy: float | None = None
-    """On the site's own held-out records, where the end depends on it: PRIVATE."""
-    heard: int = -1
-    """The round in which the model was last agreed on: a site that was away since does not have the last good one."""
+    """On the site's own held-out records, with `halt_by = "accuracy"`: PRIVATE."""
+    agreed_in: int = -1
+    """The round in which the model was last agreed on: a site that was absent since does not have the last good one."""
 
 
 @strategy("coln")
@@ -46,17 +46,17 @@ class State:
 class CoLN:
     """Combined learning of neural network weights: Σ α_h·w_h + β, with α_h = exp(rate·r_h) and r_h from declared sizes (CoLN).
 
-    As printed (`normalise = false`) the models are about added up, so weights grow by the number of sites in every
-    round. When the combination is no longer usable, every site keeps the last good model and the journal says so. A site
-    whose own training diverges ends for itself, and for the others only once most of those present have ended.
+    As printed (`normalise = false`) the result is about the sum of the models, so weights grow by the number of sites in
+    every round. When the combination is no longer usable, every site keeps the last good model, with a notice in the
+    journal. A site whose own training diverges ends alone; the others end once most of those present have ended.
     Our default normalises the α. `form = "linear"` is α_h = 1 + r_h; `alternate` takes rate and −rate in turns.
 
-    `start` names a site that trains alone in the first round; the others begin with its model instead of a random
-    one. How many epochs each host trains is training.site_epochs.
+    `start` names a site that trains alone in the first round; the others start from its model instead of a random one.
+    `training.site_epochs` sets the epochs of each site.
 
-    `halt` ends the collaboration once the gain between rounds has stayed within it for three rounds, at all sites that
-    are there. `halt_by = "weights"` (relative change of the combined model) depends on releases alone. "accuracy",
-    as published, depends on held-out records, which no ε covers: its guarantee is shown as not proven.
+    `halt` ends the collaboration once the change between rounds has stayed within it for three rounds at all sites that are
+    present. `halt_by = "weights"` (relative change of the combined model) depends on releases alone. "accuracy", as
+    published, depends on held-out records, which no ε covers: the guarantee is shown as not proven.
     """
 
     rate: float = 1e-3
@@ -89,42 +89,21 @@ class CoLN:
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
         current = await common_model(peers)
-        before, since = (state.model, state.heard) if current is None else (current, peers.round - 1)
-        alone = peers.round == 0 and self.start != ""
-        if alone and self.start not in peers.members:
-            raise StudyError(
-                f'coln: start names "{self.start}", which is no site of this study'
-                f"{nearest(self.start, list(peers.members))}; the sites are {', '.join(peers.members)}"
-            )
-        if peers.round == 0 and not self.normalise and peers.me == min(peers.members):
-            site.notify(
-                "CoLN as printed: the models are added up, not averaged, so weights grow from round to round"
-            )
+        before, since = (state.model, state.agreed_in) if current is None else (current, peers.round - 1)
+        alone = self.start if peers.round == 0 else ""
+        self._check_start(alone, site, peers)
         trained, ended = before, state.halted
-        if not ended and (not alone or peers.me == self.start):
-            try:
-                trained = (await site.train({"model": Supervised()}, {"model": before}, protect=["model"]))[
-                    "model"
-                ]
-            except TrainingError as error:
-                if self.normalise:
-                    raise
-                ended = True
-                site.notify(
-                    f"CoLN as printed diverged in round {peers.round + 1}: {error}; the last good model is kept"
-                )
-        guard = _Guarded(
-            self._rule(peers.round), before, ended, state.calm >= CALM, self.start if alone else "", peers.me
-        )
+        if not ended and alone in ("", peers.me):
+            trained, ended = await self._trained(before, site, peers.round)
+        calm = state.calm >= CALM
+        guard = _Guarded(self._rule(peers.round), before, ended, calm, alone, peers.me)
         custody = Custody.PUBLIC if self.halt_by == "weights" else Custody.UNPROVEN
-        votes = {"halted": public(float(ended)), "calm": Scalar(float(state.calm >= CALM), custody)}
+        votes = {"halted": public(float(ended)), "calm": Scalar(float(calm), custody)}
 
         def last() -> dict[str, Scalar]:
-            return (
-                {LAST: Scalar(since + 2.0 if guard.kept and since != ALONE else 0.5, custody)}
-                if guard.closed
-                else {}
-            )
+            if not guard.closed:
+                return {}
+            return {LAST: Scalar(since + 2.0 if guard.kept and since != ALONE else 0.5, custody)}
 
         agreed, answer = await agree_with_answer(
             peers, before if ended else trained, public(site.size), guard, last, **votes
@@ -134,21 +113,45 @@ class CoLN:
                 f"CoLN as printed diverged in round {peers.round + 1}: {guard.diverged};"
                 " every site keeps its last good model"
             )
-        word = 0.0 if answer is None else answer.scalar(LAST, 0.0).value
-        told = word > 0
-        if told and word == since + 2.0:  # the centre's last good model is of the same round as this site's
-            agreed = before  # as the answer is, but for what was rounded or left out of it on its way
-        halted = ended or guard.closed or told
-        heard = peers.round if answer is not None or peers.centre in (None, peers.me) else ALONE
-        now = State(agreed, halted, state.calm, state.accuracy, heard)
+        last_model = 0.0 if answer is None else answer.scalar(LAST, 0.0).value
+        if last_model > 0 and last_model == since + 2.0:  # the centre kept the model that this site has too,
+            agreed = before  # and the answer is that model after compression
+        halted = ended or guard.closed or last_model > 0
+        agreed_in = peers.round if answer is not None or peers.centre in (None, peers.me) else ALONE
+        now = State(agreed, halted, state.calm, state.accuracy, agreed_in)
         return now if halted or not self.halt else await self._watched(now, before, site)
+
+    def _check_start(self, start: str, site: Site, peers: Peers) -> None:
+        """In the first round: refuse an unknown `start`, and warn that weights grow without normalisation."""
+        if start and start not in peers.members:
+            raise StudyError(
+                f'coln: start names "{start}", which is no site of this study'
+                f"{nearest(start, list(peers.members))}; the sites are {', '.join(peers.members)}"
+            )
+        if peers.round == 0 and not self.normalise and peers.me == min(peers.members):
+            site.notify(
+                "CoLN as printed: the models are added up, not averaged, so weights grow from round to round"
+            )
+
+    async def _trained(self, before: Model, site: Site, round: int) -> tuple[Model, bool]:
+        """The trained model, and whether the site ends because its training diverged."""
+        try:
+            models = await site.train({"model": Supervised()}, {"model": before}, protect=["model"])
+        except TrainingError as error:
+            if self.normalise:
+                raise
+            site.notify(
+                f"CoLN as printed diverged in round {round + 1}: {error}; the last good model is kept"
+            )
+            return before, True
+        return models["model"], False
 
     def _rule(self, round: int) -> CombinedLearning:
         rate = -self.rate if self.alternate and round % 2 else self.rate
         return CombinedLearning(rate, self.form, self.normalise, self.largest)
 
     async def _watched(self, state: State, before: Model, site: Site) -> State:
-        """The state that knows whether this round has brought anything."""
+        """The state with the count of rounds in which the change stayed within `halt`."""
         if self.halt_by == "weights":
             gain = state.model.params.distance(before.params) / max(before.params.norm(), 1e-12)
             return replace(state, calm=state.calm + 1 if gain <= self.halt else 0)
@@ -159,27 +162,21 @@ class CoLN:
 
 
 class _Guarded:
-    """The combiner with what may end a collaboration: divergence, calm at all sites, or a majority that has ended.
+    """The combiner with the conditions that end a collaboration: divergence, no change at all sites, or a majority that ended.
 
-    A site that has ended, without a majority, counts as absent: it cannot end the collaboration for the others.
+    Without a majority, a site that has ended counts as absent: it cannot end the collaboration for the others.
     """
 
     def __init__(
         self, rule: CombinedLearning, before: Model, ended: bool, calm: bool, start: str, me: str
     ) -> None:
-        self.rule, self.before, self.ended, self.calm, self.start, self.me = (
-            rule,
-            before,
-            ended,
-            calm,
-            start,
-            me,
-        )
+        self.rule, self.before, self.ended = rule, before, ended
+        self.calm, self.start, self.me = calm, start, me
         self.diverged: Diverged | None = None
         self.closed = False
-        """Whether what was handed out is the last model."""
+        """Whether the combined model is the last one."""
         self.kept = True
-        """Whether that is one's own from before the round, and not somebody else's."""
+        """Whether the last model is this site's model from before the round."""
 
     def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
         votes = [number for p in inbox for name, number in p.scalars.items() if name in ("halted", "calm")]
