@@ -8,7 +8,7 @@ from typing import Any
 
 from confrere.core.errors import StudyError
 from confrere.data.records import Federation
-from confrere.evaluate.suggested_settings import Suggestion, suggest
+from confrere.evaluate.suggested_settings import PlannedBudget, StudySettings, Suggestion, suggest
 from confrere.exchange.topology import Nobody
 from confrere.privacy.accounting import check_delta, check_epsilon
 from confrere.privacy.charges import rounded_up
@@ -30,18 +30,18 @@ from confrere.study import Study
 
 @dataclass(frozen=True)
 class Plan:
-    """A forecast with the budget that it was made for."""
+    """A forecast of what a proxy would learn at a budget, and suggested settings."""
 
     forecast: Forecast
     suggestion: Suggestion
     budget: str
-    """As people read it: «ε = 3 (δ = 1e-05, per record, PLD)»."""
+    """In words: «ε = 3 (δ = 1e-05, per record, PLD)»."""
     guarantees: dict[str, str]
     own: dict[str, float]
-    """How many evenly mixed records each site's own are worth."""
+    """By site, the number of class-balanced records that its own records are worth."""
     full_batch: Forecast
     uneven: bool = False
-    """The study has its sites' classes count alike, and nobody declared how unevenly they are mixed."""
+    """The study balances classes, and no share of the largest class was declared."""
 
     @property
     def prediction(self) -> str:
@@ -116,14 +116,13 @@ def plan_for_sizes(
     """
     check_epsilon(epsilon)
     check_delta(delta, max(records))
-    sigma = least_noise(epsilon, delta)
-    forecast = Forecast(
-        parameters, tuple(Contributor(f"site {i + 1}", n, sigma) for i, n in enumerate(records))
-    )
-    budget = f"ε = {rounded_up(epsilon)} (δ = {delta:g}, per record, PLD)"
-    suggestion = suggest(forecast, epsilon=epsilon, delta=delta, noise=sigma, rounds=rounds)
+    budget = PlannedBudget(epsilon, delta)
+    noise = budget.noise
+    sites = tuple(Contributor(f"site {i + 1}", n, noise) for i, n in enumerate(records))
+    forecast = Forecast(parameters, sites)
+    words = f"ε = {rounded_up(epsilon)} (δ = {delta:g}, per record, PLD)"
     own = _own(forecast, classes, largest_class)
-    return Plan(forecast, suggestion, budget, {}, own, forecast)
+    return Plan(forecast, suggest(forecast, budget, rounds=rounds), words, {}, own, forecast)
 
 
 def plan(
@@ -160,11 +159,15 @@ def plan(
     epsilon = study.privacy.epsilon or max(spent.values())
     full_batch = forecast.with_noise([least_noise(spent[s.name], delta, accountant) for s in forecast.sites])
     suggestion = suggest(
-        forecast, epsilon=epsilon, delta=delta, noise=least_noise(epsilon, delta, accountant), unit=study.privacy.unit,
-        accountant=accountant,
-        pictures=bool(study.data.features) or len(task.inputs) > 1,
-        states_training=study.training.states_steps, proxy=study.models.proxy, rounds=rounds,
-    )  # fmt: skip
+        forecast,
+        PlannedBudget(epsilon, delta, study.privacy.unit, accountant),
+        StudySettings(
+            bool(study.data.features) or len(task.inputs) > 1,
+            study.training.states_steps,
+            study.models.proxy,
+        ),
+        rounds,
+    )
     own = _own(forecast, max(2, len(task.classes)), largest_class)
     uneven = study.training.balanced and largest_class is None
     return Plan(forecast, suggestion, _common(guarantees), guarantees, own, full_batch, uneven)
@@ -190,10 +193,10 @@ def _own(forecast: Forecast, classes: int | None, largest_class: float | None) -
 
 
 def forecast_of(simulation: Simulation) -> Forecast | None:
-    """The forecast of a study that was prepared; None if nothing is sent, or nothing of it has noise.
+    """The forecast of a prepared study; None if nothing is sent, or if it is sent without noise.
 
-    The noise is that of the mechanisms: a site's own caps are heeded, and steps that its budget does not allow are left
-    out, and with them a site that could not make a single one.
+    The noise is that of the mechanisms, within each site's own caps. Steps that a site's budget does not cover are not
+    counted, nor is a site whose budget covers none.
     """
     sites = list(simulation.sites.values())
     if simulation.pools or isinstance(simulation.study.graph(), Nobody):
@@ -206,7 +209,7 @@ def forecast_of(simulation: Simulation) -> Forecast | None:
 
 
 def trained_parameters(site: Participant, role: str = "proxy") -> int:
-    """How many weights of the model that is sent are trained, and so get noise."""
+    """The number of trained weights of the model that is sent: those that get noise."""
     network = site.network(role, site.architecture(role).name)
     return int(network.flat.numel())
 

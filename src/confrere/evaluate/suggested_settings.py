@@ -6,56 +6,80 @@ import math
 from dataclasses import dataclass
 
 from confrere.learning.step_schedule import paced, time_for
-from confrere.privacy.planning import Forecast
+from confrere.privacy.charges import Accountant
+from confrere.privacy.planning import Forecast, least_noise
 
 CENTRED, LINEAR = "centred-linear", "linear"
 
 FEW = 16
-"""Up to so many sites everybody hears everybody: one exchange makes the exact mean."""
+"""Up to this number of sites the graph is complete: one exchange gives the exact mean."""
 
 TABLE_ROUNDS, PICTURE_ROUNDS = 20, 100
-"""Full-batch steps cost noise, not signal, so their number matters little; a proxy of pictures has a longer way to go."""
+"""With full batches the number of steps hardly changes the signal-to-noise; proxies for pictures need more of them."""
 
 PICTURES = {"learning_rate": 4.0, "momentum": 0.9, "norm": 0.5}
-"""Records that are moved to a common centre and scaled to length 1 (as in studies/together-beats-alone-fashion.toml)."""
+"""For records that are centred and scaled to length 1 (as in studies/together-beats-alone-fashion.toml)."""
+
+
+@dataclass(frozen=True)
+class PlannedBudget:
+    """The privacy that each site may spend, as a study states it."""
+
+    epsilon: float
+    delta: float
+    unit: str = "record"
+    accountant: Accountant = "pld"
+
+    @property
+    def noise(self) -> float:
+        """The noise multiplier of a single release that spends the whole budget."""
+        return least_noise(self.epsilon, self.delta, self.accountant)
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """What a study already states about its records and its training."""
+
+    pictures: bool = False
+    states_training: bool = False
+    """The study states how it trains."""
+    proxy: object = None
 
 
 @dataclass(frozen=True)
 class Suggestion:
     """What to write into a study."""
 
-    epsilon: float
-    delta: float
-    unit: str
-    accountant: str
+    budget: PlannedBudget
+    study: StudySettings
     rounds: int
     topology: str
-    pictures: bool
-    states_training: bool
-    """The study says already how it trains."""
-    keeps_proxy: bool
-    """The study has this proxy already, so how it trains it is left as it is."""
     noise_multiplier: float
-    """What the calibration will come to; no part of the study."""
+    """The result of the calibration; not a key of the study."""
     learning_rates: tuple[float, float]
-    """What the smallest and the largest site will train with, where the study leaves that to them."""
+    """Of the smallest and the largest site, if the study leaves the rate to them."""
+
+    @property
+    def keeps_training(self) -> bool:
+        """Whether the study already has this proxy and states how to train it, which is left unchanged."""
+        return self.study.states_training and self.study.proxy == self.proxy
 
     @property
     def proxy(self) -> str:
-        return CENTRED if self.pictures else LINEAR
+        return CENTRED if self.study.pictures else LINEAR
 
     @property
     def norm(self) -> float:
-        return PICTURES["norm"] if self.pictures else 1.0
+        return PICTURES["norm"] if self.study.pictures else 1.0
 
     @property
     def toml(self) -> str:
-        """The settings as a study has them; the tables take the place of those that it has."""
+        """The settings as TOML; its tables replace those of the study."""
         lines = [f"rounds = {self.rounds}", f'topology = "{self.topology}"', ""]
-        if self.pictures:
-            lines += ["[data]", 'features = "gradients"  # beside the keys that it has', ""]
+        if self.study.pictures:
+            lines += ["[data]", 'features = "gradients"  # in addition to its other keys', ""]
         lines += ["[models]", f'proxy = "{self.proxy}"', ""]
-        if self.pictures and not (self.states_training and self.keeps_proxy):
+        if self.study.pictures and not self.keeps_training:
             lines += [
                 "[training.protected]",
                 'optimiser = "sgd"',
@@ -66,10 +90,10 @@ class Suggestion:
             ]
         lines += [
             "[privacy]",
-            f"epsilon = {self.epsilon!r}",
-            f"delta = {self.delta!r}",
-            *([f'unit = "{self.unit}"'] if self.unit != "record" else []),
-            *([f'accountant = "{self.accountant}"'] if self.accountant != "pld" else []),
+            f"epsilon = {self.budget.epsilon!r}",
+            f"delta = {self.budget.delta!r}",
+            *([f'unit = "{self.budget.unit}"'] if self.budget.unit != "record" else []),
+            *([f'accountant = "{self.budget.accountant}"'] if self.budget.accountant != "pld" else []),
             'sampling = "full"',
             "steps = 1",
             f'clipping = {{ name = "flat", norm = {self.norm!r} }}',
@@ -78,53 +102,41 @@ class Suggestion:
 
     @property
     def remarks(self) -> list[str]:
-        """What the settings come to, and what was left out of them."""
-        low, high = (f"{rate:.2g}" for rate in self.learning_rates)
+        """What follows from the settings, and what was left out of them."""
         found = [
             f"The noise multiplier is then {self.noise_multiplier:.3g} in each of {self.rounds} steps; it is"
             " calibrated and need not be stated."
         ]
-        if self.states_training and self.keeps_proxy:
-            found.append("The study states how it trains; that is left as it is.")
-        elif not self.pictures:
+        if self.keeps_training:
+            found.append("The study states how it trains; that is left unchanged.")
+        elif not self.study.pictures:
+            low, high = (f"{rate:.2g}" for rate in self.learning_rates)
             rates = low if low == high else f"{low} to {high}"
-            without = "Leave [training] out" if self.states_training else "No learning rate is stated"
-            found.append(f"{without}: each site then goes as far as its noise lets it ({rates}).")
+            without = "Leave [training] out" if self.study.states_training else "No learning rate is stated"
+            found.append(f"{without}: each site then uses the rate that its noise allows ({rates}).")
         return found
 
 
 def suggest(
     forecast: Forecast,
-    *,
-    epsilon: float,
-    delta: float,
-    noise: float,
-    unit: str = "record",
-    accountant: str = "pld",
-    pictures: bool = False,
-    states_training: bool = False,
-    proxy: object = None,
+    budget: PlannedBudget,
+    study: StudySettings = StudySettings(),  # noqa: B008  # frozen
     rounds: int | None = None,
 ) -> Suggestion:
-    """Full batches, one step to a round, and a graph that averages well. `noise` is that of a single release; `proxy` the
-    one that the study has."""
+    """Suggest full batches, one step per round, and a graph that averages well."""
     many = len(forecast.sites) > FEW
-    usual = PICTURE_ROUNDS if pictures else TABLE_ROUNDS
-    wanted = rounds or usual * (math.ceil(math.log2(len(forecast.sites))) if many else 1)
-    multiplier = noise * math.sqrt(wanted)
+    usual = PICTURE_ROUNDS if study.pictures else TABLE_ROUNDS
+    rounds = rounds or usual * (math.ceil(math.log2(len(forecast.sites))) if many else 1)
+    multiplier = budget.noise * math.sqrt(rounds)
     sizes = [s.records for s in forecast.sites]
     parameters = min(forecast.parameters, max(1, forecast.largest_proxy))
 
     def rate(records: int) -> float:
         time = time_for(
-            noise_multiplier=multiplier, steps=wanted, batch=records, clip=1.0, parameters=parameters,
+            noise_multiplier=multiplier, steps=rounds, batch=records, clip=1.0, parameters=parameters,
             sites=len(sizes),
         )  # fmt: skip
-        return paced(time, wanted).learning_rate
+        return paced(time, rounds).learning_rate
 
-    return Suggestion(
-        epsilon=epsilon, delta=delta, unit=unit, accountant=accountant, rounds=wanted,
-        topology="exponential" if many else "complete", pictures=pictures, states_training=states_training,
-        keeps_proxy=proxy == (CENTRED if pictures else LINEAR),
-        noise_multiplier=multiplier, learning_rates=(rate(min(sizes)), rate(max(sizes))),
-    )  # fmt: skip
+    topology = "exponential" if many else "complete"
+    return Suggestion(budget, study, rounds, topology, multiplier, (rate(min(sizes)), rate(max(sizes))))

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from confrere.evaluate.suggested_settings import suggest
+from confrere.evaluate.suggested_settings import PlannedBudget, StudySettings, suggest
 from confrere.privacy.planning import Contributor, Forecast, least_noise
 from confrere.study import parse
 from tests.unit.cli.command import PRIVATE, QUICK, Desk
@@ -77,7 +77,7 @@ def test_check_accepts_what_is_suggested(desk: Desk) -> None:
 
 def test_what_is_suggested_for_pictures_is_a_study() -> None:
     forecast = Forecast(8340, tuple(Contributor(str(k), 1000, 1.3906) for k in range(8)))
-    found = suggest(forecast, epsilon=3.0, delta=1e-5, noise=1.3906, unit="patient", pictures=True)
+    found = suggest(forecast, PlannedBudget(3.0, 1e-5, "patient"), StudySettings(pictures=True))
     study = parse(tomllib.loads(found.toml))
     assert (study.models.proxy, study.data.features, study.rounds) == ("centred-linear", "gradients", 100)
     assert study.privacy is not None
@@ -91,7 +91,7 @@ def test_training_that_belongs_to_another_proxy_is_not_kept(desk: Desk) -> None:
     told = desk.confrere("plan", desk.study(TOO_LARGE + stated), "--json").json["suggestion"]["remarks"]
     assert any(text.startswith("Leave [training] out") for text in told)
     told = desk.confrere("plan", desk.study(QUICK + PRIVATE + stated), "--json").json["suggestion"]["remarks"]
-    assert "The study states how it trains; that is left as it is." in told
+    assert "The study states how it trains; that is left unchanged." in told
 
 
 def test_a_study_is_planned_from_its_own_noise_and_proxy(desk: Desk) -> None:
