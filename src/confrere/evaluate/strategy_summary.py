@@ -54,7 +54,7 @@ class Scores:
         key = (self.part, self.name, scope, name)
         return Metrics({m: self.verdicts.stated(key, m, gain) for m, gain in gains.items()})
 
-    def gains_of_all(self, sites: Sequence[str], metrics: Sequence[str]) -> Metrics[Measured]:
+    def gains_of_all(self, sites: Sequence[str], metrics: Sequence[str]) -> Metrics[MeanGain]:
         """The gain on the mean over all sites, with its interval and the site that gains least."""
         found = {}
         for metric, gain in self.gains(sites, metrics, "all").items():

@@ -117,13 +117,13 @@ def planned_parcels(study: Study, federation: Federation, rounds: int | None = N
     for peers in simulation.peers.values():
         peers.transport = _RecordingTransport(peers.transport, notes)
 
-    async def play() -> None:
+    async def run_rounds() -> None:
         async with simulation.at_work():
             for number in range(min(rounds or study.rounds, study.rounds)):
                 await simulation.round(number)
                 simulation.settle(number)
 
-    asyncio.run(play())
+    asyncio.run(run_rounds())
     return notes
 
 
@@ -154,19 +154,21 @@ def traffic(
     >>> found.sites["site0"].bytes_sent > 0
     True
     """
+    if rounds is not None and rounds < 1:
+        raise StudyError(f"--rounds is {rounds}; at least one round is needed")
     link, federation = LinkSpeed(bandwidth, latency), open_sites(study, sites)
     sent = planned_parcels(study, federation, rounds)
-    played = min(rounds or study.rounds, study.rounds)
-    by_round = [in_phases(sent, number) for number in range(played)]
+    counted = min(rounds or study.rounds, study.rounds)
+    by_round = [in_phases(sent, number) for number in range(counted)]
     return Traffic(
         study.hash(),
         study.strategy_name,
         type(study.graph()).__name__.lower(),
-        played,
+        counted,
         bandwidth,
         latency,
         {name: _site(name, by_round, link) for name in sorted(federation.sites)},
-        sum(round_seconds(phases, link) for phases in by_round) / played,
+        sum(round_seconds(phases, link) for phases in by_round) / counted,
         tuple(grown(study, sent, counts, link)),
     )
 

@@ -25,6 +25,8 @@ def test_machines_get_json_and_people_a_figure(desk: Desk) -> None:
     assert (desk.folder / "f.svg").read_text(encoding="utf-8").lstrip().startswith("<?xml")
 
 
-@pytest.mark.parametrize(("option", "value"), [("--bandwidth", "0"), ("--sites", "1"), ("--sites", "many")])
+@pytest.mark.parametrize(
+    ("option", "value"), [("--bandwidth", "0"), ("--sites", "1"), ("--sites", "many"), ("--rounds", "-1")]
+)
 def test_what_cannot_be_is_said_in_a_line(desk: Desk, option: str, value: str) -> None:
     desk.refused("traffic", desk.study(), option, value)

@@ -1,0 +1,45 @@
+"""Typed results of runs and comparisons, and the JSON documents that state them.
+
+`as_json` is the document that `--json` prints and a run folder keeps; `from_json` reads it back, and accepts documents
+of earlier versions, which state less.
+"""
+
+from confrere.core.results.comparison import (
+    ALONE,
+    POOLED,
+    CommonResult,
+    ComparisonResult,
+    Gap,
+    MeanGain,
+    StrategyResult,
+    featured,
+    is_collaboration,
+)
+from confrere.core.results.document import Document, Figure, Metrics
+from confrere.core.results.privacy import PrivacyMeaning, PrivacySpent, TradeOffCurve
+from confrere.core.results.run import Attacked, Group, Measured, RunResult, SiteResult, Stopped, Tested
+
+__all__ = [
+    "ALONE",
+    "POOLED",
+    "Attacked",
+    "CommonResult",
+    "ComparisonResult",
+    "Document",
+    "Figure",
+    "Gap",
+    "Group",
+    "MeanGain",
+    "Measured",
+    "Metrics",
+    "PrivacyMeaning",
+    "PrivacySpent",
+    "RunResult",
+    "SiteResult",
+    "Stopped",
+    "StrategyResult",
+    "Tested",
+    "TradeOffCurve",
+    "featured",
+    "is_collaboration",
+]
