@@ -2,13 +2,15 @@
 
 Clipping bounds what one record does to the sum only if that record reaches no other record's output.
 BatchNorm breaks this openly; a custom module or loss may do it quietly, so `check` and `check_loss` also try it on
-made-up records, in batches of several sizes. A trial finds mistakes; it cannot prove that code has none.
+made-up records, in batches of several sizes and, for a module, with and without gradients. A trial finds mistakes
+before anything is charged; it cannot prove that code has none. So the steps themselves check again on the real
+records (`Recorder`), and what a network changed by itself is never released (`learning.networks.network.StepGuard`).
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import singledispatch
 
 import torch
@@ -54,20 +56,24 @@ def check(module: nn.Module, example: Tensor | None = None) -> None:
 
 
 def check_behaviour(module: nn.Module, example: Tensor) -> None:
-    """Change one record of a batch and refuse the model if another record's output, or a buffer, changes.
+    """Change one record of a batch and refuse the model if another record's output changes.
 
-    The batch after it counts too: what a model keeps in an attribute of its own shows only there.
+    The batch after it counts too: what a model keeps in an attribute of its own shows only there. A model that writes
+    into its weights or buffers is refused whatever it writes.
     """
     if len(example) < 2:
         raise UnsafeModule("an example of at least two records is needed to see whether a model mixes them")
-    for size in sorted({n for n in (*SIZES, len(example)) if n <= len(example)}):
-        _check_batch(module, example[:size])
+    for size in (n for n in SIZES if n <= len(example)):
+        for gradients in (False, True):
+            _check_batch(module, example[:size], {0, size // 2, size - 1}, gradients)
+    if len(example) not in SIZES:
+        _check_batch(module, example, {len(example) // 2}, gradients=True)
 
 
-def _check_batch(module: nn.Module, example: Tensor) -> None:
-    before, buffers, later = _run(module, example, example)
-    for position in {0, len(example) // 2, len(example) - 1}:
-        after, changed, still = _run(module, _with_another_record(example, position), example)
+def _check_batch(module: nn.Module, example: Tensor, positions: Iterable[int], gradients: bool) -> None:
+    before, later = _run(module, example, example, gradients)
+    for position in positions:
+        after, still = _run(module, _with_another_record(example, position), example, gradients)
         others = [i for i in range(len(example)) if i != position]
         for a, b in zip(before, after, strict=True):
             if a.ndim == 0 or a.shape[0] != len(example) or a.shape != b.shape:
@@ -80,12 +86,6 @@ def _check_batch(module: nn.Module, example: Tensor) -> None:
                 raise UnsafeModule(
                     f"changing record {position + 1} of a batch changed other records' outputs: the model "
                     "mixes records. Compute each output from its own record alone"
-                )
-        for name, value in buffers.items():
-            if not _close(value.double(), changed[name].double()):
-                raise UnsafeModule(
-                    f"the buffer «{name}» remembers what passed through the model: running statistics of "
-                    "records leave without noise. Remove it, or use privacy.replace_unsafe(model)"
                 )
         if not all(_close(a.double(), b.double()) for a, b in zip(later, still, strict=True)):
             raise UnsafeModule(
@@ -234,18 +234,38 @@ def _like(part: _BatchNorm | _InstanceNorm, safe: nn.Module) -> nn.Module:
 
 
 def _run(
-    module: nn.Module, batch: Tensor, following: Tensor
-) -> tuple[list[Tensor], dict[str, Tensor], list[Tensor]]:
-    """The outputs, the buffers afterwards, and the outputs for the batch that follows.
+    module: nn.Module, batch: Tensor, following: Tensor, gradients: bool
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs, and the outputs for the batch that follows.
 
-    It is a copy in training mode, with always the same chance.
+    It is a copy in training mode, with always the same chance. A copy that has changed by itself is refused.
     """
     trial = copy.deepcopy(module).train()
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(gradients):
         torch.manual_seed(0)
-        outputs = [t.clone() for t in _tensors(trial(batch))]
-        buffers = {n: b.clone() for n, b in trial.named_buffers()}
-        return outputs, buffers, list(_tensors(trial(following)))
+        outputs = list(_tensors(trial(batch)))
+        if gradients and (sloped := [t.sum() for t in outputs if t.requires_grad]):
+            torch.stack(sloped).sum().backward()  # type: ignore[no-untyped-call]
+        outputs = [t.detach().clone() for t in outputs]
+        later = [t.detach() for t in _tensors(trial(following))]
+    before, after = (dict(_held(m)) for m in (module, trial))
+    for name in sorted(before.keys() | after):
+        if name not in before or name not in after or not _identical(before[name], after[name]):
+            what = "weight" if name in dict(module.named_parameters()) else "buffer"
+            raise UnsafeModule(
+                f"the {what} «{name}» remembers what passed through the model: it would leave without noise. Let forward "
+                "and hooks change nothing; running statistics are replaced by privacy.replace_unsafe(model)"
+            )
+    return outputs, later
+
+
+def _held(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _identical(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num())
 
 
 def _tensors(output: object) -> Iterator[Tensor]:

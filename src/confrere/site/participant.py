@@ -179,10 +179,15 @@ class Participant:
         return replace(m, clipping=Flat(1.0), noise_multiplier=noise)
 
     def check_safe(self, role: str, name: str) -> None:
-        """Refuse to train a network privately that mixes records; tried once, on records that are made up."""
-        known = (name, self._architectures[name].build)
+        """Refuse to train a network privately that mixes records; tried on records that are made up.
+
+        The largest trial has about the size of a private step, so that it is made again only for another order of size.
+        """
+        expected = self.mechanism.expected_batch if self.mechanism is not None else 0.0
+        size = max(*lint.SIZES, min(MICROBATCH, math.ceil(expected)))
+        known = (name, self._architectures[name].build, size.bit_length())
         if known not in self.network_cache.safe:
-            made_up = made_up_inputs(self.task, max(lint.SIZES))
+            made_up = made_up_inputs(self.task, size)
             try:
                 lint.check(self.network(role, name).module, made_up.to(self.device))
             except UnsafeModule as error:

@@ -290,7 +290,11 @@ def test_a_network_that_mixes_records_is_refused_before_anything_is_charged(
 def test_without_the_check_mixed_records_would_be_called_protected(monkeypatch: Patch) -> None:
     monkeypatch.setattr(lint, "check", lambda *_: None)
     site = site_of(study(models=Models("linear", network(Centred))))
-    with pytest.raises(UnsafeModule, match="depends on other records"):  # the step itself looks again
+    with pytest.raises(UnsafeModule, match="among copies of itself"):  # the step itself looks again
+        train(site, {"proxy": Supervised()})
+    monkeypatch.setattr(recorder.Recorder, "_probe_outputs", lambda *_: None)
+    site = site_of(study(models=Models("linear", network(Centred))))
+    with pytest.raises(UnsafeModule, match="depends on other records"):  # at the outputs, and at the slopes
         train(site, {"proxy": Supervised()})
     monkeypatch.setattr(recorder, "_probe", lambda *_: True)
     site = site_of(study(models=Models("linear", network(Centred))))

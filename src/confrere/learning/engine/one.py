@@ -21,7 +21,7 @@ from confrere.core.params import Params
 from confrere.core.protocols import Loss, Objective, Optimiser, Proximal
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records
-from confrere.learning.networks.network import MICROBATCH, Network
+from confrere.learning.networks.network import MICROBATCH, Network, StepGuard
 from confrere.privacy.clipping import clipped_sum
 from confrere.privacy.gradients import Recorder
 from confrere.privacy.noise import Randomness, seeded
@@ -145,6 +145,7 @@ class _Work:
         self.sums: dict[str, tuple[Tensor, int]] = {}
         self.failed: set[str] = set()
         self.recorders: dict[str, Recorder] = {}
+        self.guards: dict[str, StepGuard] = {}
         self.anchors: dict[str, Tensor] = {}
         for role, loss in job.objective.items():
             network = job.networks[role]
@@ -155,6 +156,7 @@ class _Work:
                 memory["optimiser"] = {k: v.clone() for k, v in memory["optimiser"].items()}
             if role in job.private:
                 recorder = self.recorders[role] = network.recorder
+                self.guards[role] = StepGuard(network, role)
                 if "clipping" not in memory:
                     memory["clipping"] = dict(job.private.mechanisms[role].clipping.start(recorder.layout))
                 self.out.notices += [n for n in recorder.notices if n not in self.out.notices]
@@ -193,11 +195,15 @@ class _Work:
         for objective, rows in batches:
             going_on = {r: loss for r, loss in objective.items() if r not in self.failed}
             self._compute(going_on if self.failed else objective, rows, draw, moves)
+        for role in self.guards:
+            self.guards[role].check_weights()
         for role, gradient in moves.items():
             flat, loss = job.networks[role].flat, job.objective[role]
             if role in self.anchors and isinstance(loss, Proximal):
                 gradient = gradient + loss.pull * (flat - self.anchors[role])
             job.optimisers[role].update(flat, gradient, self.out.memory[role]["optimiser"])
+            if role in self.guards:
+                self.guards[role].stepped()
 
     def _compute(
         self, objective: Objective, rows: Tensor, draw: Draw | None, moves: dict[str, Tensor]
@@ -289,7 +295,8 @@ class _Work:
 
     def finish(self) -> Trained:
         for role in self.job.objective:
-            self.out.params[role] = self.job.networks[role].params()
+            guard = self.guards.get(role)
+            self.out.params[role] = self.job.networks[role].params() if guard is None else guard.released()
         self.out.losses = {r: float(total) / max(1, count) for r, (total, count) in self.sums.items()}
         if self.out.dropped:
             self.out.notices.append(dropped_notice(self.out.dropped))

@@ -94,7 +94,7 @@ def _listened_to(module: nn.Module) -> bool:
         module._backward_hooks,
         module._backward_pre_hooks,
     )
-    return any(hooks)
+    return any(hooks) or "forward" in vars(module)
 
 
 class Stack:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from confrere.core.errors import StudyError
+from confrere.core.errors import StudyError, UnsafeModule
 from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.data.records import Branch
@@ -86,6 +86,17 @@ class Network:
         tensors = {n: p.data for n, p in self.module.named_parameters()}
         return tensors | {n: b for n, b in self.module.named_buffers() if n in self.module.state_dict()}
 
+    def fixed(self) -> dict[str, Tensor]:
+        """What no step trains: frozen weights and all buffers, those included that no file keeps."""
+        frozen = {n: p.data for n, p in self.module.named_parameters() if n not in self._trainable}
+        return frozen | dict(self.module.named_buffers())
+
+    def trainable(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parts of a vector like `flat`, by the name of the weight that each is."""
+        sizes = [p.numel() for p in self._trainable.values()]
+        parts = zip(self._trainable.items(), flat.split(sizes), strict=True)
+        return {name: part.view(p.shape) for (name, p), part in parts}
+
     def backward(self, loss: Tensor) -> Tensor:
         """The gradient of a plain (not private) loss, as one vector."""
         self.gradient.zero_()
@@ -97,6 +108,58 @@ class Network:
             at += parameter.numel()
         torch.autograd.backward(loss, inputs=list(self._trainable.values()))
         return self.gradient
+
+
+class StepGuard:
+    """Holds a network that is trained privately to its promise: nothing but the noised steps changes it.
+
+    A module can write into its buffers, its frozen weights or its own trainable weights while it computes, in plain
+    sight of every record. Such a value has no noise, so it is refused, and what is released is put together from the
+    weights that the steps moved and from what the network was loaded with.
+    """
+
+    def __init__(self, network: Network, role: str) -> None:
+        self._network, self._role = network, role
+        self._weights = network.flat.clone()
+        self._fixed = {name: t.detach().clone() for name, t in network.fixed().items()}
+        self._kept = self._fixed.keys() & network._all().keys()
+
+    def check_weights(self) -> None:
+        """Before a step: refuse weights that are not those that the step before has left."""
+        network, expected = self._network, self._network.trainable(self._weights)
+        found = dict(network.module.named_parameters())
+        changed = [n for n, t in expected.items() if n not in found or not _same_bits(found[n].data, t)]
+        if changed or not _same_bits(network.flat, self._weights):
+            self._refuse(f"the weight «{min(changed, default='')}»")
+
+    def stepped(self) -> None:
+        """After a step: these are the weights now."""
+        self._weights.copy_(self._network.flat)
+
+    def released(self) -> Params:
+        """The weights after the last step, and all else as it was before the first."""
+        self.check_weights()
+        now = self._network.fixed()
+        for name in sorted(now.keys() | self._fixed):
+            if name not in now or name not in self._fixed or not _same_bits(now[name], self._fixed[name]):
+                self._refuse(f"«{name}», which is not trained,")
+        weights = {n: t.clone() for n, t in self._network.trainable(self._weights).items()}
+        fixed = {n: self._fixed[n] for n in self._kept}
+        return Params({n: t.cpu() for n, t in {**weights, **fixed}.items()})
+
+    def _refuse(self, what: str) -> None:
+        raise UnsafeModule(
+            f"the {self._role} network: {what} was changed by the network's own code during private training. What it"
+            " holds then comes from records and has no noise; nothing of this training is released. Let forward and"
+            " hooks change neither weights nor buffers"
+        )
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(a.element_size(), torch.int64)
+    return torch.equal(*(t.detach().contiguous().view(-1).view(whole) for t in (a, b)))
 
 
 class NetworkCache:

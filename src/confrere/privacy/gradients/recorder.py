@@ -24,6 +24,10 @@ from confrere.privacy.gradients.recorded import Layout, Recorded
 from confrere.privacy.gradients.rules import Gradients, Rule, rule_for
 
 
+PROBE_TOLERANCE = 1e-4
+"""How much, relative to the largest output of a batch, a record's outputs may differ by rounding alone."""
+
+
 class _Start(torch.autograd.Function):
     """Makes an output that depends on no variable part of a graph, so that its gradient is computed."""
 
@@ -58,9 +62,11 @@ class Recorder:
     >>> recorded.squares().shape
     torch.Size([8])
 
-    The first dimension of inputs and losses counts records. On the first backward pass it is checked
-    that a record's loss reaches only that record's activations (`probe`), so a model or a loss that
-    mixes records is refused. `microbatch` is how many records `clipped_sum` runs at a time.
+    The first dimension of inputs and losses counts records. With `probe`, a model or a loss that mixes records is
+    refused in the step itself, on the records that are really used: a record must have the same outputs among copies
+    of itself, and its loss must reach only its own activations. Both are checked whenever a batch is larger than
+    all batches before; the outputs of a module with custom code are checked in every batch.
+    `microbatch` is how many records `clipped_sum` runs at a time.
     """
 
     def __init__(self, module: nn.Module, microbatch: int | None = None, probe: bool = True) -> None:
@@ -79,7 +85,11 @@ class Recorder:
         self._anchor = torch.zeros((), requires_grad=True)
         self._uses: list[_Use] = []
         self._records = 0
-        self._unprobed = probe
+        self._probe = probe
+        self._probed = 1
+        """The largest batch that was probed; in a batch of one there is nothing to mix."""
+        self._at = 0
+        self._custom = any(has_custom_code(part) for part in module.modules())
         self._bypass = False
         self._make_plan()
 
@@ -195,8 +205,50 @@ class Recorder:
             raise UnsafeModule("the model got no tensor whose first dimension counts the records")
         self._records = len(tensors[0])
         self._uses = []
+        probed = self._probe and (self._records > self._probed or (self._custom and self._records > 1))
+        device = tensors[0].device
+        chance = _chance(device) if probed else None
         with self._patched(), torch.enable_grad():
-            return self.module(*inputs, **options)
+            outputs = self.module(*inputs, **options)
+            if chance is not None:
+                uses, self._uses = self._uses, []
+                self._probe_outputs(inputs, options, outputs, chance, device)
+                self._uses = uses
+        return outputs
+
+    def _probe_outputs(
+        self,
+        inputs: tuple[Any, ...],
+        options: Mapping[str, Any],
+        outputs: Any,
+        chance: tuple[Tensor, ...],
+        device: torch.device,
+    ) -> None:
+        """Refuses a model that gives a record other outputs among copies of itself than among the others.
+
+        The copies are as many as the batch had records and meet the same random numbers, so that dropout is no
+        difference, and the record has the place that it had. The place is another one in every batch.
+        """
+        many = self._records
+        self._at = at = (self._at + many // 2 + 1) % many
+
+        def copies(x: Any) -> Any:
+            of_records = isinstance(x, Tensor) and x.dim() and len(x) == many
+            return x[at : at + 1].expand_as(x).clone() if of_records else x
+
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            _set_chance(device, chance)
+            alone = self.module(*map(copies, inputs), **{k: copies(x) for k, x in options.items()})
+        for one, among in zip(_rows(alone, many), _rows(outputs, many), strict=True):
+            scale = among.detach().nan_to_num(0, 0, 0).abs().max()
+            if not torch.allclose(
+                one[at], among[at], rtol=0, atol=PROBE_TOLERANCE * float(scale), equal_nan=True
+            ):
+                raise UnsafeModule(
+                    f"a record has other outputs among {many} records than among copies of itself: the model mixes "
+                    "records, remembers them, or draws random numbers of its own. Compute each output from its own "
+                    "record alone, and random numbers with PyTorch's default generator"
+                )
 
     def backward(self, losses: Tensor) -> Recorded:
         """Runs one backward pass from a vector of losses, one per record."""
@@ -211,8 +263,8 @@ class Recorder:
         if not losses.requires_grad:
             raise UnsafeModule("the losses do not depend on any trainable parameter")
         edges: list[Any] = [use.edge for use in uses]
-        if self._unprobed and self._records > 1:
-            self._unprobed = not _probe(losses, uses)
+        if self._probe and self._records > self._probed and _probe(losses, uses):
+            self._probed = self._records
         watched = list(self._parameters.values())
         found: tuple[Tensor | None, ...] = torch.autograd.grad(
             losses.sum(), [*edges, *watched], allow_unused=True
@@ -238,6 +290,32 @@ class Recorder:
     def nothing(self) -> Recorded:
         """What an empty batch leaves."""
         return Recorded(self.layout, 0, {}, self._dtype)
+
+
+def has_custom_code(part: nn.Module) -> bool:
+    """Whether more may happen in a module than PyTorch's layers and this package's networks do."""
+    listeners = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
+    known = type(part).__module__.partition(".")[0] in ("torch", "confrere")
+    return not known or any(listeners) or "forward" in vars(part)
+
+
+def _chance(device: torch.device) -> tuple[Tensor, ...]:
+    """Where the sources of random numbers stand that a model on this device draws from."""
+    own = (torch.cuda.get_rng_state(device),) if device.type == "cuda" else ()
+    return (torch.get_rng_state(), *own)
+
+
+def _set_chance(device: torch.device, chance: tuple[Tensor, ...]) -> None:
+    torch.set_rng_state(chance[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(chance[1], device)
+
+
+def _rows(output: Any, records: int) -> Iterator[Tensor]:
+    """The tensors of an output that have a row for each record."""
+    for x in torch.utils._pytree.tree_leaves(output):
+        if isinstance(x, Tensor) and x.dim() and len(x) == records:
+            yield x
 
 
 def _probe(losses: Tensor, uses: list[_Use]) -> bool:
