@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from confrere.core.errors import IdentityError, StudyError
 from confrere.transport.grpc import identity as identities
-from confrere.transport.grpc.certificates import CertificateKeeper
-from confrere.transport.grpc.identity import enroll, load_identity, new_identity, renew
+from confrere.transport.grpc.identity import CertificateKeeper, enroll, load_identity, new_identity, renew
 from confrere.transport.grpc.member import check_address, endorser, read_member
 
 NOW = dt.datetime(2030, 1, 1, 12, tzinfo=dt.UTC)

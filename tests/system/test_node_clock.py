@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from confrere.core.events import Journal
-from confrere.node.invariants import check_nodes
 from confrere.node.rehearsal import NodeProcess, RehearsalNodes
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import open_sites
 from confrere.site.site_folder import site_folder_of
 from confrere.study import load
 from tests.conftest import write_study
+from tests.system.invariants import check_nodes
 from tests.system.test_node_failpoints import BODY
 
 libfaketime = pytest.importorskip("libfaketime")

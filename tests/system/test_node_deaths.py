@@ -15,12 +15,12 @@ from confrere.node import node as node_module
 from confrere.node import replay, store
 from confrere.node.config import Setting
 from confrere.node.failpoints import POINTS
-from confrere.node.invariants import check_nodes
 from confrere.node.node import Node
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import open_sites
 from confrere.study import Study
 from tests.conftest import arrays
+from tests.system.invariants import check_nodes
 from tests.unit.node.sites import settings
 from tests.unit.node.wires import Network
 from tests.unit.quick import quick

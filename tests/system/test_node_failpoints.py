@@ -12,13 +12,13 @@ import pytest
 import confrere.node
 from confrere.core.events import Journal
 from confrere.node.failpoints import POINTS, armed
-from confrere.node.invariants import check_nodes
 from confrere.node.rehearsal import RehearsalNodes
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import open_sites
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Study, load
 from tests.conftest import write_study
+from tests.system.invariants import check_nodes
 
 BODY = """
 rounds = 3

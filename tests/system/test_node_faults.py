@@ -28,7 +28,6 @@ from confrere.node import metrics_endpoint
 from confrere.node.config import Setting, check_partners, within
 from confrere.node.control import ask
 from confrere.node.database import DiskFull
-from confrere.node.invariants import check_nodes
 from confrere.node.node import Node
 from confrere.node.service import serve
 from confrere.node.status import missing, resting_status, status_of
@@ -40,6 +39,7 @@ from confrere.transport import body as bodies
 from confrere.transport import wire
 from confrere.transport.receipt import Outcome
 from tests.conftest import arrays
+from tests.system.invariants import check_nodes
 from tests.unit.node.sites import settings
 from tests.unit.node.wires import Network
 from tests.unit.quick import PRIVACY, quick

@@ -53,8 +53,7 @@ from confrere.node.setup import (
     refuse_other_records,
     site_of,
 )
-from confrere.node.start_conditions import StartConditions
-from confrere.node.start_events import tell_start
+from confrere.node.start import StartConditions, record_start
 from confrere.node.store import Store
 from confrere.node.witness import Witness
 from confrere.site import snapshot
@@ -145,7 +144,7 @@ class Node:
 
     async def run(self, until_done: bool = False) -> None:
         """Take part until the owner says otherwise; `until_done` ends when nothing is left to do or owed."""
-        tell_start(self)
+        record_start(self)
         tasks: list[asyncio.Task[None]] = []
         try:
             await self.links.start()

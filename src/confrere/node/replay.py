@@ -313,13 +313,9 @@ class DurableMailbox(Mailbox):
             self.gone(sender, round)
         return inbox
 
-    async def _until_here(
-        self, expected: Sequence[ExpectedParcel], patience: float | None, ended: Mapping[str, int]
-    ) -> None:
-        """Wait for each peer as long as it is owed, and not only until the patience ends."""
-        clock = asyncio.get_running_loop().time
-        while awaited := {slip[2] for slip in expected if self._waiting([slip], ended)}:
-            left = self._lateness.left(awaited, clock())
-            if left <= 0:
-                return
-            await self._something_new(left)
+    def _seconds_left(
+        self, deadline: float | None, expected: Sequence[ExpectedParcel], ended: Mapping[str, int]
+    ) -> float | None:
+        """A peer that is often late is waited for less than the patience."""
+        awaited = {slip[2] for slip in expected if self._waiting([slip], ended)}
+        return self._lateness.left(awaited, asyncio.get_running_loop().time())

@@ -140,13 +140,18 @@ class Mailbox:
         self, expected: Sequence[ExpectedParcel], patience: float | None, ended: Mapping[str, int]
     ) -> None:
         """Wait for what is expected until it is here, given up on, or patience ends."""
-        loop = asyncio.get_running_loop()
-        deadline = None if patience is None else loop.time() + patience
+        deadline = None if patience is None else asyncio.get_running_loop().time() + patience
         while self._waiting(expected, ended):
-            left = None if deadline is None else deadline - loop.time()
+            left = self._seconds_left(deadline, expected, ended)
             if left is not None and left <= 0:
                 return
             await self._something_new(left)
+
+    def _seconds_left(
+        self, deadline: float | None, expected: Sequence[ExpectedParcel], ended: Mapping[str, int]
+    ) -> float | None:
+        """How much longer to wait for what is still missing; None without a limit."""
+        return None if deadline is None else deadline - asyncio.get_running_loop().time()
 
     async def _something_new(self, within: float | None) -> None:
         """Returns once something was delivered or has changed, or after so many seconds."""

@@ -18,7 +18,7 @@ from confrere.node import roster
 from confrere.node.config import Setting
 from confrere.node.node import Node
 from confrere.node.service import read_setting
-from confrere.node.start_events import tell_start
+from confrere.node.start import record_start
 from confrere.privacy.charges import gaussian
 from confrere.privacy.ledger import Budget, Ledger
 from confrere.study import load
@@ -184,7 +184,7 @@ def test_patients_of_another_population_are_left_out_by_their_id(
     assert node.ledger.remaining(BUDGET, STEP) == 28
     assert other.data.all.patients - node.setting.data.all.patients == shared
     assert node.site.data is node.setting.data
-    tell_start(node)
+    record_start(node)
     said = [e for e in node.journal.events if "belong to another population" in e.data.get("text", "")]
     assert [e.custody for e in said] == [Custody.PRIVATE] * bool(shared)
     node.close()

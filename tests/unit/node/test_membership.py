@@ -12,7 +12,7 @@ import pytest
 from confrere.node.failpoints import POINTS, armed
 from confrere.node.membership import churn_of, farewells, front
 from confrere.node.replay import DurableMailbox, OutboxTransport
-from confrere.node.start_conditions import StartConditions
+from confrere.node.start import StartConditions
 from confrere.node.status import ago
 from confrere.node.store import Store
 from confrere.study import Caps

@@ -39,9 +39,8 @@ from confrere.core.events import Event
 from confrere.core.terminal import printable
 from confrere.transport.body import Body
 from confrere.transport.grpc import channel, frames, handshake
-from confrere.transport.grpc.certificates import CertificateKeeper
 from confrere.transport.grpc.greeting import Greeting
-from confrere.transport.grpc.identity import Identity
+from confrere.transport.grpc.identity import CertificateKeeper, Identity
 from confrere.transport.grpc.member import Member
 from confrere.transport.grpc.peer_link import ALREADY, AlreadyConnected, PeerConnection
 from confrere.transport.receipt import Outcome, Receipt

@@ -13,8 +13,10 @@ that reads it meanwhile sees the old pair or the new one. Only the owner may rea
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +34,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from confrere.core.errors import IdentityError
+from confrere.core.errors import ConfrereError, IdentityError
 from confrere.core.owner_only import make_private_folder, require_owner_only
 from confrere.transport.grpc.member import (
     Member,
@@ -278,3 +280,48 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     finally:
         os.close(file)
     os.replace(draft, path)
+
+
+LOOK_EVERY = 30.0
+"""Seconds between checks for a renewed certificate."""
+
+
+class CertificateKeeper:
+    """Keeps the certificate of a running node fresh: takes a renewed one from its folder, and renews it in time."""
+
+    def __init__(
+        self, identity: Identity, changed: Callable[[], None], notice: Callable[[str], None]
+    ) -> None:
+        self.identity = identity
+        self._changed, self._notice = changed, notice
+        self._complaint = ""
+
+    def use(self, identity: Identity) -> None:
+        """Another certificate of the same site; it counts for every handshake from now on."""
+        if identity.member.identity != self.identity.member.identity:
+            raise ValueError("an identity cannot be exchanged while a node runs")
+        if identity.certificate != self.identity.certificate:
+            self.identity = identity
+            self._changed()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            self.look()
+
+    def look(self, now: dt.datetime | None = None) -> None:
+        """Once: see whether there is a newer certificate, or a need for one."""
+        folder = self.identity.folder
+        if folder is None:
+            return
+        try:
+            found = load_identity(folder)
+            if found.expires - (now or dt.datetime.now(dt.UTC)) < RENEW_BEFORE:
+                found = renew(folder, now=now)
+                self._notice(f"the certificate was renewed and is valid until {found.expires:%Y-%m-%d}")
+            self.use(found)
+            self._complaint = ""
+        except (ConfrereError, OSError) as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                self._notice(f"the certificate in use stays: {error}")

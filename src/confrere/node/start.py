@@ -1,14 +1,17 @@
-"""What a node puts into its journal when it starts."""
+"""Starting: what a node writes to its journal when it starts, and when it may start a round."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from confrere.core.custody import Custody
 from confrere.core.errors import DataError
 from confrere.core.events import Event
 from confrere.core.seeds import NOT_PRIVATE
-from confrere.node.config import Setting
+from confrere.node.config import Setting, within
+from confrere.node.replay import DurableMailbox
 from confrere.site.assemble import unprotected_patients
 from confrere.site.participant import check_records
 from confrere.site.site_run import own_start, start_facts
@@ -21,8 +24,8 @@ FAR = 1.5
 """A declared size that differs from the true one by more than this factor is pointed out to the owner."""
 
 
-def tell_start(node: Node) -> None:
-    """Which run this is, or that it goes on."""
+def record_start(node: Node) -> None:
+    """Write to the journal that a run starts, or that it goes on."""
     setting, journal = node.setting, node.journal
     if any(e.kind == "run-started" for e in journal.events):
         left, going_on = node.store.leaving().get(node.me), {"round": node.done}
@@ -42,7 +45,7 @@ def tell_start(node: Node) -> None:
 
 
 def remarks(setting: Setting) -> list[str]:
-    """What the owner should know about the site's records: PRIVATE. Nothing of it changes what the node does outside."""
+    """Remarks about the site's records for its owner: PRIVATE. They change nothing that peers can see."""
     study, data = setting.study, setting.data
     found = [*data.notes]
     if warning := unprotected_patients(study, data):
@@ -61,3 +64,34 @@ def remarks(setting: Setting) -> list[str]:
             " `confrere enroll --renew KEYS --declared N`"
         )
     return found
+
+
+class StartConditions:
+    """Whether a round may start now: the owner's pause, the allowed hours, and which peers are connected."""
+
+    def __init__(self, setting: Setting, connected: Callable[[], frozenset[str]]) -> None:
+        self._setting, self._connected = setting, connected
+        self._met = False
+
+    def obstacle(self, peers: Sequence[str], mailroom: DurableMailbox, paused: bool, waited: float) -> str:
+        """Why no round may start, in words; empty if one may. `waited` is in seconds since the first call."""
+        caps, over = self._setting.caps, waited > self._setting.study.patience
+        if paused:
+            return "paused by its owner"
+        if not within(caps.hours, time.localtime().tm_hour):
+            return f"outside of its hours ({caps.hours})"
+        if not peers:
+            return ""
+        here = self._connected() & set(peers)
+        if not here:
+            return "no peer can be reached"
+        if not self._met and len(here) < len(peers):
+            if not over:
+                return f"for {', '.join(sorted(set(peers) - here))} to be there for the first time"
+        elif here <= mailroom.given_up():
+            if not over:
+                return "no word from any peer"
+            for peer in here:
+                mailroom.back(peer)
+        self._met = True
+        return ""
