@@ -22,7 +22,7 @@ from confrere.simulation import simulation
 from confrere.site import participant, site_round
 from confrere.site.mailbox import Mailbox
 from confrere.site.run_folder import RunFolder
-from confrere.transport.wire import ParcelSizer
+from confrere.transport import wire
 
 REST = "strategies, event loop and the rest"
 
@@ -33,7 +33,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("accounting", Ledger, "spend"),
     ("accounting", participant.Participant, "guarantee"),
     ("exchange: gate", Gate, "admit"),
-    ("exchange: parcels", ParcelSizer, "size"),
+    ("exchange: parcels", wire, "size"),
     ("exchange: parcels", Mailbox, "deliver"),
     ("exchange: mixing", models, "combine"),
     ("evaluation", participant.Participant, "scores"),

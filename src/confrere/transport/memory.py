@@ -20,7 +20,6 @@ class Post:
         """Takes parcels for sites that have no box here: they belong to another worker's share of the simulation."""
         self.doors: dict[str, Callable[[Parcel], object]] = {}
         """Where parcels are handed over at once, instead of waiting in the box."""
-        self.ruler = wire.ParcelSizer()
 
     def open(self, site: str) -> MemoryTransport:
         self.boxes[site] = None
@@ -54,7 +53,7 @@ class MemoryTransport:
             self.post.elsewhere(parcel)
         else:
             raise PeerMissing(f'site "{self.site}" sends to "{to}", which is not part of this run')
-        return self.post.ruler.size(parcel)
+        return wire.size(parcel)
 
     async def receive(self) -> Parcel:
         return await self.post.box(self.site).get()

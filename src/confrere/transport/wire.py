@@ -42,7 +42,7 @@ DTYPES = {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
     "BOOL": torch.bool,
 }  # fmt: skip
-CODES = {dtype: code for code, dtype in DTYPES.items()}
+CODES = {str(dtype).removeprefix("torch."): code for code, dtype in DTYPES.items()}
 CONTENTS = ("architecture", "custody", "scalars", "mark")
 """The fields of a header that the payload hash covers beside the tensors."""
 
@@ -113,8 +113,7 @@ class Sealed:
 
     @property
     def size(self) -> int:
-        layout, numbers = _tensor_layout(self.parcel.model)
-        return len(self.head) + len(layout) + numbers
+        return len(self.head) + sum(_tensor_sizes(self.parcel.model))
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """What `encode` puts together."""
@@ -131,47 +130,17 @@ def seal(parcel: Parcel, key: Ed25519PrivateKey) -> Sealed:
 
 def size(parcel: Parcel) -> int:
     """The length of `encode(parcel)`, without encoding it."""
-    return ParcelSizer().size(parcel)
-
-
-class ParcelSizer:
-    """Finds the length of parcels one after the other; what one site sends to many is looked at once."""
-
-    def __init__(self) -> None:
-        self._last: tuple[str, Model | None, Mapping[str, Scalar], int] | None = None
-        self._content = 0
-
-    def size(self, parcel: Parcel) -> int:
-        """The length of `encode(parcel)`, without encoding it."""
-        last = self._last
-        known = (
-            last is not None
-            and last[2] is parcel.scalars
-            and last[1] is parcel.model
-            and last[0] is parcel.run
-            and last[3] == len(parcel.signature)
-            and parcel.mark is None
-        )
-        if not known:
-            self._content = _content_size(parcel)
-            route = (parcel.run, parcel.model, parcel.scalars, len(parcel.signature))
-            self._last = route if parcel.mark is None else None
-        numbers = len(f"{parcel.epoch}{parcel.round}{parcel.phase}{parcel.sequence}")
-        return self._content + numbers + _text_size(parcel.sender) + _text_size(parcel.receiver)
-
-
-def _content_size(parcel: Parcel) -> int:
-    """The part of a parcel's length that does not depend on its way."""
-    model, scalars = parcel.model, parcel.scalars
     require_may_leave(parcel.custodies)
-    kinds = tuple([(name, number.custody) for name, number in scalars.items()])
+    model = parcel.model
+    kinds = tuple((name, number.custody) for name, number in parcel.scalars.items())
     architecture, custody = (None, None) if model is None else (model.architecture, model.custody)
     total = _fixed_size(parcel.run, architecture, custody, kinds, len(parcel.signature))
-    for number in scalars.values():
-        total += len(_number(number.value))
+    total += len(f"{parcel.epoch}{parcel.round}{parcel.phase}{parcel.sequence}")
+    total += _text_size(parcel.sender) + _text_size(parcel.receiver)
+    total += sum(len(_number(number.value)) for number in parcel.scalars.values())
     if parcel.mark is not None:
         total += len(_canonical({"mark": asdict(parcel.mark)})) - len("{}") + len(",")
-    return total if model is None else total + _bytes_of(model.params.shapes)
+    return total + sum(_tensor_sizes(model))
 
 
 @lru_cache(maxsize=1024)
@@ -468,28 +437,23 @@ def _signed(route: Sequence[object], sequence: int, payload: str) -> bytes:
     return b"confrere parcel 1\n" + _canonical([*route, sequence, payload])
 
 
-def _tensor_layout(model: Model | None) -> tuple[bytes, int]:
-    """The safetensors header of a model, with its own length, and how many bytes follow it."""
-    if model is None:
-        return b"", 0
-    try:
-        return _layout([(name, CODES[t.dtype], list(t.shape)) for name, t in model.params.items()])
-    except (KeyError, UnicodeEncodeError):
-        raise BadParcel(
-            "this model cannot be written: a type of number or a name that has no spelling"
-        ) from None
-
-
 @lru_cache(maxsize=256)
-def _bytes_of(shapes: Shapes) -> int:
-    codes = {str(dtype).removeprefix("torch."): code for dtype, code in CODES.items()}
+def _tensor_layout(shapes: Shapes) -> tuple[bytes, int]:
+    """The safetensors header of a model, with its own length, and how many bytes follow it."""
     try:
-        head, body = _layout([(name, codes[dtype], list(shape)) for name, shape, dtype in shapes])
+        return _layout([(name, CODES[dtype], list(shape)) for name, shape, dtype in shapes])
     except (KeyError, UnicodeEncodeError):
         raise BadParcel(
             "this model cannot be written: a type of number or a name that has no spelling"
         ) from None
-    return len(head) + body
+
+
+def _tensor_sizes(model: Model | None) -> tuple[int, int]:
+    """Bytes of the safetensors header, and of the tensors."""
+    if model is None:
+        return 0, 0
+    header, tensors = _tensor_layout(model.params.shapes)
+    return len(header), tensors
 
 
 def _layout(tensors: list[tuple[str, str, list[int]]]) -> tuple[bytes, int]:
@@ -509,7 +473,7 @@ def _layout(tensors: list[tuple[str, str, list[int]]]) -> tuple[bytes, int]:
 
 def _tensor_chunks(model: Model | None) -> Iterator[bytes | memoryview]:
     if model is not None:
-        yield _tensor_layout(model)[0]
+        yield _tensor_layout(model.params.shapes)[0]
         for tensor in model.params.values():
             if tensor.numel():
                 flat = tensor.cpu().contiguous().reshape(-1)

@@ -301,7 +301,7 @@ def test_a_ledger_mark_travels_with_its_parcel_and_is_covered_by_the_signature()
     data = encode(marked)
     assert decode(data).mark == marked.mark
     assert size(marked) == len(data)
-    assert wire.ParcelSizer().size(marked) == len(data)
+    assert wire.size(marked) == len(data)
     with pytest.raises(BadParcel, match="its hash does not fit"):
         decode(data.replace(b'"counter":7', b'"counter":8'))
     assert b'"mark"' not in encode(PARCEL)
