@@ -162,7 +162,7 @@ class Node:
     async def deliver(self, sender: str, body: Body) -> Receipt:
         with body.open() as file:
             stored = file.read(len(wire.MAGIC)) == wire.MAGIC
-        answer = await self.reception.deliver(sender, body) if stored else self.took(body)
+        answer = await self.parcel_receiver.deliver(sender, body) if stored else self.took(body)
         self.arrived.set()
         return answer
 
@@ -230,7 +230,7 @@ class Node:
         self.sequence = 0
         keys = {name: member.key for name, member in self.members.items()}
         shapes = {f"{n}": self.model(n).params.shapes for n in (self.size, 1000)}
-        self.reception = ParcelReceiver(
+        self.parcel_receiver = ParcelReceiver(
             self.name, "bench", 2**30, keys, shapes, self.store, lambda event: None, epoch=lambda: 0
         )
         self.proxies = {n: self.model(n) for n in (self.size, 1000)}

@@ -46,9 +46,9 @@ class Recording(Seeded):
         super().__init__(seed)
         self.seen = seen
         self.samples: list[Sample] = []
-        self.everybody: list[float] = []
+        self.members: list[float] = []
         """The noise multipliers of all releases from full batches."""
-        self._last: list[float] = self.everybody
+        self._last: list[float] = self.members
         self._inside = False
 
     def bernoulli(self, size: int, rate: Fraction | float) -> Tensor:
@@ -73,7 +73,7 @@ class Recording(Seeded):
 
     def _drawn(self, units: frozenset[int]) -> list[float]:
         if not self.samples:
-            return self.everybody
+            return self.members
         fitting = [s for s in reversed(self.samples) if s.units == units]
         assert fitting, "released from records that were not drawn together"
         return next((s for s in fitting if not s.noise), fitting[0]).noise
@@ -81,8 +81,8 @@ class Recording(Seeded):
     def events(self) -> Counter[tuple[float, float]]:
         """What was done, as counts of (noise multiplier, sampling rate); full batches are added up to one release."""
         found = Counter((round(s.joint, 9), float(s.rate)) for s in self.samples if s.noise)
-        if self.everybody:
-            found[round(1 / math.sqrt(sum(z**-2 for z in self.everybody)), 9), 1.0] += 1
+        if self.members:
+            found[round(1 / math.sqrt(sum(z**-2 for z in self.members)), 9), 1.0] += 1
         return found
 
     def epsilon(self, delta: float) -> float:

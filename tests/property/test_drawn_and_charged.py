@@ -172,7 +172,7 @@ def test_every_training_is_charged_for_the_samples_and_the_noise_that_it_draws(c
             assert all(s.noise for s in source.samples)
         else:
             queries = [2 if call.clipping == "quantile" and r != TALLY else 1 for r in call.protected]
-            assert len(source.everybody) == calls * sum(queries)
+            assert len(source.members) == calls * sum(queries)
 
 
 TWO = Call(("m0", "m1"), False, False, True, "record", 2, 15, "flat")

@@ -57,7 +57,7 @@ def test_a_node_takes_in_the_form_that_the_study_says_and_no_other(tmp_path: Pat
         for sequence, model in enumerate([whole, twice, packed], 1):
             parcel = Parcel(route.run, 0, 0, 0, "site1", "site0", sequence, model, {"mass": public(1.0)})
             sent = wire.encode(wire.sign(parcel, key))
-            outcomes.append((await node.reception.deliver("site1", sent)).outcome)
+            outcomes.append((await node.parcel_receiver.deliver("site1", sent)).outcome)
         node.close()
         return outcomes
 

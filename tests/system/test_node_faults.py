@@ -238,15 +238,15 @@ def test_hostile_replayed_and_stale_parcels_change_nothing(tmp_path: Path) -> No
             b"",
         ]
         for blob in bad:
-            assert (await node.reception.deliver("site1", blob)).outcome == Outcome.REFUSED
+            assert (await node.parcel_receiver.deliver("site1", blob)).outcome == Outcome.REFUSED
         assert node.store.balance()["in"] == []
         good = wire.encode(wire.sign(whole, key))
-        assert [(await node.reception.deliver("site1", good)).outcome for _ in range(3)] == [
+        assert [(await node.parcel_receiver.deliver("site1", good)).outcome for _ in range(3)] == [
             Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.DUPLICATE,
         ]  # fmt: skip
         second = wire.encode(wire.sign(replace(whole, sequence=2), key))
         bad.append(second)
-        assert (await node.reception.deliver("site1", second)).outcome == Outcome.REFUSED
+        assert (await node.parcel_receiver.deliver("site1", second)).outcome == Outcome.REFUSED
         assert len(node.store.balance()["in"]) == 1
         told = [
             e.data
@@ -325,7 +325,7 @@ def test_a_damaged_file_of_a_large_state_falls_back_as_well(
     store = Store(places["site0"].home / "node.sqlite", run=places["site0"].run, site="site0")
     name = store._rows("SELECT body FROM states ORDER BY done DESC LIMIT 1")[0][0]
     store.close()
-    file = store.shelf.folder / name
+    file = store.blobs.folder / name
     data = bytearray(file.read_bytes())
     data[-20] ^= 1
     file.write_bytes(data)

@@ -77,7 +77,7 @@ class Flood:
         opened = channel.open_channel(self.places["site1"].identity, here)
         try:
             stream = channel.Stream(channel.open_stream(opened), here)
-            greeting = self.greeter.introductions.greet("site0")
+            greeting = self.greeter.handshake.greet("site0")
             await handshake.introduce(stream, replace(greeting, process=str(time.time_ns())), lambda *_: None)
             self.outcomes["CONNECTED"] += 1
         except PeerRefused:
@@ -104,7 +104,7 @@ async def flooded(folder: Path) -> AsyncIterator[Flood]:
     connections = Connections(
         places["site1"].identity,
         {"site0": at(places["site0"].identity.member, node.links.port)},  # type: ignore[attr-defined]
-        greet=greeter.introductions.greet,
+        greet=greeter.handshake.greet,
         deliver=take,
         patience=PATIENCE,
     )
@@ -165,7 +165,7 @@ def test_what_a_flood_costs_a_running_node_is_bounded(
                     f"\n{kind}: {number} attempts, {flood.bytes_sent / MEGABYTE:.1f} MB sent, {dict(flood.outcomes)};"
                     f" disk {grown / MEGABYTE:+.2f} MB, memory {rss / MEGABYTE:+.1f} MB, {more} lines, {kept} parcels kept"
                 )
-            largest = node.reception.rules.limits.total
+            largest = node.parcel_receiver.rules.limits.total
             assert kept <= MOST_WAITING
             assert grown < (MOST_WAITING + 2) * largest + 4 * MEGABYTE
             if kind != "rounds to come":

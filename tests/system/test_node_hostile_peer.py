@@ -20,7 +20,7 @@ from confrere.exchange.compression import ParcelContext
 from confrere.node.conduct import FUTILE_BURST, LINES_BURST
 from confrere.node.config import Setting
 from confrere.node.delivery import MOST_WAITING, NO_RECORD
-from confrere.node.membership import farewells
+from confrere.node.membership import leave_messages
 from confrere.node.metrics_endpoint import registry
 from confrere.node.node import Node
 from confrere.node.setup import most_waiting
@@ -52,7 +52,7 @@ class Hostile:
 
     async def send(self, **changes: Any) -> Receipt:
         signed = wire.sign(self.parcel(**changes), self.places[self.me].identity.key)
-        return await self.node.reception.deliver(self.me, wire.encode(signed))
+        return await self.node.parcel_receiver.deliver(self.me, wire.encode(signed))
 
 
 # -- stopping ----------------------------------------------------------------------------------------
@@ -62,12 +62,12 @@ def test_a_farewell_that_a_peer_returns_is_no_evidence_of_an_old_copy(tmp_path: 
     async def story() -> None:
         places = settings(tmp_path)
         hostile = Hostile(places)
-        ours = next(f for f in farewells(places["site0"], 3, []) if f.parcel.receiver == "site1")
+        ours = next(f for f in leave_messages(places["site0"], 3, []) if f.parcel.receiver == "site1")
         returned = wire.header_of(Body.of(b"".join(ours.pieces())))
         assert wire.proven(returned, places["site0"].identity.member.key) is not None  # our own signature
-        greeting = replace(hostile.node.introductions.greet("site1"), last=returned)
-        hostile.node.introductions.met("site1", greeting)
-        assert hostile.node.introductions.rolled_back is None
+        greeting = replace(hostile.node.handshake.greet("site1"), last=returned)
+        hostile.node.handshake.met("site1", greeting)
+        assert hostile.node.handshake.rolled_back is None
         hostile.node.close()
 
     asyncio.run(story())
@@ -79,15 +79,15 @@ def test_a_refusal_tells_a_peer_nothing_about_local_paths(tmp_path: Path) -> Non
         hostile = Hostile(places)
         node, key = hostile.node, places["site0"].identity.key
         later = hostile.parcel(sender="site0", receiver="site1", sequence=99)
-        mark = ledger_marks.sign(replace(node.introductions.mark(), counter=99), key)
-        plain = replace(node.introductions.greet("site1"), last="")
+        mark = ledger_marks.sign(replace(node.handshake.mark(), counter=99), key)
+        plain = replace(node.handshake.greet("site1"), last="")
         for shown in (
             replace(plain, last=wire.header_of(Body.of(wire.encode(wire.sign(later, key))))),
             replace(plain, seen=(mark,)),
         ):
             with pytest.raises(PeerRefused) as refused:
-                node.introductions.met("site1", shown)
-            assert str(tmp_path) in str(node.introductions.rolled_back)  # its owner learns which file
+                node.handshake.met("site1", shown)
+            assert str(tmp_path) in str(node.handshake.rolled_back)  # its owner learns which file
             assert "/" not in str(refused.value)
         node.close()
 
@@ -106,8 +106,8 @@ def test_an_epoch_counts_only_with_its_signed_membership_record_whoever_brings_i
             receipt = await hostile.send(epoch=epoch, round=3)
             assert (receipt.outcome, receipt.reason) == (Outcome.DEFERRED, NO_RECORD)
         assert node.store.balance()["in"] == []
-        record = next(f for f in farewells(places["site2"], 2, []) if f.parcel.receiver == "site1")
-        brought = await node.reception.deliver("site1", b"".join(record.pieces()))
+        record = next(f for f in leave_messages(places["site2"], 2, []) if f.parcel.receiver == "site1")
+        brought = await node.parcel_receiver.deliver("site1", b"".join(record.pieces()))
         assert brought.outcome == Outcome.ACCEPTED
         assert node.store.leaving() == {"site2": 2}
         assert (await hostile.send(epoch=1, round=3)).outcome == Outcome.ACCEPTED
@@ -116,7 +116,7 @@ def test_an_epoch_counts_only_with_its_signed_membership_record_whoever_brings_i
         made_up = wire.sign(
             replace(record.parcel, sender="site0", receiver="site1"), places["site1"].identity.key
         )
-        assert (await node.reception.deliver("site1", wire.encode(made_up))).outcome == Outcome.REFUSED
+        assert (await node.parcel_receiver.deliver("site1", wire.encode(made_up))).outcome == Outcome.REFUSED
         assert "site0" not in node.store.leaving()
         node.close()
 
@@ -131,19 +131,19 @@ def test_a_courier_brings_the_membership_record_that_its_peer_lacks(tmp_path: Pa
         told, not_told = (Node(places[n], connect=network.connect) for n in ("site1", "site0"))
         await told.links.start()
         await not_told.links.start()
-        record = next(f for f in farewells(places["site2"], 2, []) if f.parcel.receiver == "site1")
-        await told.reception.deliver("site2", b"".join(record.pieces()))
+        record = next(f for f in leave_messages(places["site2"], 2, []) if f.parcel.receiver == "site1")
+        await told.parcel_receiver.deliver("site2", b"".join(record.pieces()))
         later = Parcel(
             places["site1"].run, 1, 3, 0, "site1", "site0", 1, told.site.build("proxy"), {"mass": public(1.0)}
         )
         told.store.debit([wire.seal(later, places["site1"].identity.key)])
-        courier = asyncio.create_task(told.couriers["site0"].run(told.links))
+        courier = asyncio.create_task(told.peer_senders["site0"].run(told.links))
         async with asyncio.timeout(20):
             while told.store.owed():
                 await asyncio.sleep(0.01)
         courier.cancel()
         assert not_told.store.leaving() == {"site2": 2}
-        assert [p.epoch for p in not_told.mailroom.waiting()] == [1]
+        assert [p.epoch for p in not_told.mailbox.waiting()] == [1]
         for node in (told, not_told):
             node.close()
 
@@ -156,7 +156,7 @@ def test_a_peer_has_a_quota_of_parcels_that_wait_and_is_put_off_beyond_it(tmp_pa
         node, light = hostile.node, {"mass": public(0.001)}
         found = [(await hostile.send(round=n, scalars=light)).outcome for n in range(90)]
         assert found == [Outcome.ACCEPTED] * MOST_WAITING + [Outcome.DEFERRED] * (90 - MOST_WAITING)
-        assert node.store.kept_of("site1") == len(node.mailroom.waiting()) == MOST_WAITING
+        assert node.store.kept_of("site1") == len(node.mailbox.waiting()) == MOST_WAITING
         assert status_of(node)["peers"]["site1"]["conduct"]["put_off"] == 90 - MOST_WAITING
         with node.store._writing() as database:
             database.execute("UPDATE inbox SET body = NULL WHERE round < 10")  # used, as after a round
@@ -209,7 +209,7 @@ def test_a_number_that_the_study_does_not_know_is_refused(tmp_path: Path) -> Non
 def test_what_arrives_after_the_last_round_is_counted_and_not_kept(tmp_path: Path) -> None:
     async def story() -> None:
         hostile = Hostile(settings(tmp_path))
-        hostile.node.reception.mailroom = None  # as `_finish` leaves it
+        hostile.node.parcel_receiver.mailbox = None  # as `_finish` leaves it
         assert (await hostile.send()).outcome == Outcome.ACCEPTED
         assert hostile.node.store.kept_of("site1") == 0
         assert len(hostile.node.store.balance()["in"]) == 1
@@ -266,9 +266,9 @@ def test_weights_beyond_the_studys_own_scale_are_left_aside_in_every_form(
     async def story() -> None:
         hostile = Hostile(settings(tmp_path, quick("avgpush", rounds=4, compression=compression)))
         node, proxy = hostile.node, hostile.node.site.build("proxy")
-        bound = node.reception.rules.bounds.weight
+        bound = node.parcel_receiver.rules.bounds.weight
         assert 10 < bound < 60_000
-        packing = node.reception.rules.packing
+        packing = node.parcel_receiver.rules.packing
         moment = ParcelContext(hostile.places["site0"].run, 0, 0, "site1")
 
         def scaled(largest: float) -> Any:

@@ -93,14 +93,14 @@ class Bench:
         self.site = participant_of(study, self.strategy, setting.data, setting.task, context)
         self.site.randomness, self.site.reuses = secure(), True
         self.desk = OutboxTransport(self.store, setting.identity.key, lambda size: None, self.no_room)
-        self.mailroom = DurableMailbox(self.store, self.desk, self.no_room)
+        self.mailbox = DurableMailbox(self.store, self.desk, self.no_room)
         shapes = {m.architecture: m.params.shapes for m in map(self.site.build, ("private", "proxy"))}
         rules = ParcelRules(self.me, setting.run, ROUNDS, keys, shapes)
-        self.reception = ParcelReceiver(rules, self.store, Conduct(self.me, keys, lambda event: None))
-        self.reception.mailroom = self.mailroom
+        self.parcel_receiver = ParcelReceiver(rules, self.store, Conduct(self.me, keys, lambda event: None))
+        self.parcel_receiver.mailbox = self.mailbox
         self.peers = SitePeers(
             self.me, setting.run, NAMES, study.graph(), study.churn, Gate(site=self.me), self.desk,
-            self.journal, patience=0.0, mailbox=self.mailroom, counter=lambda: self.ledger.counter,
+            self.journal, patience=0.0, mailbox=self.mailbox, counter=lambda: self.ledger.counter,
         )  # fmt: skip
         found = next(iter(self.store.latest()), None)
         if found is None:
@@ -127,9 +127,9 @@ class Bench:
         )  # fmt: skip
 
     async def work(self) -> None:
-        self.mailroom.diary = diary = CallCounter(self.done)
-        self.desk.clear()
-        inside = RememberedSite(self.site, self.store, diary, self.no_room)
+        self.mailbox.call_counter = call_counter = CallCounter(self.done)
+        self.outbox.clear()
+        inside = RememberedSite(self.site, self.store, call_counter, self.no_room)
         self.state = await self.strategy.round(self.state, inside, self.peers.round(self.done))
         self.done += 1
         self.store.close_round(self.done, self.content())
@@ -209,7 +209,7 @@ class Collaboration(RuleBasedStateMachine):
             sequence, kept = waiting[which % len(waiting)]
             body = kept.read()
             self.left.append((sender, receiver, body))
-            receipt = await self.sites[receiver].reception.deliver(sender, body)
+            receipt = await self.sites[receiver].parcel_receiver.deliver(sender, body)
             assert receipt.credited
             if keep_receipt:
                 self.sites[sender].store.delivered(receiver, sequence)
@@ -231,7 +231,7 @@ class Collaboration(RuleBasedStateMachine):
         """Something that was sent long ago arrives again."""
         if self.left:
             sender, receiver, body = self.left[which % len(self.left)]
-            receipt = asyncio.run(self.sites[receiver].reception.deliver(sender, body))
+            receipt = asyncio.run(self.sites[receiver].parcel_receiver.deliver(sender, body))
             assert receipt.credited
 
     @rule(which=st.integers(0, 200), other=st.sampled_from(NAMES))
@@ -240,7 +240,7 @@ class Collaboration(RuleBasedStateMachine):
         if self.left:
             sender, receiver, body = self.left[which % len(self.left)]
             if other != receiver:
-                assert not asyncio.run(self.sites[other].reception.deliver(sender, body)).credited
+                assert not asyncio.run(self.sites[other].parcel_receiver.deliver(sender, body)).credited
 
     # -- what always holds ------------------------------------------------------------------------
 
@@ -384,10 +384,10 @@ class Tidy(Collaboration):
         for site in self.sites.values():
             names = [r[0] for t in TABLES for r in site.store._rows(f"SELECT body FROM {t}")]
             named = {n for n in names if isinstance(n, str)}
-            found = {p.name for p in site.store.shelf.folder.iterdir()}
+            found = {p.name for p in site.store.blobs.folder.iterdir()}
             assert named <= found
             site.store.sweep()
-            assert named == {p.name for p in site.store.shelf.folder.iterdir()}
+            assert named == {p.name for p in site.store.blobs.folder.iterdir()}
 
 
 @pytest.mark.slow

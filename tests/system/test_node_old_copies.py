@@ -143,7 +143,7 @@ def test_a_forged_mark_is_no_evidence(tmp_path: Path) -> None:
     async def story() -> None:
         nodes = start(places, Network())
         node, peer = nodes["site0"], nodes["site1"]
-        own = node.introductions.mark()
+        own = node.handshake.mark()
         higher = replace(own, counter=99)
         forged = [
             higher,
@@ -151,17 +151,17 @@ def test_a_forged_mark_is_no_evidence(tmp_path: Path) -> None:
             replace(higher, signature=""),
         ]
         for mark in forged:
-            node.introductions.compare([mark])
-            node.introductions.met("site1", replace(peer.introductions.greet("site0"), seen=(mark,)))
-            assert not peer.introductions.keep("site0", mark)
-        assert node.introductions.rolled_back is None
-        assert peer.introductions.seen("site0") == ()
+            node.handshake.compare([mark])
+            node.handshake.met("site1", replace(peer.handshake.greet("site0"), seen=(mark,)))
+            assert not peer.handshake.keep("site0", mark)
+        assert node.handshake.rolled_back is None
+        assert peer.handshake.seen("site0") == ()
         parcel = Parcel(places["site1"].run, 0, 0, 0, "site0", "site1", 1, None, mark=higher)
         body = wire.encode(wire.sign(parcel, places["site0"].identity.key))
-        receipt = await peer.reception.deliver("site0", body)
+        receipt = await peer.parcel_receiver.deliver("site0", body)
         assert (receipt.outcome, receipt.seen) == (Outcome.REFUSED, ())
-        node.introductions.compare([ledger_marks.sign(higher, places["site0"].identity.key)])
-        assert isinstance(node.introductions.rolled_back, LedgerRolledBack)
+        node.handshake.compare([ledger_marks.sign(higher, places["site0"].identity.key)])
+        assert isinstance(node.handshake.rolled_back, LedgerRolledBack)
         for one in nodes.values():
             one.close()
 
@@ -176,8 +176,8 @@ def test_a_site_cannot_push_out_its_marks_by_signing_many(tmp_path: Path) -> Non
         key, peer = places["site0"].identity.key, nodes["site1"]
         for number in range(100):
             mark = LedgerMark(f"{number:064x}", 7, "ab" * 32)
-            assert peer.introductions.keep("site0", ledger_marks.sign(mark, key))
-        kept = peer.introductions.seen("site0")
+            assert peer.handshake.keep("site0", ledger_marks.sign(mark, key))
+        kept = peer.handshake.seen("site0")
         assert [int(m.ledger, 16) for m in kept] == list(range(ledger_marks.MOST_LEDGERS))
         for one in nodes.values():
             one.close()
@@ -233,20 +233,20 @@ def test_a_peer_cannot_stop_a_node_with_a_parcel_that_it_made_up(tmp_path: Path)
         claimed = Parcel(run, 0, 3, 0, "site0", "site1", 99, None, {"mass": public(1.0)})
         forged = Body.of(wire.encode(wire.sign(claimed, places["site1"].identity.key)))
         greeting = replace(
-            Node(places["site1"], connect=Network().connect).introductions.greet("site0"),
+            Node(places["site1"], connect=Network().connect).handshake.greet("site0"),
             last=wire.header_of(forged),
         )
-        node.introductions.met("site1", greeting)
+        node.handshake.met("site1", greeting)
         for text in ("", "{", json.dumps({"sequence": 99}), "\ud800"):
-            node.introductions.met("site1", replace(greeting, last=text))
-        assert node.introductions.rolled_back is None
+            node.handshake.met("site1", replace(greeting, last=text))
+        assert node.handshake.rolled_back is None
         genuine = Body.of(wire.encode(wire.sign(claimed, places["site0"].identity.key)))
         with pytest.raises(PeerRefused, match="old copy"):
-            node.introductions.met("site1", replace(greeting, last=wire.header_of(genuine)))
+            node.handshake.met("site1", replace(greeting, last=wire.header_of(genuine)))
         to_another = replace(claimed, receiver="site2")
-        node.introductions.rolled_back = None
+        node.handshake.rolled_back = None
         about = Body.of(wire.encode(wire.sign(to_another, places["site0"].identity.key)))
-        node.introductions.met("site1", replace(greeting, last=wire.header_of(about)))
-        assert node.introductions.rolled_back is None
+        node.handshake.met("site1", replace(greeting, last=wire.header_of(about)))
+        assert node.handshake.rolled_back is None
 
     asyncio.run(story())

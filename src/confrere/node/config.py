@@ -44,7 +44,7 @@ class Setting:
     """The same in full length: what the roster was signed with, and handshakes compare."""
     epoch: int = 0
     """The epoch of the roster."""
-    farewell: Path | None = None
+    roster_path: Path | None = None
     """The roster beside which a signed word that this site leaves is put."""
     listen: str | None = None
     metrics: int | None = None

@@ -24,7 +24,7 @@ class Database:
     def __init__(self, path: Path, schema: str) -> None:
         self.path = path
         self._lock = threading.RLock()
-        with self.speaking_plainly():
+        with self.translating_errors():
             path.touch(mode=0o600)
             self._connection = sqlite3.connect(
                 str(path), isolation_level=None, check_same_thread=False, timeout=60
@@ -34,13 +34,13 @@ class Database:
             self._connection.executescript(schema)
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._lock, self.speaking_plainly():
+        with self._lock, self.translating_errors():
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction."""
-        with self._lock, self.speaking_plainly():
+        with self._lock, self.translating_errors():
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
@@ -51,7 +51,7 @@ class Database:
                 raise
 
     @contextmanager
-    def speaking_plainly(self) -> Iterator[None]:
+    def translating_errors(self) -> Iterator[None]:
         """What the disk or SQLite complains about, in words for the owner of the node."""
         try:
             yield

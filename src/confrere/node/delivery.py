@@ -117,7 +117,7 @@ class PeerSender:
     async def _bring_records(self, connections: Sends) -> None:
         """Bring what other members have signed about leaving: a peer may not have heard it from themselves."""
         with suppress(PeerMissing):
-            for site, body in await asyncio.to_thread(self._store.farewells):
+            for site, body in await asyncio.to_thread(self._store.leave_messages):
                 if site not in (self.me, self.peer):
                     await connections.send(self.peer, f"{site} leaves", Body.of(body))
 
@@ -138,7 +138,7 @@ class ParcelReceiver:
         self._most_waiting = most_waiting
         """Parcels of one peer that are kept and not yet used."""
         self._marks = marks
-        self.mailroom: DurableMailbox | None = None
+        self.mailbox: DurableMailbox | None = None
         """Where parcels go from here; None where no further round will take them."""
         self._begun: set[asyncio.Task[Receipt]] = set()
 
@@ -146,7 +146,7 @@ class ParcelReceiver:
         """What `Connections` calls with each whole parcel of an authenticated peer.
 
         What has begun is finished, even if whoever waits for the answer is gone: a parcel that is credited and
-        not in the mailroom would lie in the store, unseen, until the next start.
+        not in the mailbox would lie in the store, unseen, until the next start.
         """
         work = asyncio.create_task(self._take_in(sender, Body.of(body)))
         self._begun.add(work)
@@ -188,8 +188,8 @@ class ParcelReceiver:
             return Receipt(Outcome.REFUSED, str(error))
         except Outlier as error:
             self._conduct[sender].left_aside += 1
-            if parcel is not None and self.mailroom is not None:
-                self.mailroom.refused((parcel.round, parcel.phase, sender))
+            if parcel is not None and self.mailbox is not None:
+                self.mailbox.refused((parcel.round, parcel.phase, sender))
             return self._refused(sender, f'a parcel of "{sender}" was left aside: {error}', error)
         except BadParcel as error:
             self._conduct[sender].refused += 1
@@ -212,11 +212,11 @@ class ParcelReceiver:
         if await asyncio.to_thread(store.kept_of, parcel.sender) >= self._most_waiting:
             return Receipt(Outcome.DEFERRED, f"{self._most_waiting} of its parcels wait already")
         await asyncio.to_thread(self.rules.check_bounds, parcel, store.mass_flow)
-        new = await asyncio.to_thread(store.credit, parcel, body, self.mailroom is not None)
+        new = await asyncio.to_thread(store.credit, parcel, body, self.mailbox is not None)
         if self._marks is not None and parcel.mark is not None:
             await asyncio.to_thread(self._marks.keep, parcel.sender, parcel.mark)
-        if new and self.mailroom is not None:
-            self.mailroom.deliver(parcel)
+        if new and self.mailbox is not None:
+            self.mailbox.deliver(parcel)
         return ACCEPTED if new else DUPLICATE
 
     def _refused(self, sender: str, text: str, error: BadParcel) -> Receipt:

@@ -59,7 +59,7 @@ class ParcelRules:
             give_back()  # what the parcel before this one took
         parcel = wire.decode(body, limits=self.limits, key=self.keys)
         if parcel.phase == LEAVING:
-            self._check_farewell(parcel)
+            self._check_leave_message(parcel)
             return parcel
         if parcel.sender != sender or parcel.receiver != self.me:
             raise BadParcel(f'it is from "{parcel.sender[:80]}" to "{parcel.receiver[:80]}"')
@@ -87,7 +87,7 @@ class ParcelRules:
                 f"with its mass of {claimed:g} this site would hold more than all sites have, {self.bounds.mass:g}"
             )
 
-    def _check_farewell(self, parcel: Parcel) -> None:
+    def _check_leave_message(self, parcel: Parcel) -> None:
         """A signed record of a change in membership, whoever brings it and whomever it was written to."""
         if parcel.run != self.run:
             raise BadParcel("it belongs to another run")

@@ -28,7 +28,7 @@ def churn_of(setting: Setting, leaving: Mapping[str, int]) -> Churn:
     return replace(own, leave=leave)
 
 
-def farewells(setting: Setting, first: int, left: Collection[str]) -> list[wire.Sealed]:
+def leave_messages(setting: Setting, first: int, left: Collection[str]) -> list[wire.Sealed]:
     """To each peer that has not left itself: this site takes no part from round `first` on.
 
     Made again, they are the same bytes.

@@ -62,7 +62,7 @@ class NodeMetrics(Collector):
 
     def _per_peer(self, name: str, help: str, value: Callable[[str], float | None]) -> Metric:
         family = GaugeMetricFamily(f"confrere_{name}", help, labels=["peer"])
-        for peer in self.node.others:
+        for peer in self.node.peer_names:
             if (found := value(peer)) is not None:
                 family.add_metric([peer], float(found))
         return family

@@ -31,7 +31,7 @@ from confrere.node.delivery import Epochs, ParcelReceiver, PeerSender
 from confrere.node.failpoints import reach
 from confrere.node.handshake_state import HandshakeCallbacks
 from confrere.node.lateness import Lateness
-from confrere.node.membership import churn_of, exchanges, farewells, front
+from confrere.node.membership import churn_of, exchanges, front, leave_messages
 from confrere.node.node_journal import Log, NodeJournal
 from confrere.node.replay import (
     CallCounter,
@@ -76,7 +76,7 @@ class Node:
     done: int
     """How many rounds are over."""
     leaving: dict[str, int]
-    mailroom: DurableMailbox
+    mailbox: DurableMailbox
     site_run: SiteRun
     """The site itself, after `done` rounds; everything around it is there so that it survives a crash."""
 
@@ -88,7 +88,7 @@ class Node:
         listeners: tuple[Callable[[Event], None], ...] = (),
     ) -> None:
         self.setting, self.study, self.me = setting, setting.study, setting.me
-        self.everybody, self.others = sorted(setting.members), sorted(setting.peers)
+        self.members, self.peer_names = sorted(setting.members), sorted(setting.peers)
         self._lock = lock_folder(setting)
         try:
             self._set_up(connect, listeners)
@@ -115,12 +115,12 @@ class Node:
         self.paused = self.store.facts().get("paused") == "yes"
         self.interrupted = asyncio.Event()
         self.quality: dict[str, Any] = {}
-        self.introductions = HandshakeCallbacks(setting, self.store, self.ledger, self.witness)
-        self.desk = OutboxTransport(
-            self.store, setting.identity.key, self._allow, self.room, self.introductions.mark
+        self.handshake = HandshakeCallbacks(setting, self.store, self.ledger, self.witness)
+        self.outbox = OutboxTransport(
+            self.store, setting.identity.key, self._allow, self.wait_for_space, self.handshake.mark
         )
-        self.desk.posted = self._wake
-        self.conduct = Conduct(self.me, self.others, self.journal.add)
+        self.outbox.posted = self._wake
+        self.conduct = Conduct(self.me, self.peer_names, self.journal.add)
         self.lateness = Lateness(self.conduct.waited)
         rules = parcel_rules(setting, self.site, self.strategy)
         epochs = Epochs(
@@ -128,17 +128,17 @@ class Node:
             lambda round: churn_of(setting, self.store.leaving()).epoch(round),
         )
         kept = most_waiting(setting.caps, rules.limits.total)
-        self.reception = ParcelReceiver(rules, self.store, self.conduct, epochs, kept, self.introductions)
-        self.couriers = {
-            p: PeerSender(self.me, p, self.store, self.conduct.add, self.introductions) for p in self.others
+        self.parcel_receiver = ParcelReceiver(rules, self.store, self.conduct, epochs, kept, self.handshake)
+        self.peer_senders = {
+            p: PeerSender(self.me, p, self.store, self.conduct.add, self.handshake) for p in self.peer_names
         }
         self._restore()
         self.links = connect(
-            setting.identity, setting.peers, greet=self.introductions.greet, deliver=self.reception.deliver,
-            notice=self.conduct.add, met=self.introductions.met, listen=setting.listen,
-            largest=rules.limits.total, patience=self.study.patience, folder=self.store.shelf.folder,
+            setting.identity, setting.peers, greet=self.handshake.greet, deliver=self.parcel_receiver.deliver,
+            notice=self.conduct.add, met=self.handshake.met, listen=setting.listen,
+            largest=rules.limits.total, patience=self.study.patience, folder=self.store.blobs.folder,
         )  # fmt: skip
-        self._beginning = StartConditions(setting, lambda: self.links.connected)
+        self._start_conditions = StartConditions(setting, lambda: self.links.connected)
 
     # -- the whole life ---------------------------------------------------------------------------
 
@@ -148,9 +148,9 @@ class Node:
         tasks: list[asyncio.Task[None]] = []
         try:
             await self.links.start()
-            tasks = [asyncio.create_task(c.run(self.links)) for c in self.couriers.values()]
+            tasks = [asyncio.create_task(c.run(self.links)) for c in self.peer_senders.values()]
             tasks.append(asyncio.create_task(self._watch_peers()))
-            tasks.append(asyncio.create_task(self._life(until_done)))
+            tasks.append(asyncio.create_task(self._run_rounds(until_done)))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -172,19 +172,19 @@ class Node:
             self._charges.close()
         self._lock.close()
 
-    async def _life(self, until_done: bool) -> None:
+    async def _run_rounds(self, until_done: bool) -> None:
         cap, said = self.setting.caps.rounds, self.store.leaving().get(self.me)
         if said is not None:
             await self.leave(said)  # a farewell that a crash may have cut short
         elif cap is not None and cap < self.study.rounds:
             await self.leave(cap, f"its own cap is {cap} rounds")
         while self._takes_part():
-            if await self._interrupted(asyncio.create_task(self._step())):
+            if await self._interrupted_by_owner(asyncio.create_task(self._step())):
                 break
         await self._finish()
         await self._settle(until_done)
 
-    async def _interrupted(self, step: asyncio.Task[None]) -> bool:
+    async def _interrupted_by_owner(self, step: asyncio.Task[None]) -> bool:
         """See a step through; whether its owner's word came first."""
         word = asyncio.create_task(self.interrupted.wait())
         try:
@@ -205,12 +205,12 @@ class Node:
             return False
         if self.done and self.site_run.stop_reasons(self.churn, self.done - 1):
             return False
-        return self.me in self.churn.members(self.done, self.everybody)
+        return self.me in self.churn.members(self.done, self.members)
 
     def _left_as_planned(self) -> bool:
         """Whether this site is no longer a member because the study says so, not by its owner's decision."""
         planned = self.done < self.study.rounds and self.me not in self.store.leaving()
-        return planned and self.me not in self.churn.members(self.done, self.everybody)
+        return planned and self.me not in self.churn.members(self.done, self.members)
 
     async def _step(self) -> None:
         """One round, or a jump to where the others are."""
@@ -221,24 +221,24 @@ class Node:
         except (DiskFull, PrivacyError) as error:
             if not isinstance(error, DiskFull) and "disk is full" not in str(error):
                 raise
-            await self.room()  # nothing was charged and nothing was sent: the round begins anew
+            await self.wait_for_space()  # nothing was charged and nothing was sent: the round begins anew
             self._restore()
 
     async def _round(self) -> None:
         number, churn = self.done, self.churn
-        members, epoch = churn.members(number, self.everybody), churn.epoch(number)
-        self._now("in a round")
+        members, epoch = churn.members(number, self.members), churn.epoch(number)
+        self._set_activity("in a round")
         here = [self.me, *(p for p in members if p in self.links.connected)]
         data = {"members": list(members), "present": sorted(here), "epoch": epoch}
         self.journal.add(Event("round-started", self.me, number, data=data))
         run = self.site_run
         run.announce(number)
         if churn.present(number, self.me):
-            self.mailroom.diary = diary = CallCounter(number)
-            self.desk.clear()
-            inside = RememberedSite(self.site, self.store, diary, self.room)
+            self.mailbox.call_counter = call_counter = CallCounter(number)
+            self.outbox.clear()
+            inside = RememberedSite(self.site, self.store, call_counter, self.wait_for_space)
             await run.round(number, inside, time_is_up=self._time_is_up())
-            await self.desk.post()
+            await self.outbox.post()
         reasons = run.stop_reasons(churn, number)
         if run.evaluation_due(number, stops=bool(reasons)):
             await self._evaluate(number)
@@ -271,8 +271,8 @@ class Node:
 
     async def _skip(self) -> bool:
         """Go on where the others are, if this site was away for long."""
-        members = self.churn.members(self.done, self.everybody)
-        heard = await asyncio.to_thread(self.store.heard)
+        members = self.churn.members(self.done, self.members)
+        heard = await asyncio.to_thread(self.store.latest_rounds)
         there = front(heard, [p for p in members if p != self.me])
         if there <= self.done + len(members):
             return False
@@ -285,7 +285,7 @@ class Node:
 
     async def _finish(self) -> None:
         """When all rounds are over, the site's own model is trained to the end and saved with its card."""
-        self.reception.mailroom = None  # what still arrives is counted, and not kept
+        self.parcel_receiver.mailbox = None  # what still arrives is counted, and not kept
         if self.store.facts().get("finished") != "yes":
             await self._train_to_the_end()
         text = f"finished: the model is in {self.setting.home / 'model'}"
@@ -294,16 +294,16 @@ class Node:
     async def _train_to_the_end(self) -> None:
         if self._left_as_planned():
             self.site_run.announce(self.done)
-        self._now("training its own model to the end")
-        inside = RememberedSite(self.site, self.store, CallCounter(self.study.rounds), self.room)
+        self._set_activity("training its own model to the end")
+        inside = RememberedSite(self.site, self.store, CallCounter(self.study.rounds), self.wait_for_space)
         if await self.site_run.finish(inside):
             await self._evaluate(self.study.rounds, fitted=True)
         elif not self.quality:
             await self._evaluate(self.done)
         body = snapshot.dumps(self._content(self.done, self.leaving))
-        await durably(self.room, self.store.close_round, self.done, body)
+        await durably(self.wait_for_space, self.store.close_round, self.done, body)
         self.deployment = await in_thread(self._choose_deployment())
-        await durably(self.room, self._save, self.deployment)
+        await durably(self.wait_for_space, self._save, self.deployment)
 
     async def _choose_deployment(self) -> Deployment:
         return self.site_run.deployment(self.me)
@@ -313,7 +313,7 @@ class Node:
             setting = self.setting
             ending = Ending(
                 setting.agreed,
-                self.everybody,
+                self.members,
                 self.done,
                 deployment,
                 setting.schema,
@@ -333,7 +333,9 @@ class Node:
         while True:
             owed = await asyncio.to_thread(self.store.owed)
             gone = self.me in await asyncio.to_thread(self.store.leaving)
-            self._now("left" if gone else "finished", f"parcels wait for {', '.join(owed)}" if owed else "")
+            self._set_activity(
+                "left" if gone else "finished", f"parcels wait for {', '.join(owed)}" if owed else ""
+            )
             if not owed and not told:
                 told = True
                 text = "nothing is owed to any peer"
@@ -345,23 +347,25 @@ class Node:
     # -- when a round may begin -------------------------------------------------------------------
 
     async def _may_begin(self) -> None:
-        peers = [p for p in self.churn.members(self.done, self.everybody) if p != self.me]
+        peers = [p for p in self.churn.members(self.done, self.members) if p != self.me]
         if not exchanges(self.setting, self.done):
             peers = []
         began, told = time.monotonic(), ""
         self._refuse_rollback()
-        while reason := self._beginning.obstacle(peers, self.mailroom, self.paused, time.monotonic() - began):
+        while reason := self._start_conditions.obstacle(
+            peers, self.mailbox, self.paused, time.monotonic() - began
+        ):
             if reason != told:
                 told = reason
-                self._now("waiting", reason)
+                self._set_activity("waiting", reason)
                 data = {"text": f"waits: {reason}", "waiting": True}
                 self.journal.add(Event("notice", self.me, self.done, data=data))
             await asyncio.sleep(GLANCE)
             self._refuse_rollback()
 
     def _refuse_rollback(self) -> None:
-        if self.introductions.rolled_back is not None:
-            raise self.introductions.rolled_back
+        if self.handshake.rolled_back is not None:
+            raise self.handshake.rolled_back
 
     async def _watch_peers(self) -> None:
         """A peer that comes back is waited for again; a ledger or a folder that was rolled back ends the node."""
@@ -370,12 +374,12 @@ class Node:
             self._refuse_rollback()
             now = self.links.connected
             for peer in now - before:
-                self.mailroom.back(peer)
-                self.couriers[peer].wake()
+                self.mailbox.back(peer)
+                self.peer_senders[peer].wake()
             before = now
             await asyncio.sleep(2 * GLANCE)
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """The disk is full: say so, and wait until something can be written."""
         doing, self.doing = self.doing, "paused: the disk is full"
         self.reason = f"free some space at {self.setting.home}; nothing is lost, the node goes on by itself"
@@ -394,14 +398,14 @@ class Node:
     async def _close(self, done: int) -> None:
         leaving = await asyncio.to_thread(self.store.leaving)
         body = await asyncio.to_thread(snapshot.dumps, self._content(done, leaving))
-        await durably(self.room, self.store.close_round, done, body)
+        await durably(self.wait_for_space, self.store.close_round, done, body)
         self.done = done
         for site in leaving.keys() - self.leaving.keys() - {self.me}:
             text = f"leaves for good before round {leaving[site] + 1}"
             self.journal.add(Event("left", site, done, data={"text": text}))
         self._count_leaving(leaving)
         if epoch := self.churn.epoch(done):
-            await durably(self.room, self.store.cancel, epoch)
+            await durably(self.wait_for_space, self.store.cancel, epoch)
 
     def _content(self, done: int, leaving: Mapping[str, int]) -> dict[str, Any]:
         """A state is also where a new membership begins to count, so that a replayed round has the old one."""
@@ -421,8 +425,8 @@ class Node:
                 " (but never the ledger)"
             )
         self.leaving = dict(found["leaving"]) if found else {}
-        self.mailroom = self.reception.mailroom = DurableMailbox(
-            self.store, self.desk, self.room, self.lateness
+        self.mailbox = self.parcel_receiver.mailbox = DurableMailbox(
+            self.store, self.outbox, self.wait_for_space, self.lateness
         )
         self.site_run = self._new_site_run()
         if found is None:
@@ -439,9 +443,14 @@ class Node:
 
     def _new_site_run(self) -> SiteRun:
         """The site among its present peers, with a mailbox and a way out that survive a crash."""
-        schedule = Schedule(self.churn, self.everybody, self.study.graph())
+        schedule = Schedule(self.churn, self.members, self.study.graph())
         return site_run_of(
-            self.site, self.strategy, schedule, self.desk, patience=self.study.patience, mailbox=self.mailroom
+            self.site,
+            self.strategy,
+            schedule,
+            self.outbox,
+            patience=self.study.patience,
+            mailbox=self.mailbox,
         )
 
     def _count_leaving(self, leaving: Mapping[str, int]) -> None:
@@ -467,19 +476,21 @@ class Node:
         """Say to everybody, signed and for good, that this site takes no part from round `first` on."""
         known = await asyncio.to_thread(self.store.leaving)
         if first is None:
-            heard = await asyncio.to_thread(self.store.heard)
-            most = max(self.done, front(heard, self.others)) + len(self.everybody)  # whatever one peer claims
+            heard = await asyncio.to_thread(self.store.latest_rounds)
+            most = max(self.done, front(heard, self.peer_names)) + len(
+                self.members
+            )  # whatever one peer claims
             first = known.get(self.me, min(max([self.done, *heard.values()]), most) + 1)
-            await durably(self.room, lambda: self.store.note(left="yes"))
+            await durably(self.wait_for_space, lambda: self.store.note(left="yes"))
             self.interrupted.set()
         first = min(max(first, 1), self.study.rounds)  # an epoch begins after the first round at the earliest
-        await durably(self.room, self.store.leaves, self.me, first)
+        await durably(self.wait_for_space, self.store.leaves, self.me, first)
         if "farewell" not in self.store.facts():
-            await durably(self.room, self.store.debit, farewells(self.setting, first, known))
-            await durably(self.room, lambda: self.store.note(farewell=first))
-        if self.setting.farewell is not None:  # for the roster of those who stay
-            signed = roster.leave(roster.load_roster(self.setting.farewell), self.setting.identity)
-            roster.keep_signature(signed, self.setting.farewell)
+            await durably(self.wait_for_space, self.store.debit, leave_messages(self.setting, first, known))
+            await durably(self.wait_for_space, lambda: self.store.note(farewell=first))
+        if self.setting.roster_path is not None:  # for the roster of those who stay
+            signed = roster.leave(roster.load_roster(self.setting.roster_path), self.setting.identity)
+            roster.keep_signature(signed, self.setting.roster_path)
         if self.me not in known:
             text = f"leaves for good before round {first + 1}: {why}"
             self.journal.add(Event("left", self.me, self.done, data={"text": text}))
@@ -487,10 +498,10 @@ class Node:
         self._wake()
 
     def _wake(self) -> None:
-        for courier in self.couriers.values():
-            courier.wake()
+        for peer_sender in self.peer_senders.values():
+            peer_sender.wake()
 
-    def _now(self, doing: str, reason: str = "") -> None:
+    def _set_activity(self, doing: str, reason: str = "") -> None:
         self.doing, self.reason = doing, reason
 
     def _allow(self, size: int) -> None:

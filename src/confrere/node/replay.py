@@ -77,26 +77,29 @@ async def in_thread(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-Room = Callable[[], Awaitable[None]]
+WaitForSpace = Callable[[], Awaitable[None]]
 """Returns once there is room on the disk again."""
 
 
-async def durably(room: Room, write: Callable[..., object], *what: Any) -> None:
+async def durably(wait_for_space: WaitForSpace, write: Callable[..., object], *what: Any) -> None:
     """Write to the store; where the disk is full, wait for room instead of losing what was done."""
     while True:
         try:
             await asyncio.to_thread(write, *what)
             return
         except DiskFull:
-            await room()
+            await wait_for_space()
 
 
 class RememberedSite:
     """`Site` for one round: trainings are in the store before anything of them can leave."""
 
-    def __init__(self, participant: Participant, store: Store, diary: CallCounter, room: Room) -> None:
-        self._site, self._store, self._diary, self._room = participant, store, diary, room
-        self._inner = SiteRound(participant, diary.round)
+    def __init__(
+        self, participant: Participant, store: Store, call_counter: CallCounter, wait_for_space: WaitForSpace
+    ) -> None:
+        self._site, self._store = participant, store
+        self._call_counter, self._wait_for_space = call_counter, wait_for_space
+        self._inner = SiteRound(participant, call_counter.round)
         self.name, self.size = participant.name, participant.size
         self.rehearsal = self._inner.rehearsal
 
@@ -142,7 +145,7 @@ class RememberedSite:
         self, train: Callable[[], Coroutine[Any, Any, Mapping[str, Model]]]
     ) -> Mapping[str, Model]:
         """Train, or read back what the same call came to before a crash."""
-        round, call = self._diary.round, self._diary.call()
+        round, call = self._call_counter.round, self._call_counter.call()
         site, journal = self._site, self._site.journal
         found = await asyncio.to_thread(self._before, round, call)
         if found is not None:
@@ -171,7 +174,7 @@ class RememberedSite:
             "paid": self._inner.paid, "records": site.fingerprint,
         }  # fmt: skip
         body = await asyncio.to_thread(snapshot.dumps, content)
-        await durably(self._room, self._store.keep, round, call, body)
+        await durably(self._wait_for_space, self._store.keep, round, call, body)
         await asyncio.to_thread(self._leaves, self._inner.paid, site.fingerprint, trained)
         return trained
 
@@ -224,11 +227,17 @@ class OutboxTransport:
         store: Store,
         key: Ed25519PrivateKey,
         allow: Callable[[int], None],
-        room: Room,
+        wait_for_space: WaitForSpace,
         mark: Callable[[], LedgerMark] | None = None,
     ) -> None:
         """`mark` is where the site's ledger stands, signed; it goes along with every parcel."""
-        self._store, self._key, self._allow, self._room, self._mark = store, key, allow, room, mark
+        self._store, self._key, self._allow, self._wait_for_space, self._mark = (
+            store,
+            key,
+            allow,
+            wait_for_space,
+            mark,
+        )
         self._staged: list[wire.Sealed] = []
         self.posted: Callable[[], None] = lambda: None
         """Told when there is something to deliver."""
@@ -250,7 +259,7 @@ class OutboxTransport:
         staged, self._staged = self._staged, []
         if staged:
             self._allow(sum(sealed.size for sealed in staged))
-            await durably(self._room, self._store.debit, staged)
+            await durably(self._wait_for_space, self._store.debit, staged)
         self.posted()
 
     def clear(self) -> None:
@@ -269,12 +278,16 @@ class DurableMailbox(Mailbox):
     """
 
     def __init__(
-        self, store: Store, desk: OutboxTransport, room: Room, lateness: Lateness | None = None
+        self,
+        store: Store,
+        outbox: OutboxTransport,
+        wait_for_space: WaitForSpace,
+        lateness: Lateness | None = None,
     ) -> None:
         super().__init__()
         self._lateness = lateness or Lateness()
-        self._store, self._desk, self._room = store, desk, room
-        self.diary = CallCounter(0)
+        self._store, self._outbox, self._wait_for_space = store, outbox, wait_for_space
+        self.call_counter = CallCounter(0)
         for body in store.waiting():
             self.deliver(wire.decode(body))
 
@@ -295,8 +308,8 @@ class DurableMailbox(Mailbox):
         patience: float | None,
         ended: Mapping[str, int] = NONE_ENDED,
     ) -> Inbox:
-        await self._desk.post()
-        number, call = self.diary.round, self.diary.call()
+        await self._outbox.post()
+        number, call = self.call_counter.round, self.call_counter.call()
         before = await asyncio.to_thread(self._store.taken, number, call)
         if before is not None:
             parcels = [p for p in map(wire.decode, before[0]) if p.epoch == epoch]
@@ -308,7 +321,7 @@ class DurableMailbox(Mailbox):
         self._lateness.end(inbox.missing, clock())
         ids = [(parcel.sender, parcel.sequence) for parcel in self.last_taken]
         facts = {"missing": list(inbox.missing)}
-        await durably(self._room, self._store.take, number, call, ids, facts)
+        await durably(self._wait_for_space, self._store.take, number, call, ids, facts)
         for sender in inbox.missing:
             self.gone(sender, round)
         return inbox

@@ -47,7 +47,7 @@ def read_setting(study_path: Path, site_path: Path) -> Setting:
         roster=signed.hash, epoch=signed.epoch, data=data, task=task, schema=schema, doubt=doubt,
         home=Path(config.home), ledger=Path(config.ledger), agreed=study.hash(), digest=digest,
         listen=listening_address(config.listen, identity.member.address), metrics=config.metrics,
-        caps=config.caps, farewell=Path(config.roster), population=config.population,
+        caps=config.caps, roster_path=Path(config.roster), population=config.population,
         earlier=earlier_ledger(site_path, Path(config.ledger)),
     )  # fmt: skip
 

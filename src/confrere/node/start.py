@@ -36,7 +36,7 @@ def record_start(node: Node) -> None:
             journal.add(Event("resumed", node.me, data=going_on))
         return
     common = start_facts(node.study, setting.task, {node.me: node.site}, setting.agreed)
-    data = own_start(common, node.site, node.everybody, setting.rehearsal)
+    data = own_start(common, node.site, node.members, setting.rehearsal)
     journal.add(Event("run-started", node.me, data=data))
     if setting.rehearsal:
         journal.add(Event("notice", node.me, data={"text": NOT_PRIVATE, "rehearsal": True}))
@@ -73,7 +73,7 @@ class StartConditions:
         self._setting, self._connected = setting, connected
         self._met = False
 
-    def obstacle(self, peers: Sequence[str], mailroom: DurableMailbox, paused: bool, waited: float) -> str:
+    def obstacle(self, peers: Sequence[str], mailbox: DurableMailbox, paused: bool, waited: float) -> str:
         """Why no round may start, in words; empty if one may. `waited` is in seconds since the first call."""
         caps, over = self._setting.caps, waited > self._setting.study.patience
         if paused:
@@ -88,10 +88,10 @@ class StartConditions:
         if not self._met and len(here) < len(peers):
             if not over:
                 return f"for {', '.join(sorted(set(peers) - here))} to be there for the first time"
-        elif here <= mailroom.given_up():
+        elif here <= mailbox.given_up():
             if not over:
                 return "no word from any peer"
             for peer in here:
-                mailroom.back(peer)
+                mailbox.back(peer)
         self._met = True
         return ""

@@ -25,7 +25,7 @@ LATEST = 20
 def status_of(node: Node) -> dict[str, Any]:
     """Everything that `confrere status` shows."""
     links, store, events = node.links, node.store, node.journal.events
-    owed, heard, missed = store.owed(), store.heard(), missing(events)
+    owed, heard, missed = store.owed(), store.latest_rounds(), missing(events)
     reasons: Mapping[str, str] = getattr(links, "reasons", {})
     peers = {
         peer: {
@@ -37,7 +37,7 @@ def status_of(node: Node) -> dict[str, Any]:
             "reason": "" if peer in links.connected else reasons.get(peer, ""),
             "conduct": node.conduct[peer].counts(),
         }
-        for peer in node.others
+        for peer in node.peer_names
     }
     return {
         "site": node.me,

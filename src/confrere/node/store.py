@@ -78,7 +78,7 @@ PROOFS = 8
 """At most this many proofs of equivocation are kept of one sender; one is enough, and more would fill the disk."""
 
 TABLES = ("outbox", "inbox", "log", "states")
-"""Those with bodies: bytes, or as text the name of a file on the shelf."""
+"""Those with bodies: bytes, or as text the name of a file on the blobs."""
 
 
 class Equivocation(BadParcel):
@@ -100,8 +100,8 @@ class Store:
         self._database = Database(path, SCHEMA)
         self._wanted = 0
         self._rows, self._writing = self._database.rows, self._database.writing
-        with self._database.speaking_plainly():
-            self.shelf = BlobStore(path.parent / "parcels")
+        with self._database.translating_errors():
+            self.blobs = BlobStore(path.parent / "parcels")
         known = self.facts()
         for key, value in {"format": FORMAT, "run": run, "site": site}.items():
             if known.get(key, value) != value:
@@ -116,8 +116,8 @@ class Store:
         """Remove files that a crash has left behind. Only for the node whose folder it is, before it begins."""
         query = " UNION ALL ".join(f"SELECT body FROM {t} WHERE typeof(body) = 'text'" for t in TABLES)
         named = {row[0] for row in self._rows(query)}
-        with self._database.speaking_plainly():
-            self.shelf.sweep(named)
+        with self._database.translating_errors():
+            self.blobs.sweep(named)
 
     # -- facts ------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Store:
     def debit(self, parcels: Sequence[Sealed]) -> None:
         """Put the parcels of one exchange into the outbox, all or none; those that are there stay as they are."""
         unused = []
-        with self._shelved(*parcels) as bodies:
+        with self._stored(*parcels) as bodies:
             reach("debit-written")
             with self._writing() as database:
                 for sealed, body in zip(parcels, bodies, strict=True):
@@ -167,7 +167,7 @@ class Store:
             (receiver, most),
         )
         return [
-            (number, Body.of(kept) if isinstance(kept, bytes) else Body(size, file=self.shelf.folder / kept))
+            (number, Body.of(kept) if isinstance(kept, bytes) else Body(size, file=self.blobs.folder / kept))
             for number, size, kept in rows
         ]
 
@@ -224,7 +224,7 @@ class Store:
         """
         header = header_of(body)
         conflict: tuple[str, bool] | None = None
-        with self._shelved(body) as (kept,):
+        with self._stored(body) as (kept,):
             reach("credit-written")
             with self._writing() as database:
                 done = database.execute(
@@ -281,7 +281,7 @@ class Store:
         ):
             yield self.body(body)
 
-    def heard(self) -> dict[str, int]:
+    def latest_rounds(self) -> dict[str, int]:
         """The latest round that each peer has sent something in."""
         return dict(self._rows("SELECT sender, max(round) FROM inbox WHERE phase < 255 GROUP BY sender"))
 
@@ -315,7 +315,7 @@ class Store:
 
     def keep(self, round: int, call: int, body: bytes) -> None:
         """The result of a training. There is one for each call, whatever happens."""
-        with self._shelved(Body.of(body)) as (kept,):
+        with self._stored(Body.of(body)) as (kept,):
             reach("training-written")
             with self._writing() as database:
                 database.execute(
@@ -355,7 +355,7 @@ class Store:
         before = [r[0] for r in self._rows("SELECT done FROM states WHERE done < ? ORDER BY done", (done,))]
         first = before[-1] if before else 0  # replays start here at the earliest
         gone = "status > 0 AND round < ?"
-        with self._shelved(Body.of(body)) as (kept,):
+        with self._stored(Body.of(body)) as (kept,):
             reach("round-written")
             with self._writing() as database:
                 dropped = [
@@ -400,7 +400,7 @@ class Store:
             done = database.execute("INSERT OR IGNORE INTO leaving VALUES (?, ?, ?)", (site, round, body))
         return done.rowcount == 1
 
-    def farewells(self) -> list[tuple[str, bytes]]:
+    def leave_messages(self) -> list[tuple[str, bytes]]:
         """The signed parcels in which other sites said that they leave."""
         return self._rows("SELECT site, body FROM leaving WHERE length(body) > 0 ORDER BY site")
 
@@ -430,8 +430,8 @@ class Store:
 
     def body(self, kept: bytes | str) -> Body:
         """What a row holds of a body, as a body."""
-        with self._database.speaking_plainly():
-            return Body.of(kept) if isinstance(kept, bytes) else self.shelf.body(kept)
+        with self._database.translating_errors():
+            return Body.of(kept) if isinstance(kept, bytes) else self.blobs.body(kept)
 
     def close(self) -> None:
         self._database.close()
@@ -445,20 +445,20 @@ class Store:
         return body if _digest(body) == digest else None
 
     @contextmanager
-    def _shelved(self, *what: Sealed | Body) -> Iterator[list[bytes | str]]:
+    def _stored(self, *what: Sealed | Body) -> Iterator[list[bytes | str]]:
         """Bodies as their rows hold them; files are on the disk before the transaction in here begins."""
         held: list[bytes | str] = []
         try:
-            with self._database.speaking_plainly():
+            with self._database.translating_errors():
                 for one in what:
                     if one.size <= bodies.IN_MEMORY:
                         held.append(b"".join(one.pieces()))
                     elif isinstance(one, Body) and one.file is not None:
-                        held.append(self.shelf.adopt(one.file))
+                        held.append(self.blobs.adopt(one.file))
                     else:
-                        held.append(self.shelf.put(one.pieces()))
+                        held.append(self.blobs.put(one.pieces()))
                 if any(isinstance(kept, str) for kept in held):
-                    self.shelf.settle()
+                    self.blobs.settle()
             yield held
         except Exception as error:
             if isinstance(error, DiskFull):
@@ -467,8 +467,8 @@ class Store:
             raise
 
     def _drop(self, kept: Sequence[bytes | str]) -> None:
-        with self._database.speaking_plainly():
-            self.shelf.drop(name for name in kept if isinstance(name, str))
+        with self._database.translating_errors():
+            self.blobs.drop(name for name in kept if isinstance(name, str))
 
 
 def mass_of(parcel: Parcel) -> float:

@@ -297,7 +297,7 @@ def test_a_greeting_tells_nothing_about_the_records(tmp_path: Path, monkeypatch:
         for file in tmp_path.glob("keys/witness.sqlite*"):  # each is the first node of its institution
             file.unlink()
         node = started(*files)
-        said.append(node.introductions.greet("site1"))
+        said.append(node.handshake.greet("site1"))
         node.close()
         records = pd.read_csv(tmp_path / "site0.csv")
         records.iloc[:-1].to_csv(tmp_path / "site0.csv", index=False)

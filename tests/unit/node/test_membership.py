@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from confrere.node.failpoints import POINTS, armed
-from confrere.node.membership import churn_of, farewells, front
+from confrere.node.membership import churn_of, front, leave_messages
 from confrere.node.replay import DurableMailbox, OutboxTransport
 from confrere.node.start import StartConditions
 from confrere.node.status import ago
@@ -40,12 +40,12 @@ def test_the_first_word_of_who_leaves_counts_and_starts_an_epoch(tmp_path: Path)
 
 def test_a_farewell_is_signed_and_made_again_is_the_same(tmp_path: Path) -> None:
     setting = settings(tmp_path)["site0"]
-    one, two = farewells(setting, 3, ()), farewells(setting, 3, ())
+    one, two = leave_messages(setting, 3, ()), leave_messages(setting, 3, ())
     assert [b"".join(d.pieces()) for d in one] == [b"".join(d.pieces()) for d in two]
     assert {d.parcel.receiver for d in one} == {"site1", "site2"}
     for debit in one:
         wire.verify(wire.decode(b"".join(debit.pieces())), setting.identity.member.key)
-    assert {d.parcel.receiver for d in farewells(setting, 3, ["site2"])} == {"site1"}
+    assert {d.parcel.receiver for d in leave_messages(setting, 3, ["site2"])} == {"site1"}
 
 
 def test_a_round_begins_when_all_were_there_once_or_patience_is_over(tmp_path: Path) -> None:
@@ -55,18 +55,18 @@ def test_a_round_begins_when_all_were_there_once_or_patience_is_over(tmp_path: P
         setting = settings(tmp_path)["site0"]
         store = Store(tmp_path / "node.sqlite", run="r", site="site0")
         desk = OutboxTransport(store, setting.identity.key, lambda size: None, nothing)
-        mailroom, here = DurableMailbox(store, desk, nothing), {"site1"}
+        mailbox, here = DurableMailbox(store, desk, nothing), {"site1"}
         beginning = StartConditions(setting, lambda: frozenset(here))
         peers = ["site1", "site2"]
-        assert "site2" in beginning.obstacle(peers, mailroom, False, 0.0)
-        assert beginning.obstacle(peers, mailroom, True, 0.0) == "paused by its owner"
-        assert beginning.obstacle(peers, mailroom, False, setting.study.patience + 1) == ""
-        assert beginning.obstacle(peers, mailroom, False, 0.0) == ""  # from now on without it
-        mailroom.gone("site1", 0)
-        assert beginning.obstacle(peers, mailroom, False, 0.0) == "no word from any peer"
+        assert "site2" in beginning.obstacle(peers, mailbox, False, 0.0)
+        assert beginning.obstacle(peers, mailbox, True, 0.0) == "paused by its owner"
+        assert beginning.obstacle(peers, mailbox, False, setting.study.patience + 1) == ""
+        assert beginning.obstacle(peers, mailbox, False, 0.0) == ""  # from now on without it
+        mailbox.gone("site1", 0)
+        assert beginning.obstacle(peers, mailbox, False, 0.0) == "no word from any peer"
         here.clear()
-        assert beginning.obstacle(peers, mailroom, False, 1e9) == "no peer can be reached"  # never alone
-        assert beginning.obstacle([], mailroom, False, 0.0) == ""  # a study that exchanges nothing
+        assert beginning.obstacle(peers, mailbox, False, 1e9) == "no peer can be reached"  # never alone
+        assert beginning.obstacle([], mailbox, False, 0.0) == ""  # a study that exchanges nothing
         store.close()
 
     asyncio.run(story())
@@ -80,13 +80,13 @@ def test_no_round_begins_outside_of_a_sites_own_hours(
     async def story() -> None:
         setting = changed(settings(tmp_path)["site0"], caps=Caps(hours=[22, 6]))
         store = Store(tmp_path / "node.sqlite", run="r", site="site0")
-        mailroom = DurableMailbox(
+        mailbox = DurableMailbox(
             store, OutboxTransport(store, setting.identity.key, lambda size: None, nothing), nothing
         )
         beginning = StartConditions(setting, lambda: frozenset({"site1"}))
         for hour, reason in ((12, "outside of its hours ([22, 6])"), (23, ""), (5, ""), (6, "outside")):
             monkeypatch.setattr(clock, "localtime", lambda hour=hour: SimpleNamespace(tm_hour=hour))
-            found = beginning.obstacle(["site1"], mailroom, False, 1e9)
+            found = beginning.obstacle(["site1"], mailbox, False, 1e9)
             assert found.startswith(reason) if reason else found == ""
         store.close()
 

@@ -1,4 +1,4 @@
-"""What arrives is taken in whole: in the store and in the mailroom, or in neither."""
+"""What arrives is taken in whole: in the store and in the mailbox, or in neither."""
 
 from __future__ import annotations
 
@@ -49,14 +49,16 @@ def test_a_parcel_is_in_the_mailroom_even_if_its_bringer_is_gone_before_the_answ
         parcel = Parcel(
             places["site0"].run, 0, 0, 0, "site1", "site0", 1, node.site.build("proxy"), {"mass": public(1.0)}
         )
-        bringing = asyncio.create_task(node.reception.deliver("site1", wire.encode(wire.sign(parcel, key))))
+        bringing = asyncio.create_task(
+            node.parcel_receiver.deliver("site1", wire.encode(wire.sign(parcel, key)))
+        )
         await asyncio.sleep(0.1)
         bringing.cancel()
         await asyncio.gather(bringing, return_exceptions=True)
         assert bringing.cancelled()
-        await asyncio.gather(*node.reception._begun)
+        await asyncio.gather(*node.parcel_receiver._begun)
         assert len(node.store.balance()["in"]) == 1
-        assert [p.id for p in node.mailroom.waiting()] == [("site1", "site0", 1)]
+        assert [p.id for p in node.mailbox.waiting()] == [("site1", "site0", 1)]
         node.close()
 
     asyncio.run(story())
@@ -75,14 +77,14 @@ def test_a_large_parcel_is_taken_over_as_the_file_in_which_it_arrived(
     async def story() -> None:
         places = settings(tmp_path)
         node, key = Node(places["site0"], connect=Network().connect), places["site1"].identity.key
-        shelf = node.store.shelf.folder
+        shelf = node.store.blobs.folder
         for twice in range(2):
             blob = wire.encode(wire.sign(large(node, places["site0"].run), key))
             spool = Spool(1, len(blob), shelf)
             for at in range(0, len(blob), 500):
                 spool.add(memoryview(blob)[at : at + 500])
             before = set(shelf.iterdir())
-            receipt = await node.reception.deliver("site1", spool.body())
+            receipt = await node.parcel_receiver.deliver("site1", spool.body())
             spool.close()
             assert receipt.outcome == (Outcome.DUPLICATE if twice else Outcome.ACCEPTED)
             assert len(before) - len(set(shelf.iterdir())) == twice  # what is not kept is not left behind
@@ -105,7 +107,7 @@ def test_there_is_no_room_before_there_is_enough_for_what_did_not_fit(
     monkeypatch.setattr(BlobStore, "put", full)
     with pytest.raises(DiskFull):
         store.keep(0, 0, bytes(10_000_000))
-    assert list(store.shelf.folder.iterdir()) == []
+    assert list(store.blobs.folder.iterdir()) == []
     monkeypatch.setattr(BlobStore, "put", put)
     free = SimpleNamespace(free=1_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
@@ -137,7 +139,7 @@ def test_a_refused_parcel_is_not_sent_again_and_its_sender_knows(tmp_path: Path)
         await node.links.start()
         await peer.links.start()
         node.store.debit([wire.seal(large(node, "another run"), places["site1"].identity.key)])
-        courier = asyncio.create_task(node.couriers["site0"].run(node.links))
+        courier = asyncio.create_task(node.peer_senders["site0"].run(node.links))
         async with asyncio.timeout(10):
             while node.store.owed():
                 await asyncio.sleep(0.01)
@@ -160,10 +162,10 @@ def test_an_owed_parcel_whose_file_is_gone_is_named(tmp_path: Path, monkeypatch:
         await node.links.start()
         await peer.links.start()
         node.store.debit([wire.seal(large(node, places["site1"].run), places["site1"].identity.key)])
-        for file in node.store.shelf.folder.iterdir():
+        for file in node.store.blobs.folder.iterdir():
             file.unlink()
         with pytest.raises(CheckpointError, match="never the ledger"):
-            await asyncio.wait_for(node.couriers["site0"].run(node.links), 10)
+            await asyncio.wait_for(node.peer_senders["site0"].run(node.links), 10)
         for one in (node, peer):
             one.close()
 
@@ -179,7 +181,7 @@ def test_a_peer_counts_by_the_size_in_the_signed_roster_whatever_it_says(
         node, key = Node(places["site0"], connect=Network().connect), places["site1"].identity.key
         said = {"weight": public(places["site0"].sizes["site1"] + weight)}
         parcel = Parcel(places["site0"].run, 0, 0, 0, "site1", "site0", 1, node.site.build("proxy"), said)
-        receipt = await node.reception.deliver("site1", wire.encode(wire.sign(parcel, key)))
+        receipt = await node.parcel_receiver.deliver("site1", wire.encode(wire.sign(parcel, key)))
         assert receipt.outcome == outcome
         node.close()
 
@@ -196,7 +198,7 @@ def test_other_content_under_a_used_number_is_flagged_with_both_signatures(tmp_p
             made = Parcel(
                 run, 0, round, 0, "site1", "site0", sequence, node.site.build("proxy"), {"mass": public(mass)}
             )
-            return (await node.reception.deliver("site1", wire.encode(wire.sign(made, key)))).outcome
+            return (await node.parcel_receiver.deliver("site1", wire.encode(wire.sign(made, key)))).outcome
 
         assert await bring(1, 1.0) == Outcome.ACCEPTED
         assert await bring(1, 1.0) == Outcome.DUPLICATE
