@@ -85,14 +85,18 @@ def check_numbers(value: Any, where: str = "", key: str = "") -> None:
             check_numbers(inner, where, key)
 
 
-def read_toml_file(path: Path, hint: str = "") -> dict[str, Any]:
-    """The tables of a TOML file; `hint` is added to the error where there is no such file."""
+def read_toml_file(path: Path, hint: str = "", *, largest: int | None = None) -> dict[str, Any]:
+    """The tables of a TOML file of at most `largest` bytes; `hint` says how to get the file if there is none."""
     try:
+        if largest is not None and path.stat().st_size > largest:
+            raise StudyError(f"{path}: too large; it may have {largest:,} bytes")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise StudyError(f"{path}: no such file{'; ' if hint else ''}{hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise StudyError(f"{path}: cannot be read: it is not a text file in UTF-8") from None
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read: {error.strerror or error}") from None
     return read_toml(text, str(path))
 
 
@@ -101,7 +105,7 @@ def read_toml(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise StudyError(f"{where}: not valid TOML: its tables are nested without end") from None
+        raise StudyError(f"{where}: not valid TOML: its tables are nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         raise StudyError(f"{where}: not valid TOML: {error}") from None
     except ValueError:  # Python reads at most 4,300 digits

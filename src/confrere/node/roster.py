@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from confrere.core.errors import StudyError
+from confrere.core.strict_reader import read_toml_file
 from confrere.transport.grpc.identity import Identity
 from confrere.transport.grpc.member import Member, fingerprint, parse_member
 
@@ -176,7 +176,9 @@ def missing(roster: Roster, study: str, signatures: Iterable[Signature]) -> dict
 
 def load_roster(path: Path) -> Roster:
     """A roster from its file."""
-    table = _read(path, "a roster is made with `confrere roster add PEER.toml`")
+    table = read_toml_file(
+        path, "a roster is made with `confrere roster add PEER.toml`", largest=LARGEST_FILE
+    )
     entries, departed = table.pop("members", []), table.pop("departed", {})
     epoch, previous = table.pop("epoch", 0), table.pop("previous", "")
     if table:
@@ -211,14 +213,14 @@ def load_signatures(roster: Path) -> list[Signature]:
 
 
 def load_signature(path: Path) -> Signature:
-    table = _read(path, "signatures are made with `confrere roster sign`")
+    table = read_toml_file(path, "signatures are made with `confrere roster sign`", largest=LARGEST_FILE)
     if set(table) != {"site", "kind", "study", "roster", "signature"}:
         raise StudyError(f"{path}: not a signature of a roster")
     return Signature(**{key: str(value) for key, value in table.items()})
 
 
 def is_signature(path: Path) -> bool:
-    return "signature" in _read(path, "")
+    return "signature" in read_toml_file(path, "", largest=LARGEST_FILE)
 
 
 def save(roster: Roster, path: Path) -> None:
@@ -254,17 +256,6 @@ def _own_key(roster: Roster, identity: Identity) -> None:
             f'"{identity.name}" is not in the roster with this key ({identity.member.fingerprint}); '
             "add its own peer.toml as well"
         )
-
-
-def _read(path: Path, hint: str) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise StudyError(f"{path}: too large")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StudyError(f"{path}: no such file{'; ' if hint else ''}{hint}") from None
-    except (ValueError, RecursionError) as error:
-        raise StudyError(f"{path}: not valid TOML: {error}") from None
 
 
 def _alike(name: str) -> str:

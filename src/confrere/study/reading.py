@@ -61,7 +61,7 @@ def parse(table: Mapping[str, Any], where: str = "study") -> Study:
     except ConfrereError as error:
         raise type(error)(f"{where}: {error}") from None
     except RecursionError:
-        raise StudyError(f"{where}: not a study: its tables are nested without end") from None
+        raise StudyError(f"{where}: not a study: its tables are nested too deeply") from None
 
 
 def merged(study: Study, changes: Mapping[str, Any], where: str) -> Study:

@@ -283,3 +283,8 @@ def test_too_little_effort_is_refused(effort: dict[str, Any]) -> None:
 def test_what_sends_nothing_cannot_be_audited(name: str, why: str) -> None:
     with pytest.raises(StudyError, match=why):
         audit(study(strategy=name), arrays(2, 60), effort=TINY)
+
+
+def test_an_audit_with_the_fewest_canaries_has_none_with_echoes() -> None:
+    least = AuditEffort(runs=8, canaries=10, shadows=0, attempts=0)
+    assert not audit(study(strategy="fedavg"), arrays(2, 60), effort=least).broken

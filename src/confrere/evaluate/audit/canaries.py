@@ -169,6 +169,7 @@ def _trials(
     if mechanism is not None:
         effective = mechanism.clipping.effective_noise_multiplier
         noise = effective(mechanism.noise_multiplier, mechanism.expected_batch)
+    kinds = {"echoed": canaries.echoed.numpy(), "plain": (~canaries.echoed).numpy()}
     return Trials(
         movements,
         coins,
@@ -176,7 +177,7 @@ def _trials(
         rate=1.0 if mechanism is None else float(mechanism.sampling.rate),
         steps=max(1, site.steps),
         noise=noise,
-        kinds={"echoed": canaries.echoed.numpy(), "plain": (~canaries.echoed).numpy()},
+        kinds={name: which for name, which in kinds.items() if which.any()},  # few canaries have no echoes
     )
 
 

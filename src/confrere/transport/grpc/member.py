@@ -19,7 +19,6 @@ import base64
 import datetime as dt
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from confrere.core.errors import PeerError, StudyError
+from confrere.core.strict_reader import read_toml_file
 
 LONGEST_NAME = 128
 LARGEST_FILE = 64 * 1024
@@ -108,16 +108,8 @@ def host_name(identity: bytes) -> str:
 
 def read_member(path: Path, declared: int | None = None) -> Member:
     """The member that a peer.toml describes; `declared` takes the place of the size that the file states."""
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise StudyError(f"{path}: too large for a peer.toml")
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StudyError(
-            f"{path}: no such file; `confrere enroll` writes peer.toml for a site to give to its peers"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise StudyError(f"{path}: not valid TOML: {error}") from None
+    hint = "`confrere enroll` writes peer.toml for a site to give to its peers"
+    table = read_toml_file(path, hint, largest=LARGEST_FILE)
     if declared is not None:
         table["declared"] = declared
     return parse_member(table, str(path))
