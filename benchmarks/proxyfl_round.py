@@ -84,7 +84,7 @@ class Ours:
 
     def round(self) -> None:
         async def one() -> None:
-            async with self.simulation.at_work():
+            async with self.simulation.delivering():
                 await self.simulation.round(self.number)
                 self.simulation.settle(self.number)
 

@@ -34,7 +34,7 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.simulation.engines import simulation_on
-from confrere.simulation.memory_estimate import footprint
+from confrere.simulation.memory_estimate import estimate_memory
 from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import open_sites
 from confrere.study import Data, Evaluation, Models, Privacy, Study, Training
@@ -164,7 +164,7 @@ def measure_one(case: str, sites: int, records: int, rounds: int) -> dict[str, f
     found, data = study(case, rounds), table(sites, records)
     before = resident()
     federation = open_sites(found, data)
-    estimated = footprint(found, federation)
+    estimated = estimate_memory(found, federation)
     began = time.process_time()
     simulation = Simulation(found, federation)
     simulation.prepare()

@@ -60,6 +60,7 @@ ROWS = [
 
 OF_ONE_RUNTIME: dict[str, frozenset[str]] = {
     "workers": frozenset(),
+    "ray": frozenset(),
     "nodes": frozenset({"connected", "disconnected", "unreachable"}),
 }
 """Kinds of events that a simulation in memory does not have; all others are the same, site by site, in every runtime."""

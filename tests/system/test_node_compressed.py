@@ -49,7 +49,7 @@ def test_a_node_takes_in_the_form_that_the_study_says_and_no_other(tmp_path: Pat
         whole = node.site.build("proxy")
         route = ParcelContext(places["site0"].run, 0, 0, "site1")
         packed = node.peers.packing.pack(whole, route, epoch=0, leaving=public(1.0))
-        node.peers.packing.put_back({})
+        node.peers.packing.restore({})
         indices = packed.params[":indices"].clone()
         indices[1] = indices[0]
         twice = replace(packed, params=type(packed.params)({**packed.params, ":indices": indices}))

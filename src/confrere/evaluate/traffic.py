@@ -118,7 +118,7 @@ def planned_parcels(study: Study, federation: Federation, rounds: int | None = N
         peers.transport = _RecordingTransport(peers.transport, notes)
 
     async def run_rounds() -> None:
-        async with simulation.at_work():
+        async with simulation.delivering():
             for number in range(min(rounds or study.rounds, study.rounds)):
                 await simulation.round(number)
                 simulation.settle(number)

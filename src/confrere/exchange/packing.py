@@ -162,7 +162,7 @@ class Packing:
         found = self.memory.get(self._key(phase, architecture, ""))
         return None if found is None else found.rest
 
-    def put_back(self, memory: Mapping[str, Memory]) -> None:
+    def restore(self, memory: Mapping[str, Memory]) -> None:
         """Remember what was remembered when a checkpoint was taken."""
         self.memory = dict(memory)
 

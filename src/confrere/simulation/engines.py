@@ -24,20 +24,20 @@ def simulation_on(
     plain = Simulation(study, federation, **more)
     if plain.pools:  # all records are in one place: there is nothing to spread
         return plain
-    crew: WorkerPool
+    pool: WorkerPool
     if engine == "ray":
         from confrere.simulation.ray import Cluster
 
-        crew = cluster = Cluster.joined()
+        pool = cluster = Cluster.connect()
         shards = workers_for(cluster.processors() if workers is None else workers, len(plain.names))
     else:
         shards = workers_for(1 if workers is None else workers, len(plain.names))
         if shards == 1:
             return plain
-        crew = Processes()
+        pool = Processes()
     if more.get("faults"):
         raise StudyError(
             "faults: the loss of a single site is simulated in one process; leave workers and engine out"
         )
     refuse_apart(plain.plan, "a simulation that is spread over workers")
-    return Sharded(study, federation, crew=crew, shards=shards, **more)
+    return Sharded(study, federation, pool=pool, shards=shards, **more)

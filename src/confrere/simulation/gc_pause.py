@@ -11,7 +11,7 @@ RARELY = 100_000
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def rare_collections() -> Iterator[None]:
     """While this is open, cycles are looked for rarely, and not among what was there before.
 
     A simulation of a thousand sites keeps some hundred thousand objects that never die; to look through them

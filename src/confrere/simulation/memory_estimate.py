@@ -1,7 +1,7 @@
 """How much memory a simulation will take, estimated before it starts.
 
 A site costs its records, the weights that its state holds, what its optimisers remember, what compressed parcels have left
-unsaid, and a fixed part (ledger, mailbox, events). Networks are shared by all sites of a process, so they count once and
+unsent, and a fixed part (ledger, mailbox, events). Networks are shared by all sites of a process, so they count once and
 are left out.
 """
 
@@ -28,27 +28,27 @@ DOUBLE = 8
 
 
 @dataclass(frozen=True)
-class Footprint:
+class MemoryEstimate:
     """What all sites together will take, in bytes; an estimate."""
 
     sites: int
     records: int
     weights: int
     optimisers: int
-    unsaid: int = 0
+    unsent: int = 0
     """What sites remember of compressed parcels."""
 
     @property
     def to_come(self) -> int:
         """What is not in memory yet once the records have been read."""
-        return self.weights + self.optimisers + self.unsaid + FIXED * self.sites
+        return self.weights + self.optimisers + self.unsent + FIXED * self.sites
 
     @property
     def total(self) -> int:
         return self.records + self.to_come
 
 
-def footprint(study: Study, federation: Federation) -> Footprint:
+def estimate_memory(study: Study, federation: Federation) -> MemoryEstimate:
     """An estimate from the numbers of weights, the optimisers' states and the records."""
     counts: dict[str, int] = {}
     slots = {
@@ -59,7 +59,7 @@ def footprint(study: Study, federation: Federation) -> Footprint:
     roles = [r for r in ("private", "proxy") if r in deploys] or [
         getattr(study.rule(), "architecture", "proxy")
     ]
-    weights = optimisers = unsaid = 0
+    weights = optimisers = unsent = 0
     remembered = _remembered(study, len(federation.sites))
     for name in federation.sites:
         for role in roles:
@@ -72,9 +72,9 @@ def footprint(study: Study, federation: Federation) -> Footprint:
             weights += held * counts[key] * NUMBER
             optimisers += slots[role] * counts[key] * NUMBER
             if role != "private" or len(roles) == 1:  # what travels
-                unsaid += remembered * counts[key] * DOUBLE
+                unsent += remembered * counts[key] * DOUBLE
     records = sum(_bytes(r) for s in federation.sites.values() for r in (s.train, s.validation, s.test))
-    return Footprint(len(federation.sites), records, weights, optimisers, unsaid)
+    return MemoryEstimate(len(federation.sites), records, weights, optimisers, unsent)
 
 
 def _remembered(study: Study, sites: int) -> int:
@@ -114,7 +114,7 @@ def check_memory(study: Study, federation: Federation, free: int | None = None) 
     free = available() if free is None else free
     if free is None:
         return
-    needed = footprint(study, federation)
+    needed = estimate_memory(study, federation)
     if needed.to_come <= free:
         return
     each = needed.to_come / needed.sites

@@ -1,6 +1,6 @@
 """A simulation whose sites are spread over workers: this process drives the rounds and keeps journal and checkpoints.
 
-What workers are (processes of this machine, actors of a Ray cluster) is the crew's affair. All randomness is derived
+What workers are (processes of this machine, actors of a Ray cluster) is the pool's affair. All randomness is derived
 from names and rounds, so the same study gives the same results however its sites are spread.
 """
 
@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from confrere.core.errors import PrivacyError, StudyError, WorkerLost
 from confrere.core.events import Event, Journal
 from confrere.data.records import Federation
-from confrere.simulation.gc_pause import held_back
-from confrere.simulation.shard import Answer, Assignment, divide, heard
+from confrere.simulation.gc_pause import rare_collections
+from confrere.simulation.shard import Answer, Assignment, add_events, divide
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot
 from confrere.site.run_folder import Run, RunFolder, started
@@ -41,7 +41,7 @@ class WorkerPool(Protocol):
     @property
     def workers(self) -> Sequence[ShardWorker]: ...
 
-    def at_work(self, simulation: Simulation, plan: Assignment) -> AbstractContextManager[None]:
+    def running(self, simulation: Simulation, plan: Assignment) -> AbstractContextManager[None]:
         """Within this, every shard of the plan has a worker. Entered before any event loop runs."""
         ...
 
@@ -55,13 +55,13 @@ class WorkerPool(Protocol):
 
 
 class Sharded(Simulation):
-    """A simulation that a crew carries out."""
+    """A simulation that a pool carries out."""
 
     def __init__(
-        self, study: Study, federation: Federation, *, crew: WorkerPool, shards: int, **more: Any
+        self, study: Study, federation: Federation, *, pool: WorkerPool, shards: int, **more: Any
     ) -> None:
         super().__init__(study, federation, **more)
-        self.crew, self.shards = crew, shards
+        self.pool, self.shards = pool, shards
         self._kept: list[bytes] = [b""] * shards
         self._attempt = 0
         self._stop_reasons: list[str] | None = None
@@ -69,37 +69,37 @@ class Sharded(Simulation):
         self.processor_seconds: list[float] = []
         """What each worker has taken in all, once the run is over."""
 
-    def see_through(self, journal: Journal, folder: RunFolder | None, again: bool) -> Run:
+    def run_rounds(self, journal: Journal, folder: RunFolder | None, again: bool) -> Run:
         first = self._restore(folder, journal) if again and folder is not None else 0
         plan = divide({n: work_of(self, n) for n in self.sites}, self.shards)
         if again:
             self._kept = [snapshot.dumps(_part(self.parts(), plan, s)) for s in range(self.shards)]
-        watch = started(self, journal, again, first)
+        timer = started(self, journal, again, first)
         try:
-            with held_back(), self.crew.at_work(self, plan):
+            with rare_collections(), self.pool.running(self, plan):
                 asyncio.run(self._drive(first, journal, folder))
         except WorkerLost as loss:
             where = (
                 f"--resume {folder.path} goes on from the last round" if folder and any(self._kept) else ""
             )
             raise WorkerLost(f"{loss}; {where or 'fewer --workers need less memory'}") from None
-        return self.summed_up(watch, folder)
+        return self.finish_run(timer, folder)
 
     async def _drive(self, first: int, journal: Journal, folder: RunFolder | None) -> None:
-        await self.crew.gather()
-        if any(self._kept) and not self.crew.inherits:
+        await self.pool.gather()
+        if any(self._kept) and not self.pool.inherits:
             for number, kept in enumerate(self._kept):
                 await self._ask(number, "go back", {"attempt": self._attempt}, kept)
-        keep = folder is not None or self.crew.replaces
+        keep = folder is not None or self.pool.replaces
         done = self.study.rounds
         for number in range(first, self.study.rounds):
             if self.stops_before(number, journal):
                 done = number
                 break
             self.announce(number, journal)
-            also = folder.due(()) if folder is not None and not self.crew.replaces else None
+            also = folder.due(()) if folder is not None and not self.pool.replaces else None
             answers = await self._until_done(number, keep, also, journal)
-            rest = [heard(answer, journal) for answer in answers]
+            rest = [add_events(answer, journal) for answer in answers]
             told = [facts["rest"] for facts, _ in answers]
             self._stop_reasons = None if None in told else [why for part in told for why in part]
             if keep:
@@ -107,7 +107,7 @@ class Sharded(Simulation):
             if folder is not None:
                 folder.checkpoint(number + 1, self._content(number + 1, journal), journal)
         for answer in await self._each("finish", [{"done": done}] * self.shards):
-            found = snapshot.loads(bytes(heard(answer, journal)))
+            found = snapshot.loads(bytes(add_events(answer, journal)))
             self.processor_seconds.append(answer[0]["seconds"])
             for name, kept in found["sites"].items():
                 self.runs[name].state = kept["state"]
@@ -133,19 +133,19 @@ class Sharded(Simulation):
                 return answers
             except Lost as loss:
                 losses += 1
-                if not self.crew.replaces or losses > self.shards:
+                if not self.pool.replaces or losses > self.shards:
                     raise WorkerLost(str(loss)) from None
                 data = {"text": f"{loss}; its sites go on from the end of round {number} on another worker"}
                 journal.add(Event("notice", None, number, data=data))
-                await self._go_back(loss.number)
+                await self._roll_back(loss.number)
 
-    async def _go_back(self, lost: int) -> None:
+    async def _roll_back(self, lost: int) -> None:
         """Put another worker in the place of a lost one, and take all shards back to the end of the last round."""
         self._attempt += 1
         gone = {lost}
         while gone:
             for number in sorted(gone):
-                await self.crew.replace(number, self._attempt, self._kept[number])
+                await self.pool.replace(number, self._attempt, self._kept[number])
             others = [n for n in range(self.shards) if n not in gone]
             answers = await asyncio.gather(
                 *(self._ask(n, "go back", {"attempt": self._attempt}, self._kept[n]) for n in others),
@@ -168,7 +168,7 @@ class Sharded(Simulation):
 
     async def _ask(self, number: int, task: str, details: Mapping[str, Any], block: bytes = b"") -> Answer:
         try:
-            return await self.crew.workers[number].ask(task, details, block)
+            return await self.pool.workers[number].ask(task, details, block)
         except WorkerLost as loss:
             raise Lost(str(loss), number) from None
 

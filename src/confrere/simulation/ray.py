@@ -19,7 +19,7 @@ import torch
 from confrere.core.errors import ConfrereError, StudyError, WorkerLost
 from confrere.data.records import Federation, Records
 from confrere.learning.engine.cohort import TRAINERS
-from confrere.simulation.shard import Answer, Assignment, Shard, described, understood
+from confrere.simulation.shard import Answer, Assignment, Shard, checked_answer, described
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot
 from confrere.site.assemble import has_own_networks
@@ -41,18 +41,18 @@ def library() -> Any:
 
 
 class Cluster:
-    """A crew of Ray actors. One that is lost is replaced."""
+    """A pool of Ray actors. One that is lost is replaced."""
 
     replaces, inherits = True, False
 
     def __init__(self, ray: Any, ours: bool = False) -> None:
         self.ray, self._ours = ray, ours
         self.workers: list[Actor] = []
-        self._freights: list[Any] = []
+        self._contents: list[Any] = []
         self._plan: Assignment = {}
 
     @classmethod
-    def joined(cls) -> Cluster:
+    def connect(cls) -> Cluster:
         """The cluster that this program is connected to, or that RAY_ADDRESS names, or a new one on this machine."""
         ray = library()
         if ours := not ray.is_initialized():
@@ -68,19 +68,19 @@ class Cluster:
         return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
 
     @contextmanager
-    def at_work(self, simulation: Simulation, plan: Assignment) -> Iterator[None]:
+    def running(self, simulation: Simulation, plan: Assignment) -> Iterator[None]:
         if simulation.device != "cpu":
             raise StudyError(f"--engine ray computes on processors; leave --device {simulation.device} out")
         self._plan = plan
         numbers = range(max(plan.values()) + 1)
-        self._freights = [self.ray.put(freight(simulation, plan, n)) for n in numbers]
-        self.workers = [self._hire(n) for n in numbers]
+        self._contents = [self.ray.put(shard_content(simulation, plan, n)) for n in numbers]
+        self.workers = [self._start(n) for n in numbers]
         try:
             yield
         finally:
             for worker in self.workers:
                 self.ray.kill(worker.actor)
-            self.workers, self._freights = [], []
+            self.workers, self._contents = [], []
             if self._ours:
                 self.ray.shutdown()
 
@@ -92,11 +92,11 @@ class Cluster:
             raise StudyError(
                 f"the Ray cluster has no room for {len(self.workers)} workers after {PATIENCE:g} s; ask for fewer (--workers)"
             ) from None
-        await self._introduce()
+        await self._share_handles()
 
     async def replace(self, number: int, attempt: int, block: bytes) -> None:
         self.ray.kill(self.workers[number].actor)  # it may live on, cut off from here
-        worker = self.workers[number] = self._hire(number)
+        worker = self.workers[number] = self._start(number)
         try:
             async with asyncio.timeout(PATIENCE):
                 await worker.ready()
@@ -105,14 +105,14 @@ class Cluster:
                 f"{described(number, worker.sites)} is lost, and no other node has a free processor"
             ) from None
         await worker.ask("go back", {"attempt": attempt}, block)
-        await self._introduce()
+        await self._share_handles()
 
-    def _hire(self, number: int) -> Actor:
+    def _start(self, number: int) -> Actor:
         kind = self.ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(ShardActor)
         sites = [s for s, n in self._plan.items() if n == number]
-        return Actor(self.ray, number, kind.remote(self._freights[number], number, dict(self._plan)), sites)
+        return Actor(self.ray, number, kind.remote(self._contents[number], number, dict(self._plan)), sites)
 
-    async def _introduce(self) -> None:
+    async def _share_handles(self) -> None:
         """Let every shard know how to reach the others."""
         actors = [w.actor for w in self.workers]
         await asyncio.gather(*(w.call("meet", actors) for w in self.workers), return_exceptions=True)
@@ -127,7 +127,7 @@ class Actor:
     async def ready(self) -> None:
         """Wait until the actor has its sites; that it cannot even be made is no loss but a mistake."""
         try:
-            understood(await self.actor.open.remote())
+            checked_answer(await self.actor.open.remote())
         except self.ray.exceptions.RayTaskError:
             raise
         except self.ray.exceptions.RayError as error:
@@ -138,7 +138,7 @@ class Actor:
             ) from None
 
     async def ask(self, task: str, details: Mapping[str, Any], block: bytes = b"") -> Answer:
-        return understood(await self.call("do", task, dict(details), block))
+        return checked_answer(await self.call("do", task, dict(details), block))
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the actor; that it cannot be reached is a WorkerLost."""
@@ -154,20 +154,20 @@ class Actor:
 class ShardActor:
     """What runs on a node of the cluster."""
 
-    def __init__(self, freight: bytes, number: int, plan: dict[str, int]) -> None:
+    def __init__(self, shard_content: bytes, number: int, plan: dict[str, int]) -> None:
         torch.set_num_threads(1)
-        self._freight, self._number, self._plan = freight, number, plan
+        self._content, self._number, self._plan = shard_content, number, plan
         self._peers: Sequence[Any] = ()
 
     async def open(self) -> Answer:
         try:
-            simulation = unloaded(self._freight)
+            simulation = shard_simulation(self._content)
         except ConfrereError as error:
             return {"error": type(error).__name__, "text": str(error)}, b""
-        self._freight = b""
+        self._content = b""
         self._shard = Shard(simulation, self._number, self._plan, self._send)
-        self._at_work = simulation.at_work()
-        await self._at_work.__aenter__()
+        self._delivering = simulation.delivering()
+        await self._delivering.__aenter__()
         return {}, b""
 
     async def meet(self, peers: Sequence[Any]) -> None:
@@ -183,7 +183,7 @@ class ShardActor:
         self._peers[to].deliver.remote(facts["source"], facts["attempt"], block)
 
 
-def freight(simulation: Simulation, plan: Assignment, number: int) -> bytes:
+def shard_content(simulation: Simulation, plan: Assignment, number: int) -> bytes:
     """What a shard needs: the study, its own sites' records, and what is known of all sites.
 
     Nothing is pickled, so networks and strategies go by name.
@@ -218,7 +218,7 @@ def freight(simulation: Simulation, plan: Assignment, number: int) -> bytes:
     )
 
 
-def unloaded(data: bytes) -> Simulation:
+def shard_simulation(data: bytes) -> Simulation:
     """The simulation of a shard, ready to be told to do something."""
     found = snapshot.loads(data, "what a shard was sent")
     study = parse(tomllib.loads(found["study"]), "study")

@@ -81,7 +81,7 @@ class Shard:
         self._round: asyncio.Task[None] | None = None
 
     async def do(self, task: str, details: Mapping[str, Any], block: bytes = b"") -> Answer:
-        """Carry out a task of whoever drives the rounds; what goes wrong becomes an answer, see `understood`."""
+        """Carry out a task of whoever drives the rounds; what goes wrong becomes an answer, see `checked_answer`."""
         try:
             return await self._do(task, details, block)
         except ConfrereError as error:
@@ -162,7 +162,7 @@ class Shard:
         seen = {n: dict(o.counters) for n, o in simulation.peers.items()}
         for name, peers in simulation.peers.items():
             peers.mailbox, peers.caught_up, peers.attended = Mailbox(), -1, -1
-            peers.packing.put_back({})
+            peers.packing.restore({})
             peers.sequence.clear()
             simulation.post.boxes[name] = None
         for site in simulation.sites.values():
@@ -173,7 +173,7 @@ class Shard:
         for run in simulation.runs.values():
             run.state = None
         if block:
-            simulation.put_back(snapshot.loads(block, "what a shard has kept"))
+            simulation.restore(snapshot.loads(block, "what a shard has kept"))
         for name, site in simulation.sites.items():
             if ledgers[name].counter > site.ledger.counter:
                 site.ledger = ledgers[name]
@@ -201,7 +201,7 @@ class Shard:
             self._send(number, {"source": self.number, "attempt": self.attempt}, batch.encode(parcels))
 
 
-def heard(answer: Answer, journal: Journal) -> memoryview:
+def add_events(answer: Answer, journal: Journal) -> memoryview:
     """Put down the events that a shard has told; the rest of its block is what it told to keep."""
     facts, block = answer
     at = 0
@@ -211,7 +211,7 @@ def heard(answer: Answer, journal: Journal) -> memoryview:
     return memoryview(block)[at:]
 
 
-def understood(answer: Answer) -> Answer:
+def checked_answer(answer: Answer) -> Answer:
     """What a shard answered, or the error that it met with."""
     facts = answer[0]
     if "error" in facts:

@@ -14,7 +14,7 @@ from confrere.core.errors import CheckpointError, ConfrereError, StudyError
 from confrere.core.events import Event, Journal
 from confrere.data.records import Federation
 from confrere.learning.engine.one import Trainer
-from confrere.simulation.gc_pause import held_back
+from confrere.simulation.gc_pause import rare_collections
 from confrere.simulation.memory_estimate import check_memory
 from confrere.site.attackers import ColludingAttackers, attack_hooks
 from confrere.site.checkpoints import names_in
@@ -126,7 +126,7 @@ class Simulation(Collaboration):
         for listener in listeners:
             journal.listen(listener)
         try:
-            return self.see_through(journal, folder, again)
+            return self.run_rounds(journal, folder, again)
         except ConfrereError:
             if folder is not None and not again:
                 folder.discard_if_nothing_was_done(journal)
@@ -155,22 +155,22 @@ class Simulation(Collaboration):
     def planned_faults(self) -> Faults:
         return Faults(self.faults, self._lose)
 
-    def see_through(self, journal: Journal, folder: RunFolder | None, again: bool) -> Run:
+    def run_rounds(self, journal: Journal, folder: RunFolder | None, again: bool) -> Run:
         """All rounds, from the first or from the last checkpoint."""
         first = self._restore(folder, journal) if again and folder is not None else 0
-        watch = started(self, journal, again, first)
-        with held_back():
+        timer = started(self, journal, again, first)
+        with rare_collections():
             asyncio.run(self._all_rounds(first, journal, folder))
-        return self.summed_up(watch, folder)
+        return self.finish_run(timer, folder)
 
-    def summed_up(self, watch: RunTimer, folder: RunFolder | None) -> Run:
+    def finish_run(self, timer: RunTimer, folder: RunFolder | None) -> Run:
         """What the run came to, with a folder for each site where it keeps files at all."""
         if folder is not None:
-            write_site_folders(self, folder.path, watch.journal)
-        return watch.finish(self, folder)
+            write_site_folders(self, folder.path, timer.journal)
+        return timer.finish(self, folder)
 
     async def _all_rounds(self, first: int, journal: Journal, folder: RunFolder | None) -> None:
-        async with self.at_work():
+        async with self.delivering():
             done = self.study.rounds
             for number in range(first, self.study.rounds):
                 if self.stops_before(number, journal):
@@ -205,7 +205,7 @@ class Simulation(Collaboration):
         return stop_reasons([site.stopping for site in members], self.churn, number)
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
+    async def delivering(self) -> AsyncIterator[None]:
         """While this is open, parcels find their way into the mailboxes."""
         others = [peers for peers in self.peers.values() if not peers.receive_directly()]
         pumps = [asyncio.create_task(peers.pump()) for peers in others]
@@ -236,7 +236,7 @@ class Simulation(Collaboration):
             self.ended.clear()
         there = self.schedule.present(number)
         present = [n for n in self.schedule.participants(number) if n in there and n in self.sites]
-        tasks = {n: asyncio.create_task(self._take_part(n, number)) for n in present if n not in self.lost}
+        tasks = {n: asyncio.create_task(self.runs[n].round(number)) for n in present if n not in self.lost}
         for name in [n for n in present if n in self.lost and n in self.back]:
             self._revive(name)
             tasks[name] = asyncio.create_task(self._catch_up(name, number))
@@ -287,13 +287,10 @@ class Simulation(Collaboration):
         for run in finished:
             run.evaluate(self.study.rounds, fitted=True)
 
-    async def _take_part(self, name: str, number: int) -> None:
-        await self.runs[name].round(number)
-
     async def _catch_up(self, name: str, number: int) -> None:
         """A site that was lost in the middle of a round finishes that round first."""
         await self.late.pop(name)
-        await self._take_part(name, number)
+        await self.runs[name].round(number)
 
     async def _lose(self, fault: Fault) -> None:
         """Stop a site here. The others no longer wait for it; its parcels so far are on their way."""
@@ -380,13 +377,13 @@ class Simulation(Collaboration):
             raise CheckpointError(
                 f"{folder.path}: the journal ends before the checkpoint after round {found['done']}: it was cut"
             )
-        self.put_back(found)
+        self.restore(found)
         self.clock = Clock(float(found.get("seconds", 0.0)))
         for name, site in self.sites.items():
             site.ledger.refuse_rollback(max(o.counters.get(name, 0) for o in self.peers.values()))
         return int(found["done"])
 
-    def put_back(self, found: Mapping[str, Any]) -> None:
+    def restore(self, found: Mapping[str, Any]) -> None:
         """Bring the sites of this process back to where `parts` was taken."""
         for name, kept in found["sites"].items():
             self.runs[name].restore(kept)

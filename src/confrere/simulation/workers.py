@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from confrere.core.errors import StudyError, WorkerLost
-from confrere.simulation.gc_pause import held_back
-from confrere.simulation.shard import Answer, Assignment, Shard, described, understood
+from confrere.simulation.gc_pause import rare_collections
+from confrere.simulation.shard import Answer, Assignment, Shard, checked_answer, described
 from confrere.simulation.simulation import Simulation
 from confrere.transport.pipe import PipeEnd, pair
 
@@ -30,7 +30,7 @@ def cores() -> int:
 
 
 class Processes:
-    """A crew of forked processes. One that dies is not replaced: what killed it would kill the next."""
+    """A pool of forked processes. One that dies is not replaced: what killed it would kill the next."""
 
     replaces, inherits = False, True
 
@@ -38,7 +38,7 @@ class Processes:
         self.workers: list[Process] = []
 
     @contextmanager
-    def at_work(self, simulation: Simulation, plan: Assignment) -> Iterator[None]:
+    def running(self, simulation: Simulation, plan: Assignment) -> Iterator[None]:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise StudyError("this system cannot divide a process; leave --workers out")
         if simulation.device != "cpu":
@@ -68,7 +68,7 @@ class Processes:
             yield
         finally:
             for worker in self.workers:
-                worker.dismiss()
+                worker.stop()
             for worker in self.workers:  # they give their memory back side by side
                 worker.process.join()
             self.workers = []
@@ -92,7 +92,7 @@ class Process:
         answer = await self.line.receive()
         if answer is None:
             raise WorkerLost(self._why())
-        return understood(answer)
+        return checked_answer(answer)
 
     def _why(self) -> str:
         self.process.join(5)
@@ -103,7 +103,7 @@ class Process:
         memory = ", perhaps for want of memory" if code == -signal.SIGKILL else ""
         return f"{described(self.number, self.sites)} was ended {how}{memory}"
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         self.line.close()
         if self.process.is_alive():
             self.process.kill()
@@ -122,7 +122,7 @@ def _work(
     for line in others:
         line.close()
     torch.set_num_threads(1)
-    with held_back():  # looking through what was there before would also copy its pages
+    with rare_collections():  # looking through what was there before would also copy its pages
         asyncio.run(_serve(simulation, number, plan, parent, peers))
 
 
@@ -139,7 +139,7 @@ async def _serve(
             shard.deliver(facts["source"], facts["attempt"], block)
 
     listening = [asyncio.create_task(take_in(line)) for line in peers.values()]
-    async with simulation.at_work():
+    async with simulation.delivering():
         while (found := await parent.receive()) is not None:
             facts, block = found
             parent.send(*await shard.do(facts["task"], facts["details"], block))

@@ -23,7 +23,6 @@ class Mailbox:
         """What has come of each round that may still be waited for."""
         self._gone: dict[str, int] = {}
         self._refused: set[ExpectedParcel] = set()
-        self._finished: dict[str, int] = {}
         self._waiters: list[asyncio.Future[None]] = []
         self._before: dict[tuple[str, str], int | SequenceNumbers] = {}
         """What was taken of each sender: all numbers up to this one or, where some are still to come, which."""
@@ -62,11 +61,6 @@ class Mailbox:
     def back(self, sender: str) -> None:
         self._gone.pop(sender, None)
 
-    def finished(self, sender: str, round: int) -> None:
-        """This sender has ended that round: what it did not send in it will never come."""
-        self._finished[sender] = max(round, self._finished.get(sender, round))
-        self.wake()
-
     def wake(self) -> None:
         """Something has changed that whoever waits should know of."""
         waiters, self._waiters = self._waiters, []
@@ -80,7 +74,7 @@ class Mailbox:
             round, _, sender = slip
             if slip in here.get(round, NOTHING) or slip in self._refused:
                 continue
-            if ended.get(sender, -1) >= round or self._finished.get(sender, -1) >= round:
+            if ended.get(sender, -1) >= round:
                 continue
             if round < self._gone.get(sender, round + 1):
                 return True

@@ -146,7 +146,7 @@ class PeersRound:
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
         peers = self._peers
-        model, admitted = self._admit(model, scalars)
+        model, admitted = peers.gate.admit(model, scalars)
         admitted = self._counted(model, admitted)
         self._own = model
         eventful = bool(peers.faults.planned)
@@ -201,7 +201,7 @@ class PeersRound:
             asked = list(senders)
             if which not in known:  # one model for many is looked at once
                 model = chosen[asked[0]]
-                admitted, numbers = self._admit(model, {} if model is None else scalars)
+                admitted, numbers = self._peers.gate.admit(model, {} if model is None else scalars)
                 numbers = self._counted(admitted, numbers)
                 admitted = self._packed(
                     await self._as_sent(admitted), ANSWER, numbers, asked[0] if many else ""
@@ -250,7 +250,7 @@ class PeersRound:
             return
         away = sorted((self._scheduled.returning | self._missing) - {self.me})
         for number, model in enumerate(models if away else ()):
-            admitted, sent = self._admit(model, scalars)
+            admitted, sent = peers.gate.admit(model, scalars)
             sent = self._counted(admitted, sent)
             admitted = self._packed(await self._as_sent(admitted), COMMON + number, sent)
             await self._send(away, COMMON + number, admitted, sent)
@@ -312,11 +312,6 @@ class PeersRound:
         opened = tuple(packing.unpack(p, self._own, is_common(p.phase)) for p in inbox.parcels)
         return replace(inbox, parcels=opened)
 
-    def _admit(
-        self, model: Model | None, scalars: Mapping[str, Scalar]
-    ) -> tuple[Model | None, Mapping[str, Scalar]]:
-        return self._peers.gate.admit(model, scalars)
-
     def _counted(self, model: Model | None, scalars: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
         """With a model goes where its sender's ledger stands, so that peers would notice a rollback."""
         counter = self._peers.counter
@@ -352,7 +347,7 @@ class PeersRound:
         if "mass" in scalars:
             facts["mass"] = scalars["mass"].value
         if peers.stopping is not None:
-            scalars = {**scalars, **self._admit(None, {STOPPED_ROUNDS: peers.stopping.count()})[1]}
+            scalars = {**scalars, **peers.gate.admit(None, {STOPPED_ROUNDS: peers.stopping.count()})[1]}
         send, note = peers.transport.send, peers.journal.add
         for to in receivers:
             number = sequence[to] = sequence.get(to, 0) + 1

@@ -154,7 +154,7 @@ class SiteRun:
         peers.sequence.update(found["sequence"])
         peers.caught_up, peers.attended = found["caught_up"], found["attended"]
         peers.counters.update(found["counters"])
-        peers.packing.put_back(found.get("packing", {}))
+        peers.packing.restore(found.get("packing", {}))
 
     def volatile(self) -> dict[str, Any]:
         """What a node has in its store and a simulation only in memory: ledger, parcels that wait, predictions."""

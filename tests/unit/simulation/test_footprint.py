@@ -9,7 +9,7 @@ import pytest
 
 from confrere.core.errors import StudyError
 from confrere.simulation import memory_estimate as module
-from confrere.simulation.memory_estimate import FIXED, available, check_memory, footprint
+from confrere.simulation.memory_estimate import FIXED, available, check_memory, estimate_memory
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site.open_sites import open_sites
 from confrere.study import Models, Privacy, Study, Training
@@ -37,7 +37,7 @@ def test_the_estimate_adds_up_weights_optimisers_and_records() -> None:
     study = of(
         training=Training(tune=False, optimiser="adam", protected={"optimiser": "sgd", "momentum": 0.9})
     )
-    found = footprint(study, open_sites(study, many(3)))
+    found = estimate_memory(study, open_sites(study, many(3)))
     weights = 4 * 1000 + 1000 + 1000 + 1
     assert found.weights == 3 * 4 * (weights + 2 * weights)  # private; proxy, and what peers sent
     assert found.optimisers == 3 * 4 * (2 * weights + weights)  # Adam keeps two moments, momentum one
@@ -52,7 +52,7 @@ def test_the_estimate_adds_up_weights_optimisers_and_records() -> None:
         *((strategy, {"name": "top-k", "share": 0.1}) for strategy in ("proxyfl", "cwt", "weight_erosion")),
     ],
 )
-def test_what_compressed_parcels_leave_unsaid_is_counted(strategy: str, compression: Any) -> None:
+def test_what_compressed_parcels_leave_unsent_is_counted(strategy: str, compression: Any) -> None:
     study = of(strategy=strategy, compression=compression, privacy=None, rounds=4)
     federation = open_sites(study, many(4))
     simulation = Simulation(study, federation)
@@ -62,9 +62,9 @@ def test_what_compressed_parcels_leave_unsaid_is_counted(strategy: str, compress
         parts = [t for m in peers.packing.memory.values() for t in (m.rest, m.told, m.own) if t is not None]
         starts = [found[0] for found in peers.packing._starts.values() if found is not None]
         kept += sum(t.numel() * t.element_size() for t in (*parts, *starts))
-    found = footprint(study, federation)
-    assert found.unsaid == kept > 0
-    plain = footprint(study.with_(compression=None), federation)
+    found = estimate_memory(study, federation)
+    assert found.unsent == kept > 0
+    plain = estimate_memory(study.with_(compression=None), federation)
     assert found.to_come - plain.to_come == kept
 
 
@@ -72,13 +72,15 @@ def test_a_model_that_only_some_sites_have_counts_there() -> None:
     study = of(models=Models("linear", "linear", sites={"site0": {"private": WIDE}}))
     plain = of(models=Models("linear", "linear"))
     federation = open_sites(study, many(3))
-    assert footprint(study, federation).weights - footprint(plain, federation).weights == 4 * (6001 - 5)
+    assert estimate_memory(study, federation).weights - estimate_memory(plain, federation).weights == 4 * (
+        6001 - 5
+    )
 
 
 def test_more_sites_than_memory_holds_are_refused_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     study = of()
     federation = open_sites(study, many(10))
-    needed = footprint(study, federation).to_come
+    needed = estimate_memory(study, federation).to_come
     check_memory(study, federation, free=needed)
     with pytest.raises(StudyError, match=r"10 sites need about .* about 5 sites fit.*smaller models"):
         check_memory(study, federation, free=needed * 55 // 100)

@@ -17,8 +17,8 @@ import pytest
 from confrere.core.errors import PrivacyError, StudyError, WorkerLost
 from confrere.core.events import Event
 from confrere.simulation.pool import Sharded, refuse_undercounting
-from confrere.simulation.ray import freight, library, unloaded
-from confrere.simulation.shard import Answer, Assignment, Shard, understood
+from confrere.simulation.ray import library, shard_content, shard_simulation
+from confrere.simulation.shard import Answer, Assignment, Shard, checked_answer
 from confrere.simulation.simulation import Simulation, resume, simulate
 from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run, RunFolder
@@ -35,7 +35,7 @@ CHURN = Churn(absent={"site0": [1, 2]}, leave={"site1": 4})
 
 
 class Room:
-    """A crew whose workers are shards in this process."""
+    """A pool whose workers are shards in this process."""
 
     replaces, inherits = True, False
 
@@ -45,16 +45,16 @@ class Room:
         self.replaced: list[int] = []
 
     @contextmanager
-    def at_work(self, simulation: Simulation, plan: Assignment) -> Iterator[None]:
-        self.freights = [freight(simulation, plan, n) for n in range(max(plan.values()) + 1)]
+    def running(self, simulation: Simulation, plan: Assignment) -> Iterator[None]:
+        self.contents = [shard_content(simulation, plan, n) for n in range(max(plan.values()) + 1)]
         self.plan = plan
         yield
 
     async def gather(self) -> None:
-        self.workers = [await self.hired(n) for n in range(len(self.freights))]
+        self.workers = [await self.hired(n) for n in range(len(self.contents))]
 
     async def hired(self, number: int) -> Somebody:
-        simulation = unloaded(self.freights[number])
+        simulation = shard_simulation(self.contents[number])
         somebody = Somebody(self, number, Shard(simulation, number, self.plan, self.send))
         await somebody.at_work.__aenter__()
         return somebody
@@ -74,7 +74,7 @@ class Room:
 class Somebody:
     def __init__(self, room: Room, number: int, shard: Shard) -> None:
         self.room, self.number, self.shard = room, number, shard
-        self.at_work = shard.simulation.at_work()
+        self.at_work = shard.simulation.delivering()
 
     async def ask(self, task: str, details: Mapping[str, Any], block: bytes = b"") -> Answer:
         for fate in self.room.fates:
@@ -83,12 +83,12 @@ class Somebody:
                 if fate[3]:
                     await self.shard.do(task, details, block)
                 raise WorkerLost(f"worker {self.number} was lost")
-        return understood(await self.shard.do(task, details, block))
+        return checked_answer(await self.shard.do(task, details, block))
 
 
 def spread(found: Study, room: Room, shards: int = 3, **more: Any) -> Run:
     federation = open_sites(found, arrays(5))
-    simulation = Sharded(found, federation, crew=room, shards=shards, trainer="one")
+    simulation = Sharded(found, federation, pool=room, shards=shards, trainer="one")
     return simulation.run(**more)
 
 
@@ -184,4 +184,4 @@ def test_a_trainer_or_network_of_one_s_own_cannot_travel() -> None:
     simulation = Simulation(found, open_sites(found, arrays(3)), trainer=Own())
     simulation.prepare()
     with pytest.raises(StudyError, match="run your own in memory"):
-        freight(simulation, dict.fromkeys(simulation.names, 0), 0)
+        shard_content(simulation, dict.fromkeys(simulation.names, 0), 0)

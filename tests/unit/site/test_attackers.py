@@ -186,7 +186,7 @@ def test_colluding_attackers_send_what_the_honest_sites_of_this_round_give_away(
     import asyncio
 
     async def play() -> None:
-        async with simulation.at_work():
+        async with simulation.delivering():
             await simulation.round(0)
 
     asyncio.run(play())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 
-from confrere.simulation.gc_pause import RARELY, held_back
+from confrere.simulation.gc_pause import RARELY, rare_collections
 
 
 def test_the_collector_is_held_back_and_then_as_before() -> None:
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
-    with held_back():
+    with rare_collections():
         assert gc.get_threshold()[0] >= RARELY
         assert gc.get_freeze_count() > frozen
     assert (gc.get_threshold(), gc.get_freeze_count()) == (before, frozen)
@@ -18,7 +18,7 @@ def test_the_collector_is_held_back_and_then_as_before() -> None:
 def test_it_is_as_before_after_an_error_too() -> None:
     before = gc.get_threshold()
     try:
-        with held_back():
+        with rare_collections():
             raise ValueError
     except ValueError:
         assert gc.get_threshold() == before
@@ -29,7 +29,7 @@ def test_a_collector_that_was_switched_off_or_frozen_stays_so() -> None:
     gc.set_threshold(0, *before[1:])
     gc.freeze()
     try:
-        with held_back():
+        with rare_collections():
             assert gc.get_threshold()[0] == 0
         assert gc.get_threshold()[0] == 0
         assert gc.get_freeze_count() > 0

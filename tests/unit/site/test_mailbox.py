@@ -66,18 +66,19 @@ def test_waiting_ends_when_the_last_one_arrives() -> None:
     assert (senders(inbox), inbox.missing) == (["a", "b"], ())
 
 
-@pytest.mark.parametrize("how", ["gone", "finished", "patience"])
+@pytest.mark.parametrize("how", ["gone", "ended", "patience"])
 def test_nobody_waits_for_what_will_never_come(how: str) -> None:
     async def work() -> Inbox:
-        box = Mailbox()
+        box, ended = Mailbox(), dict[str, int]()
         box.deliver(parcel("a"))
         patience = 0.01 if how == "patience" else None
-        taking = asyncio.create_task(box.take(0, 0, 0, [(0, 0, "a"), (0, 0, "b")], patience))
+        taking = asyncio.create_task(box.take(0, 0, 0, [(0, 0, "a"), (0, 0, "b")], patience, ended))
         await asyncio.sleep(0)
         if how == "gone":
             box.gone("b", 0)
-        elif how == "finished":
-            box.finished("b", 0)
+        elif how == "ended":
+            ended["b"] = 0
+            box.wake()
         return await taking
 
     inbox = soon(work())

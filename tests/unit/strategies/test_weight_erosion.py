@@ -142,7 +142,7 @@ def on_nodes(k_min: int) -> Run:
     simulation.prepare(journal := Journal(None))
     for site in simulation.sites.values():
         site.randomness = secure()
-    return simulation.see_through(journal, None, False)
+    return simulation.run_rounds(journal, None, False)
 
 
 def test_on_a_node_a_user_goes_on_alone_rather_than_reveal_a_single_peer() -> None:

@@ -158,7 +158,7 @@ class ObservedSimulation(Simulation):
         return supervised_loss(predict(network.module, records.inputs).double(), targets)
 
     async def _run_rounds(self, rounds: int, finish: bool) -> None:
-        async with self.at_work():
+        async with self.delivering():
             for number in range(rounds):
                 passed = len(self.recording_gate.passed)
                 await self.round(number)
