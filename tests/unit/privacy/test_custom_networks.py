@@ -184,7 +184,8 @@ def test_a_custom_network_that_changes_nothing_is_trained_privately() -> None:
     site = site_of(Plain)
     found = trained(site)
     assert found.custody is Custody.PROTECTED
-    assert found.params["seen"].equal(torch.zeros(4)) and "unsaved" not in found.params
+    assert found.params["seen"].equal(torch.zeros(4))
+    assert "unsaved" not in found.params
     assert not found.params["layer.weight"].equal(site.build("proxy").params["layer.weight"])
 
 
@@ -215,7 +216,8 @@ def test_without_the_guard_what_a_network_wrote_would_be_called_protected(monkey
     monkeypatch.setattr(networks, "_same_bits", lambda *_: True)
     monkeypatch.setattr(networks.StepGuard, "released", lambda guard: guard._network.params())
     found = trained(site_of(WritesBuffer))
-    assert found.custody is Custody.PROTECTED and found.params["seen"].abs().max() > 0.01
+    assert found.custody is Custody.PROTECTED
+    assert found.params["seen"].abs().max() > 0.01
 
 
 @pytest.mark.parametrize("proxy", MIXES)

@@ -94,7 +94,7 @@ class Network:
     def trainable(self, flat: Tensor) -> dict[str, Tensor]:
         """The parts of a vector like `flat`, by the name of the weight that each is."""
         sizes = [p.numel() for p in self._trainable.values()]
-        parts = zip(self._trainable.items(), flat.split(sizes), strict=True)
+        parts = zip(self._trainable.items(), torch.split(flat, sizes), strict=True)
         return {name: part.view(p.shape) for (name, p), part in parts}
 
     def backward(self, loss: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ def weighted_rows(values: Tensor, factors: Tensor, out: Tensor) -> None:
         return
     out.zero_()
     step = max(1, CHUNK // max(1, values.shape[1]))
-    for rows, factor in zip(values.split(step), factors.split(step), strict=True):
+    for rows, factor in zip(torch.split(values, step), torch.split(factors, step), strict=True):
         out.addmv_(rows.to(out.dtype).T, factor.to(out.dtype))
 
 

@@ -23,7 +23,6 @@ from confrere.privacy.gradients.fallback import expanded_forward
 from confrere.privacy.gradients.recorded import Layout, Recorded
 from confrere.privacy.gradients.rules import Gradients, Rule, rule_for
 
-
 PROBE_TOLERANCE = 1e-4
 """How much, relative to the largest output of a batch, a record's outputs may differ by rounding alone."""
 
