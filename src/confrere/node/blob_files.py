@@ -42,7 +42,7 @@ class BlobStore:
         return name
 
     def adopt(self, file: Path) -> str:
-        """Take over a file by renaming it, so that whoever wrote it cannot remove it any more."""
+        """Take over a file by renaming it, so that its writer cannot remove it any more."""
         name = secrets.token_hex(12)
         descriptor = os.open(file, os.O_RDONLY)
         try:
@@ -61,7 +61,7 @@ class BlobStore:
             os.close(descriptor)
 
     def body(self, name: str) -> Body:
-        """FileNotFoundError if somebody has removed it."""
+        """FileNotFoundError if it was removed."""
         path = self.folder / name
         return Body(path.stat().st_size, file=path)
 
@@ -71,5 +71,5 @@ class BlobStore:
                 (self.folder / name).unlink()
 
     def sweep(self, named: Collection[str]) -> None:
-        """Remove what nobody names."""
+        """Remove files that no row names."""
         self.drop({path.name for path in self.folder.iterdir()} - set(named))

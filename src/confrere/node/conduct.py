@@ -14,11 +14,11 @@ from confrere.core.events import Event
 from confrere.transport.rate import Rate
 
 FUTILE_BURST, FUTILE_SECONDS = 100, 1.0
-"""Parcels of one peer that may be refused, repeated or put off: so many at once, and one more in so many seconds."""
+"""Parcels of one peer that may be refused, repeated or deferred: the burst, and the seconds for each one more."""
 LINES_BURST, LINES_SECONDS = 60, 60.0
-"""Lines about one peer in journal and log: so many at once, and one more in so many seconds."""
+"""Lines about one peer in journal and log: the burst, and the seconds for each one more."""
 THROTTLED = ("connected", "disconnected", "unreachable", "notice")
-"""Events that a peer can cause as often as it likes."""
+"""Events that a peer can cause without limit."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class PeerConduct:
     left_aside: int = 0
     """Parcels whose numbers are out of the study's bounds."""
     put_off: int = 0
-    """Parcels that were not taken because too many of its own wait already, or came in vain."""
+    """Parcels that were deferred because too many of its parcels wait already, or were useless."""
     lines_left_out: int = 0
     """Lines about it that were counted instead of written."""
     seconds_waited: float = 0.0

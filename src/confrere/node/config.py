@@ -35,7 +35,7 @@ class Setting:
     task: Task
     home: Path
     ledger: Path
-    """The institution's, in whatever folder or study this node works."""
+    """The institution's ledger, shared by all of its nodes and studies."""
     schema: Schema | None = None
     doubt: str | None = None
     agreed: str = ""
@@ -45,7 +45,7 @@ class Setting:
     epoch: int = 0
     """The epoch of the roster."""
     roster_path: Path | None = None
-    """The roster beside which a signed word that this site leaves is put."""
+    """The roster file; if this site leaves, its signature is put next to it."""
     listen: str | None = None
     metrics: int | None = None
     rehearsal: bool = False
@@ -76,7 +76,7 @@ class Setting:
 
 
 def load_node_site(path: Path) -> SiteConfig:
-    """site.toml as a node reads it: unless it says so itself, nothing without a proven guarantee leaves."""
+    """site.toml as a node reads it: unless the file accepts it, nothing without a proven guarantee leaves."""
     found = load_site(path)
     if "accept_unproven_privacy" not in tomllib.loads(path.read_text(encoding="utf-8")):
         found = replace(found, accept_unproven_privacy=False)
@@ -116,7 +116,7 @@ def within(hours: list[int] | None, hour: int) -> bool:
 
 
 def listening_address(stated: str, dialled: str | None) -> str | None:
-    """What to bind: what site.toml says, or the address that peers dial (a name: its port, on all interfaces)."""
+    """The address to bind: the one in site.toml, or the address that peers dial (a name: its port, on all interfaces)."""
     if stated or dialled is None:
         return stated or None
     host, _, port = dialled.rpartition(":")
@@ -125,7 +125,7 @@ def listening_address(stated: str, dialled: str | None) -> str | None:
 
 
 def own_part(study: Study, me: str, config: SiteConfig) -> Study:
-    """The study as one site uses it: with its own configuration and nobody else's."""
+    """The study as one site uses it: with its own configuration only."""
     return replace(study, sites={me: config})
 
 

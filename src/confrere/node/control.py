@@ -1,6 +1,6 @@
 """A node's control socket: a Unix socket in its folder that only its owner can open.
 
-One request and one answer, each a line of JSON: {"do": "status"} and whatever it comes to.
+One request and one answer, each a line of JSON: {"do": "status"} and its result.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Control:
 
 
 def ask(home: Path, what: str) -> dict[str, Any]:
-    """Say something to the node of a folder, and return its answer."""
+    """Send a command to the node of a folder, and return its answer."""
     if not home.is_dir():
         raise StudyError(f"{home}: no such folder; it is `home` in site.toml")
     with _short(home) as path, socket.socket(socket.AF_UNIX) as connection:
@@ -82,7 +82,7 @@ def ask(home: Path, what: str) -> dict[str, Any]:
 
 
 class NotRunning(StudyError):
-    """There is nobody to answer."""
+    """No node is running in that folder."""
 
 
 @contextmanager

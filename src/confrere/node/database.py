@@ -15,11 +15,11 @@ from confrere.core.errors import CheckpointError
 
 
 class DiskFull(CheckpointError):
-    """There is no room to write; nothing was changed."""
+    """The disk is full; nothing was changed."""
 
 
 class Database:
-    """Used by one thread at a time; whatever goes wrong is a CheckpointError that says which file."""
+    """Used by one thread at a time; every failure is a CheckpointError that names the file."""
 
     def __init__(self, path: Path, schema: str) -> None:
         self.path = path

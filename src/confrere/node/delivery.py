@@ -1,4 +1,4 @@
-"""Bringing parcels to peers until they have them, and taking in what peers bring."""
+"""Delivery: send each parcel until it is acknowledged, and receive the parcels of peers."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class PeerSender:
     """Delivers to one peer, oldest first, the same bytes until they are acknowledged."""
 
     def __init__(
-        self, me: str, peer: str, store: Store, tell: Callable[[Event], None], marks: KeepsMarks
+        self, me: str, peer: str, store: Store, record: Callable[[Event], None], marks: KeepsMarks
     ) -> None:
-        self.me, self.peer, self._store, self._tell, self._marks = me, peer, store, tell, marks
+        self.me, self.peer, self._store, self._record, self._marks = me, peer, store, record, marks
         self._work = asyncio.Event()
 
     def wake(self) -> None:
@@ -88,7 +88,7 @@ class PeerSender:
                 break
 
     async def _hand_over(self, connections: Sends, sequence: int, body: Body) -> bool:
-        """Whether the peer has said its last word about this parcel."""
+        """Whether the peer has accepted or refused this parcel for good."""
         try:
             receipt = await connections.send(self.peer, f"{self.me}/{self.peer}/{sequence}", body)
         except PeerMissing:
@@ -110,12 +110,12 @@ class PeerSender:
         if receipt.outcome == Outcome.REFUSED:
             text = f'"{self.peer}" refused parcel {sequence}: {receipt.reason}'
             planned = {"cancelled": True} if receipt.reason == CANCELLED else {}
-            self._tell(Event("notice", self.me, data={"text": text, **planned}))
+            self._record(Event("notice", self.me, data={"text": text, **planned}))
         await asyncio.to_thread(self._store.delivered, self.peer, sequence, receipt.credited)
         return True
 
     async def _bring_records(self, connections: Sends) -> None:
-        """Bring what other members have signed about leaving: a peer may not have heard it from themselves."""
+        """Bring the leave messages of other members: the peer may not have received them from their senders."""
         with suppress(PeerMissing):
             for site, body in await asyncio.to_thread(self._store.leave_messages):
                 if site not in (self.me, self.peer):
@@ -123,7 +123,7 @@ class PeerSender:
 
 
 class ParcelReceiver:
-    """Looks at what a peer brings, takes it in for good, and only then says so. What is bad changes nothing."""
+    """Checks each parcel, stores it durably, and only then acknowledges it. A bad parcel changes nothing."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class ParcelReceiver:
     async def deliver(self, sender: str, body: Body | bytes) -> Receipt:
         """What `Connections` calls with each whole parcel of an authenticated peer.
 
-        What has begun is finished, even if whoever waits for the answer is gone: a parcel that is credited and
-        not in the mailbox would lie in the store, unseen, until the next start.
+        A delivery that has begun is finished even if its caller is cancelled: a parcel that is credited and not in
+        the mailbox would be unseen in the store until the next start.
         """
         work = asyncio.create_task(self._take_in(sender, Body.of(body)))
         self._begun.add(work)
@@ -154,7 +154,7 @@ class ParcelReceiver:
         return await asyncio.shield(work)
 
     async def _take_in(self, sender: str, body: Body) -> Receipt:
-        """With every receipt goes what this site knows of its sender's ledgers."""
+        """Every receipt carries what this site knows of the sender's ledgers."""
         receipt = await self._decide(sender, body)
         if self._marks is None or sender not in self.rules.keys:
             return receipt

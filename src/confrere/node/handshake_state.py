@@ -1,4 +1,4 @@
-"""Handshake callbacks of a node: what it announces, and what it checks about ledgers.
+"""Handshake callbacks of a node: what it announces, and how it detects a ledger or folder that was rolled back.
 
 A ledger that was put back from an old copy looks right from inside. So peers keep the highest marks that a site has
 signed (`witness.py`) and return them; a site that is shown a higher one than its own ledger has stops training. A folder
@@ -40,7 +40,7 @@ class HandshakeCallbacks:
         )  # fmt: skip
 
     def met(self, peer: str, greeting: Greeting) -> None:
-        """Learn where one's own ledgers stood, and keep where the peer's stands."""
+        """Compare this site's ledger with the marks that the peer returns, and keep the peer's own mark."""
         self.compare(greeting.seen)
         if isinstance(self.rolled_back, LedgerRolledBack):
             self._stop(self.rolled_back, "its ledger was rolled back")

@@ -88,7 +88,7 @@ class ParcelRules:
             )
 
     def _check_leave_message(self, parcel: Parcel) -> None:
-        """A signed record of a change in membership, whoever brings it and whomever it was written to."""
+        """A signed record of a change in membership; any peer may bring it, whichever site it is addressed to."""
         if parcel.run != self.run:
             raise BadParcel("it belongs to another run")
         if set(parcel.scalars) != {"leaves"} or parcel.model is not None:

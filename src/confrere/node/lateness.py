@@ -4,7 +4,7 @@ Once most of the others are there, waiting is charged to those that are not. Eac
 `GRACE` times the study's patience, gains as much time as this site itself works between two exchanges, and loses what
 was waited for it. So a peer may be twice as slow as the site for ever, and slower than that for a while. With an empty
 account it is waited for as long as it gains, and never less than the study's window, the `WINDOW`th part of the patience.
-Before most of the others are there, and where there is only one peer, everybody is waited for with the whole patience.
+Before most of the others are there, and where there is only one peer, each is waited for with the whole patience.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WINDOW = 60
 
 
 class Lateness:
-    """The accounts of all peers. `charge` is told whom a round has waited for, and how long."""
+    """The accounts of all peers. `charge` is called with each peer that a round has waited for, and the seconds."""
 
     def __init__(self, charge: Callable[[str, float], None] = lambda peer, seconds: None) -> None:
         self._charge = charge

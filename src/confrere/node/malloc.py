@@ -1,6 +1,6 @@
-"""The heap of a node: one for all of its threads, and given back before the next large thing is read.
+"""Memory allocation of a node: one heap for all threads, and freed memory returned to the system.
 
-The C library gives each thread a heap of its own and keeps what was freed there. A node's threads (the store, gRPC) handle
+The C library gives each thread its own heap and keeps what was freed there. A node's threads (the store, gRPC) handle
 one parcel each for a moment, so every heap would grow to the size of a parcel, and nothing is faster for it. And what is
 freed in the middle of a heap is kept for later, where a parcel of the same size often does not fit by a few bytes: after
 some rounds a node would hold the memory of several (`benchmarks/exchange.py`).

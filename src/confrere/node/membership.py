@@ -1,6 +1,6 @@
-"""Who belongs to a run: the study's plan, and who has since said, signed and for good, that it leaves.
+"""Who belongs to a run: the members that the study plans, without those that have signed that they leave.
 
-A change starts a new epoch at a round that everybody can work out, so that sites need not switch at the same
+A change starts a new epoch at a round that every site can compute, so that sites need not switch at the same
 time: parcels of an earlier epoch are cancelled, those of a later one wait until their receiver is there too.
 """
 
@@ -36,11 +36,11 @@ def leave_messages(setting: Setting, first: int, left: Collection[str]) -> list[
     number = min(first, setting.study.rounds - 1)
     out = []
     for peer in sorted(set(setting.peers) - set(left)):
-        said = Parcel(
+        message = Parcel(
             setting.run, 0, number, LEAVING, setting.me, peer, LEAVING_SEQUENCE, None,
             {"leaves": public(first)},
         )  # fmt: skip
-        out.append(wire.seal(said, setting.identity.key))
+        out.append(wire.seal(message, setting.identity.key))
     return out
 
 
@@ -50,8 +50,8 @@ def exchanges(setting: Setting, round: int) -> bool:
     return any(set(graph.column(round, members, s)) - {s} for s in members)
 
 
-def front(heard: Mapping[str, int], peers: list[str]) -> int:
+def front(latest: Mapping[str, int], peers: list[str]) -> int:
     """The round in which most peers are: the lower median, so that neither a minority nor a single peer can push a site
     ahead."""
-    rounds = sorted(heard.get(p, -1) for p in peers)
+    rounds = sorted(latest.get(p, -1) for p in peers)
     return rounds[(len(rounds) - 1) // 2] if len(rounds) > 1 else -1

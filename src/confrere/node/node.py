@@ -1,10 +1,10 @@
-"""A site at work in the field: its rounds, its peers, its owner's word. It may be killed at any instant.
+"""A node: one site that takes part in a study over the network. It may be killed at any instant.
 
-How its rounds relate to those of others: every site counts for itself. It does round n with whatever its peers sent
-in round n or before, waits for those that are expected at most for the study's `patience`, and goes on without them;
-who was missing is in the journal. A site that is more rounds behind than there are members was away: it goes on in the
+How its rounds relate to those of its peers: each site counts its own rounds. In round n it uses what its peers sent in round
+n or before. It waits for expected parcels for at most the study's `patience` and then goes on; the journal records which
+peers were missing. A site that is more rounds behind than there are members was away: it goes on in the
 round where most of its peers are. The rounds in between are neither trained nor paid for, and parcels of those
-rounds count as late ones: push-sum credits them, averages pass over them. A site that hears of nobody begins no
+rounds count as late ones: push-sum credits them, averages pass over them. A site that reaches no peer starts no
 round. When all rounds are over it stays, to deliver what it owes and to take in what others still send.
 """
 
@@ -67,18 +67,18 @@ from confrere.study.churn import Churn
 from confrere.transport.grpc.connections import Connections
 
 GLANCE, SELDOM = 0.1, 1.0
-"""Seconds between looks at whether a round may begin, and at what changes slowly."""
+"""Seconds between checks of whether a round may start, and of what changes slowly."""
 
 
 class Node:
-    """One site over a whole run, however often its process is ended and started."""
+    """One site over a whole run, across restarts of its process."""
 
     done: int
-    """How many rounds are over."""
+    """The number of rounds that are over."""
     leaving: dict[str, int]
     mailbox: DurableMailbox
     site_run: SiteRun
-    """The site itself, after `done` rounds; everything around it is there so that it survives a crash."""
+    """The site itself, after `done` rounds; everything around it makes it survive a crash."""
 
     def __init__(
         self,
@@ -140,10 +140,10 @@ class Node:
         )  # fmt: skip
         self._start_conditions = StartConditions(setting, lambda: self.links.connected)
 
-    # -- the whole life ---------------------------------------------------------------------------
+    # -- running ----------------------------------------------------------------------------------
 
     async def run(self, until_done: bool = False) -> None:
-        """Take part until the owner says otherwise; `until_done` ends when nothing is left to do or owed."""
+        """Take part until stopped; with `until_done`, until nothing is left to do or to deliver."""
         record_start(self)
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -173,9 +173,9 @@ class Node:
         self._lock.close()
 
     async def _run_rounds(self, until_done: bool) -> None:
-        cap, said = self.setting.caps.rounds, self.store.leaving().get(self.me)
-        if said is not None:
-            await self.leave(said)  # a farewell that a crash may have cut short
+        cap, announced = self.setting.caps.rounds, self.store.leaving().get(self.me)
+        if announced is not None:
+            await self.leave(announced)  # a crash may have interrupted it
         elif cap is not None and cap < self.study.rounds:
             await self.leave(cap, f"its own cap is {cap} rounds")
         while self._takes_part():
@@ -185,10 +185,10 @@ class Node:
         await self._settle(until_done)
 
     async def _interrupted_by_owner(self, step: asyncio.Task[None]) -> bool:
-        """See a step through; whether its owner's word came first."""
-        word = asyncio.create_task(self.interrupted.wait())
+        """Run a step to its end, or until the owner interrupts it; returns whether that happened."""
+        interruption = asyncio.create_task(self.interrupted.wait())
         try:
-            await asyncio.wait({step, word}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({step, interruption}, return_when=asyncio.FIRST_COMPLETED)
             if step.done():
                 step.result()
             return not step.done()
@@ -196,9 +196,9 @@ class Node:
             await self.leave(self.done, str(reached))
             return False
         finally:
-            for task in (step, word):
+            for task in (step, interruption):
                 task.cancel()
-            await asyncio.gather(step, word, return_exceptions=True)
+            await asyncio.gather(step, interruption, return_exceptions=True)
 
     def _takes_part(self) -> bool:
         if self.done >= self.study.rounds or self.store.facts().get("left") == "yes":
@@ -328,7 +328,7 @@ class Node:
         self.store.note(finished="yes")
 
     async def _settle(self, until_done: bool) -> None:
-        """Stay for the peers: what they were promised is delivered, and what they send is taken in."""
+        """Stay connected after the last round: deliver what is owed, and acknowledge what peers still send."""
         told = False
         while True:
             owed = await asyncio.to_thread(self.store.owed)
@@ -380,7 +380,7 @@ class Node:
             await asyncio.sleep(2 * GLANCE)
 
     async def wait_for_space(self) -> None:
-        """The disk is full: say so, and wait until something can be written."""
+        """The disk is full: record that, and wait until something can be written."""
         doing, self.doing = self.doing, "paused: the disk is full"
         self.reason = f"free some space at {self.setting.home}; nothing is lost, the node goes on by itself"
         self.journal.add(Event("notice", self.me, self.done, data={"text": f"{self.doing}; {self.reason}"}))
@@ -461,7 +461,7 @@ class Node:
             self.site_run = self._new_site_run()
             self.site_run.restore(kept)
 
-    # -- the owner's word -------------------------------------------------------------------------
+    # -- the owner's commands ---------------------------------------------------------------------
 
     @property
     def churn(self) -> Churn:
@@ -473,7 +473,7 @@ class Node:
         self.paused = paused
 
     async def leave(self, first: int | None = None, why: str = "its owner said so") -> None:
-        """Say to everybody, signed and for good, that this site takes no part from round `first` on."""
+        """Announce to all members, signed and for good, that this site takes no part from round `first` on."""
         known = await asyncio.to_thread(self.store.leaving)
         if first is None:
             heard = await asyncio.to_thread(self.store.latest_rounds)

@@ -1,7 +1,7 @@
-"""The journal of a node: written by several threads, survives a full disk, and tells a plain log.
+"""The journal of a node, written by several threads and surviving a full disk, and a plain log of its public events.
 
-The log holds the same facts as JSON lines without the hash chain, and nothing PRIVATE: it may be shipped to wherever
-an institution keeps its logs. The journal itself stays at the site.
+The log holds the same facts as JSON lines without the hash chain, and nothing PRIVATE: it may be shipped to the
+institution's log server. The journal itself stays at the site.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from confrere.node.database import DiskFull
 
 
 class NodeJournal(Journal):
-    """A journal that either has a line or has not. Where the disk is full, lines wait in memory for room."""
+    """A journal in which each line is whole or absent. While the disk is full, lines wait in memory."""
 
     page = None  # threads look through the events while others are added
 

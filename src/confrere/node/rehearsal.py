@@ -136,7 +136,7 @@ class NodeProcess:
 
 @dataclass
 class RehearsalNodes:
-    """The nodes of a rehearsal, started, watched and, by whoever tests them, killed."""
+    """The nodes of a rehearsal, started, watched and, in tests, killed."""
 
     folder: Path
     names: Iterable[str]
@@ -167,7 +167,7 @@ class RehearsalNodes:
             rosters.keep_signature(rosters.sign(common, study.digest(), identity), path)
 
     async def play(self) -> None:
-        """Until everybody is through, or nobody can go on."""
+        """Wait until all nodes have finished, or none can go on."""
         watched = [asyncio.create_task(self._see_through(p)) for p in self.players.values()]
         try:
             while not self._over():
@@ -244,7 +244,7 @@ class RehearsalNodes:
             raise
 
     def _hear(self, player: NodeProcess, row: dict[str, Any]) -> None:
-        """Put what a node tells into the common journal, once however often it is told."""
+        """Copy a node's event into the common journal, once even if it is sent again."""
         event = Event.of_json(row)
         player.round = max(player.round, event.round or 0)
         player.finished |= bool(event.data.get("finished"))
@@ -293,7 +293,7 @@ def _key(event: Event) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on the loopback interface that nobody uses at this moment."""
+    """Ports on the loopback interface that are free at this moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -320,16 +320,16 @@ def rehearsal_setting(folder: Path, name: str) -> Setting:
 
 
 def main() -> None:
-    """Entry of a node's process; whoever rehearses reads its events from standard output."""
+    """Entry point of a node's process; the rehearsal reads its events from standard output."""
     folder, name = Path(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
 
-    def tell(event: Event) -> None:
+    def print_event(event: Event) -> None:
         sys.stdout.write(json.dumps(event.as_json()) + "\n")
         sys.stdout.flush()
 
     async def begin() -> None:
-        await serve(Node(rehearsal_setting(folder, name), listeners=(tell,)))
+        await serve(Node(rehearsal_setting(folder, name), listeners=(print_event,)))
 
     try:
         share_heap()

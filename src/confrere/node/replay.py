@@ -1,4 +1,4 @@
-"""A round that can be done again: what a strategy did and was given before a crash is read back, not repeated.
+"""Replay of a round after a crash: what the strategy did and received before is read back, not repeated.
 
 A strategy sees the same `Site` and `Peers` as in a simulation. Behind them, each call that cannot be repeated has
 a number within its round. If the store has a result under that number, it is handed out; otherwise the call
@@ -67,7 +67,7 @@ class FailpointTrainer:
 async def in_thread(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of this site in another thread, so that the node goes on answering its peers.
 
-    Whoever is cancelled here still waits for the thread: two of them must never work on the same networks.
+    A caller that is cancelled still waits for the thread: two of them must never work on the same networks.
     """
     task = asyncio.ensure_future(asyncio.to_thread(asyncio.run, work))
     try:
@@ -78,11 +78,11 @@ async def in_thread(work: Coroutine[Any, Any, T]) -> T:
 
 
 WaitForSpace = Callable[[], Awaitable[None]]
-"""Returns once there is room on the disk again."""
+"""Returns once there is space on the disk again."""
 
 
 async def durably(wait_for_space: WaitForSpace, write: Callable[..., object], *what: Any) -> None:
-    """Write to the store; where the disk is full, wait for room instead of losing what was done."""
+    """Write to the store; if the disk is full, wait for space instead of losing what was done."""
     while True:
         try:
             await asyncio.to_thread(write, *what)
@@ -179,7 +179,7 @@ class RememberedSite:
         return trained
 
     def _before(self, round: int, call: int) -> dict[str, Any] | None:
-        """The result of this call from before a crash, unless the ledger says that another one has left."""
+        """The result of this call from before a crash, unless the ledger records that another one has left."""
         body = self._store.kept(round, call, "training")
         if body is None:
             return None
@@ -198,7 +198,7 @@ class RememberedSite:
         return str(found.get("records", self._site.fingerprint))
 
     def _leaves(self, paid: str | None, records: str, models: Mapping[str, Model]) -> None:
-        """Have the ledger say what may leave from here on; a rehearsal's noise is the same again, and needs no mark."""
+        """Record in the ledger what may leave from here on. A rehearsal draws the same noise again and needs no mark."""
         if paid is not None and not self.rehearsal:
             self._site.ledger.leaves(paid, records, release_digest(models))
         reach("release-marked")
@@ -220,7 +220,7 @@ def release_digest(models: Mapping[str, Model]) -> str:
 
 
 class OutboxTransport:
-    """The way out: signs parcels, and puts all of an exchange into the outbox at once."""
+    """Signs the parcels of an exchange and puts all of them into the outbox at once."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class OutboxTransport:
         )
         self._staged: list[wire.Sealed] = []
         self.posted: Callable[[], None] = lambda: None
-        """Told when there is something to deliver."""
+        """Called when there is something to deliver."""
 
     async def send(self, to: str, parcel: Parcel) -> int:
         known = await asyncio.to_thread(self._store.sent_size, to, parcel.sequence)
@@ -271,10 +271,9 @@ class OutboxTransport:
 
 
 class DurableMailbox(Mailbox):
-    """A mailbox whose parcels are in the store, and who was given which of them too.
+    """A mailbox whose parcels, and which call took which of them, are in the store.
 
-    Nobody is waited for twice in vain: a sender that was missing is not waited for again before something is
-    heard of it.
+    A sender that was missing is not waited for again until something arrives from it.
     """
 
     def __init__(
@@ -296,7 +295,7 @@ class DurableMailbox(Mailbox):
         return super().deliver(parcel)
 
     def given_up(self) -> set[str]:
-        """Whom nobody waits for at present."""
+        """The senders that are not waited for at present."""
         return set(self._gone)
 
     async def take(

@@ -4,7 +4,7 @@
     signatures/*.toml          beside it: one file per member, which people send to each other
 
 A roster is a value with a hash; names, keys and declared sizes are in it, addresses are not, so a site may move. Before
-it is signed it is a draft that grows with `roster add`. Once somebody has signed it, a change makes another roster: the
+it is signed it is a draft that grows with `roster add`. Once a member has signed it, a change makes another roster: the
 next epoch, chained to the one before. It counts when all of its members have signed it. Leaving needs the signature of
 the one that leaves alone, and is final: its key can never be a member again.
 """
@@ -47,7 +47,7 @@ class Roster:
 
     @property
     def hash(self) -> str:
-        """The same at all sites, in whatever order they added each other and wherever they are reached."""
+        """The same at all sites, independent of the order of members and of their addresses."""
         members = sorted(
             [name, member.identity.hex(), member.declared] for name, member in self.members.items()
         )
@@ -79,7 +79,7 @@ class Roster:
         return replace(self._next() if signed else self, members=members)
 
     def without_member(self, name: str, *, signed: bool) -> Roster:
-        """The next epoch, after somebody left or was lost for good; just taken out of a draft."""
+        """The next epoch, without a member that left or was lost for good; in a draft, the member is simply removed."""
         if name not in self.members:
             raise StudyError(f'"{name}" is not in the roster; it has: {", ".join(self.members) or "nobody"}')
         members = {n: m for n, m in self.members.items() if n != name}
@@ -107,7 +107,7 @@ class Roster:
 
 @dataclass(frozen=True)
 class Signature:
-    """One member's word: this study, with these members; or that it leaves them."""
+    """One member's signature: that it agrees to this study with these members, or that it leaves."""
 
     site: str
     kind: str
@@ -140,13 +140,13 @@ def sign(roster: Roster, study: str, identity: Identity) -> Signature:
 
 
 def leave(roster: Roster, identity: Identity) -> Signature:
-    """A member leaves, for good, whatever the study."""
+    """A member leaves for good, in every study."""
     _own_key(roster, identity)
     return _sign("leaves", roster, "", identity.name, identity.key)
 
 
 def after_leaving(roster: Roster, record: Signature) -> Roster:
-    """The roster of the next epoch, given the signed word of the one that leaves."""
+    """The roster of the next epoch, given the signature of the member that leaves."""
     member = roster.members.get(record.site)
     if record.kind != "leaves" or member is None or not record.genuine(member.key):
         raise StudyError(f'no valid word of "{record.site[:80]}" that it leaves')

@@ -59,11 +59,11 @@ def earlier_ledger(site_path: Path, ledger: Path) -> Path | None:
 
 
 async def serve(node: Node, until_done: bool = False) -> None:
-    """Run a node with its control socket and its metrics, until it is over or told to stop."""
+    """Run a node with its control socket and its metrics, until it is over or is stopped."""
     life = asyncio.create_task(node.run(until_done))
     loop = asyncio.get_running_loop()
-    for word in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(word, life.cancel)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, life.cancel)
 
     async def answer(what: str) -> Mapping[str, Any]:
         if what == "status":
@@ -97,7 +97,7 @@ def run_node(
     until_done: bool = False,
     listeners: tuple[Callable[[Event], None], ...] = (),
 ) -> None:
-    """`confrere node`: the noise is secure, whatever the files say."""
+    """Run `confrere node`; its noise is always drawn from the secure source."""
     setting = read_setting(study_path, site_path)
 
     async def begin() -> None:

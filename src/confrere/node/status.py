@@ -1,4 +1,4 @@
-"""How a node stands: for its owner, in full; the numbers on its records never leave the site."""
+"""The status of a node, in full, for its owner; figures from its records never leave the site."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from confrere.node.node import Node
 
 LATEST = 20
-"""Of how many rounds it is said who was missing."""
+"""For how many of the latest rounds missing peers are listed."""
 
 
 def status_of(node: Node) -> dict[str, Any]:
@@ -72,9 +72,11 @@ def _privacy(node: Node) -> dict[str, Any] | None:
 
 
 def last_charge(events: Sequence[Event]) -> PrivacySpent | None:
-    """What the journal says last of the privacy that was spent; also where it was spent before this study."""
-    told = (e.data for e in reversed(events) if e.kind in ("charged", "budget-spent") and "epsilon" in e.data)
-    return PrivacySpent.from_json(next(told, None))
+    """The latest record of privacy spent in the journal, including what was spent before this study."""
+    charges = (
+        e.data for e in reversed(events) if e.kind in ("charged", "budget-spent") and "epsilon" in e.data
+    )
+    return PrivacySpent.from_json(next(charges, None))
 
 
 def _at_rest(events: Sequence[Event]) -> dict[str, Any] | None:

@@ -1,15 +1,15 @@
-"""What a node may never forget, in one SQLite file: outbox, inbox, the log of the round, and the last states.
+"""The durable state of a node in one SQLite file: outbox, inbox, the log of the round, and the last states.
 
-What is large (a model) lies in a file of its own beside it (`blob_files.py`), and its row holds the name of that file.
+Large bodies (models) are files next to it (`blob_files.py`); the row holds the name of the file.
 
-A round can be done again from the state before it: whatever cannot be repeated (a training, which is paid for
+A round can be done again from the state before it: what cannot be repeated (a training, which is paid for
 and draws fresh noise; parcels that were taken) is in the log under (round, call) and is read back instead.
 
 | transaction | what it holds |
 |---|---|
 | keep | the result of a training: once the ledger has marked it too, it may leave |
-| debit | the exact bytes of all parcels of one exchange; whatever is sent again is sent from here |
-| credit | a parcel that arrived and its number; after it the sender is told, never before |
+| debit | the exact bytes of all parcels of one exchange; a parcel is always sent again from here |
+| credit | a parcel that arrived and its number; it is acknowledged after this, never before |
 | take | which parcels an exchange was given |
 | close | the state after the round; parcels that it has absorbed lose their bodies |
 
@@ -41,7 +41,7 @@ from confrere.transport.wire import Sealed, header_of
 FORMAT = "confrere-node-1"
 WAITING, DELIVERED, CANCELLED = 0, 1, 2
 LEAVING = 255
-"""The phase of a parcel that says that its sender leaves for good; no exchange comes near it."""
+"""The phase of a leave message; no exchange reaches this number."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -78,7 +78,7 @@ PROOFS = 8
 """At most this many proofs of equivocation are kept of one sender; one is enough, and more would fill the disk."""
 
 TABLES = ("outbox", "inbox", "log", "states")
-"""Those with bodies: bytes, or as text the name of a file on the blobs."""
+"""Those with bodies: bytes, or as text the name of a file."""
 
 
 class Equivocation(BadParcel):
@@ -314,7 +314,7 @@ class Store:
     # -- the log of the round ---------------------------------------------------------------------
 
     def keep(self, round: int, call: int, body: bytes) -> None:
-        """The result of a training. There is one for each call, whatever happens."""
+        """The result of a training. There is exactly one for each call."""
         with self._stored(Body.of(body)) as (kept,):
             reach("training-written")
             with self._writing() as database:
@@ -395,13 +395,13 @@ class Store:
     # -- membership -------------------------------------------------------------------------------
 
     def leaves(self, site: str, round: int, body: bytes = b"") -> bool:
-        """A site has said, signed, that it leaves for good before this round; the first word counts: False if it is known."""
+        """Record that a site has signed that it leaves before this round; False if it had done so before."""
         with self._writing() as database:
             done = database.execute("INSERT OR IGNORE INTO leaving VALUES (?, ?, ?)", (site, round, body))
         return done.rowcount == 1
 
     def leave_messages(self) -> list[tuple[str, bytes]]:
-        """The signed parcels in which other sites said that they leave."""
+        """The signed leave messages of other sites."""
         return self._rows("SELECT site, body FROM leaving WHERE length(body) > 0 ORDER BY site")
 
     def leaving(self) -> dict[str, int]:
@@ -410,7 +410,7 @@ class Store:
     # -- inside -----------------------------------------------------------------------------------
 
     def balance(self) -> dict[str, list[tuple[str, int, int, float]]]:
-        """For whoever checks the books: (peer, sequence, round, mass) of what is out, and of what came in."""
+        """For consistency checks: (peer, sequence, round, mass) of what was sent, and of what came in."""
         return {
             "out": self._rows("SELECT receiver, sequence, round, mass FROM outbox WHERE status < 2"),
             "in": self._rows(
@@ -502,7 +502,7 @@ def _conflict(database: Connection, parcel: Parcel, header: str) -> tuple[str, b
 
 
 def _statement(header: str) -> dict[str, Any]:
-    """What a header states, whatever its signature looks like."""
+    """The content of a header without its signature."""
     return {key: value for key, value in json.loads(header).items() if key != "signature"}
 
 

@@ -93,7 +93,7 @@ class Witness:
             )
 
     def marks(self, peer: Ed25519PublicKey) -> tuple[LedgerMark, ...]:
-        """The highest mark of each ledger of a peer, in whatever run it was signed."""
+        """The highest mark of each ledger of a peer, from any run."""
         query = "SELECT ledger, counter, head, signature FROM marks WHERE site = ? ORDER BY ledger"
         return tuple(LedgerMark(*row) for row in self._database.rows(query, (_name(peer),)))
 

@@ -69,8 +69,8 @@ class Shard:
         simulation.judges = {n: simulation.judges[n] for n in mine}
         simulation.peers = {n: simulation.peers[n] for n in mine}
         simulation.runs = {n: simulation.runs[n] for n in mine}
-        simulation.post.boxes = {n: simulation.post.boxes[n] for n in mine}
-        simulation.post.elsewhere = self._put
+        simulation.network.queues = {n: simulation.network.queues[n] for n in mine}
+        simulation.network.forward = self._put
         self.journal = Journal(None)
         simulation.use(self.journal)
         self.attempt = 0
@@ -164,7 +164,7 @@ class Shard:
             peers.mailbox, peers.caught_up, peers.attended = Mailbox(), -1, -1
             peers.packing.restore({})
             peers.sequence.clear()
-            simulation.post.boxes[name] = None
+            simulation.network.queues[name] = None
         for site in simulation.sites.values():
             site.memory, site.spent, site.predictions = {}, False, SelectedPredictions()
             site.trainings.clear()

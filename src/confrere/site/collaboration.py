@@ -28,7 +28,7 @@ from confrere.site.schedule import Schedule
 from confrere.site.site_run import SiteRun, run_id, site_run_of
 from confrere.study import Study
 from confrere.study.churn import Churn
-from confrere.transport.memory import Post
+from confrere.transport.memory import MemoryNetwork
 
 EVERYBODY = "everybody"
 """The one site of a pooled training, which holds all records."""
@@ -106,12 +106,12 @@ class Collaboration:
             n: replace(self.sites[EVERYBODY], name=n, data=d) for n, d in self.federation.sites.items()
         }  # fmt: skip
         self.churn = self._known_churn or leaving_when_spent(self.study, self.sites)
-        self.post, graph = Post(), self.study.graph()
+        self.network, graph = MemoryNetwork(), self.study.graph()
         self.schedule = Schedule(self.churn, everybody, graph)
         self.ended: dict[str, int] = {}
         self.runs = {
             name: site_run_of(
-                site, self.strategy, self.schedule, self.post.open(name),
+                site, self.strategy, self.schedule, self.network.open(name),
                 judges=self.judges if self.pools else {}, faults=self.planned_faults(), ended=self.ended,
             )
             for name, site in self.sites.items()

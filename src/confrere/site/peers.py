@@ -97,7 +97,7 @@ class SitePeers:
         """Let parcels from sites of the same process come straight into the mailbox; False where they must be pumped."""
         if type(self.transport) is not MemoryTransport:
             return False
-        self.transport.hand_over_to(self.receive)
+        self.transport.deliver_to(self.receive)
         return True
 
     def receive(self, parcel: Parcel) -> None:

@@ -1,7 +1,7 @@
-"""The bytes of a parcel, wherever they lie: in memory while they are few, in a file once they are not.
+"""The bytes of a parcel: in memory if they are few, otherwise in a file.
 
-A parcel may be as large as a model. Whoever sends, keeps or reads one does it piece by piece, so that a node never
-holds its bytes beside its tensors.
+A parcel may be as large as a model. It is sent, stored and read piece by piece, so that a node never holds its bytes
+and its tensors at the same time.
 """
 
 from __future__ import annotations

@@ -10,57 +10,57 @@ from confrere.core.parcel import Parcel
 from confrere.transport import wire
 
 
-class Post:
-    """The sorting office of a simulation: one box per site."""
+class MemoryNetwork:
+    """Connects the sites of a simulation: one queue per site."""
 
     def __init__(self) -> None:
-        self.boxes: dict[str, asyncio.Queue[Parcel] | None] = {}
-        """None until something is put in: where parcels go through a door, most boxes are never used."""
-        self.elsewhere: Callable[[Parcel], None] | None = None
-        """Takes parcels for sites that have no box here: they belong to another worker's share of the simulation."""
-        self.doors: dict[str, Callable[[Parcel], object]] = {}
-        """Where parcels are handed over at once, instead of waiting in the box."""
+        self.queues: dict[str, asyncio.Queue[Parcel] | None] = {}
+        """None until something is put in: where parcels are delivered directly, most queues are never used."""
+        self.forward: Callable[[Parcel], None] | None = None
+        """Takes parcels for sites that have no queue here: they belong to another worker."""
+        self.receivers: dict[str, Callable[[Parcel], object]] = {}
+        """Functions that take a site's parcels at once, instead of the queue."""
 
     def open(self, site: str) -> MemoryTransport:
-        self.boxes[site] = None
+        self.queues[site] = None
         return MemoryTransport(self, site)
 
-    def box(self, site: str) -> asyncio.Queue[Parcel]:
-        found = self.boxes[site]
+    def queue(self, site: str) -> asyncio.Queue[Parcel]:
+        found = self.queues[site]
         if found is None:
-            found = self.boxes[site] = asyncio.Queue()
+            found = self.queues[site] = asyncio.Queue()
         return found
 
 
 class MemoryTransport:
-    """One site's access to the post."""
+    """One site's end of the network."""
 
-    def __init__(self, post: Post, site: str) -> None:
-        self.post, self.site = post, site
+    def __init__(self, network: MemoryNetwork, site: str) -> None:
+        self.network, self.site = network, site
 
-    def hand_over_to(self, door: Callable[[Parcel], object]) -> None:
-        """From now on every parcel for this site goes straight through this door."""
-        self.post.doors[self.site] = door
+    def deliver_to(self, receive: Callable[[Parcel], object]) -> None:
+        """From now on, call `receive` with every parcel for this site."""
+        self.network.receivers[self.site] = receive
         for parcel in self.received():
-            door(parcel)
+            receive(parcel)
 
     async def send(self, to: str, parcel: Parcel) -> int:
-        if to in self.post.doors:
-            self.post.doors[to](parcel)
-        elif to in self.post.boxes:
-            self.post.box(to).put_nowait(parcel)
-        elif self.post.elsewhere is not None:
-            self.post.elsewhere(parcel)
+        if to in self.network.receivers:
+            self.network.receivers[to](parcel)
+        elif to in self.network.queues:
+            self.network.queue(to).put_nowait(parcel)
+        elif self.network.forward is not None:
+            self.network.forward(parcel)
         else:
             raise PeerMissing(f'site "{self.site}" sends to "{to}", which is not part of this run')
         return wire.size(parcel)
 
     async def receive(self) -> Parcel:
-        return await self.post.box(self.site).get()
+        return await self.network.queue(self.site).get()
 
     def received(self) -> list[Parcel]:
         """Everything that is here now, without waiting."""
-        box, out = self.post.boxes[self.site], list[Parcel]()
-        while box is not None and not box.empty():
-            out.append(box.get_nowait())
+        queue, out = self.network.queues[self.site], list[Parcel]()
+        while queue is not None and not queue.empty():
+            out.append(queue.get_nowait())
         return out

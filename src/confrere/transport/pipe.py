@@ -1,6 +1,6 @@
 """A private line between two processes of one machine: messages of a small JSON object and a block of bytes.
 
-Both ends are made before the processes part (`pair`), so nobody else can speak on it. `None` from `receive` says that the
+Both ends are made before the processes part (`pair`), so no other process can write to it. `None` from `receive` means that the
 other end is gone.
 """
 

@@ -1,4 +1,4 @@
-"""What became of a parcel, as its receiver says."""
+"""The receiver's answer to a parcel: accepted, duplicate, deferred or refused."""
 
 from __future__ import annotations
 

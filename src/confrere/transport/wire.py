@@ -1,4 +1,4 @@
-"""Parcels as bytes: a strict header and safetensors, of which there is exactly one spelling.
+"""Parcels as bytes: a strict header and safetensors, in exactly one encoding.
 
     "CFP1" · header length (4 bytes, big-endian) · header (JSON) · tensors (safetensors, if there is a model)
 
@@ -268,8 +268,8 @@ def _decode(
         key = key[header.sender]
     if key is not None:
         _verify(parcel, header.payload, key)
-    said = {k: v for k, v in _written(header).items() if k in CONTENTS}
-    digest = hashlib.sha256(_canonical(said) + b"\n")
+    content = {k: v for k, v in _written(header).items() if k in CONTENTS}
+    digest = hashlib.sha256(_canonical(content) + b"\n")
     model = _parse_model(header, file, size - start, limits, digest)
     if digest.hexdigest() != header.payload:
         raise BadParcel("a parcel whose payload was altered under way: its hash does not fit")
@@ -335,7 +335,7 @@ def _parse_model(
 def _tensors(
     layout: list[tuple[str, str, list[int]]], file: BinaryIO, limits: Limits, digest: hashlib._Hash
 ) -> Iterator[tuple[str, Tensor]]:
-    """Each straight into memory of its own, piece by piece."""
+    """Read each tensor straight into its own memory, piece by piece."""
     for name, code, shape in layout:
         dtype = DTYPES[code]
         tensor = torch.empty(math.prod(shape), dtype=dtype)
@@ -404,7 +404,7 @@ def _written(header: Header) -> dict[str, Any]:
 
 
 def _contents(parcel: Parcel) -> dict[str, Any]:
-    """What a parcel says besides its route and its tensors."""
+    """The content of a parcel without its route and its tensors."""
     require_may_leave(parcel.custodies)
     model = parcel.model
     return {

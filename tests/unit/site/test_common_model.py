@@ -14,7 +14,7 @@ from confrere.exchange.topology import Complete, Star
 from confrere.privacy.gate import Gate
 from confrere.site.peers import SitePeers
 from confrere.study.churn import Churn
-from confrere.transport.memory import Post
+from confrere.transport.memory import MemoryNetwork
 
 NAMES = ("a", "b", "c")
 
@@ -24,9 +24,9 @@ def model(value: float) -> Model:
 
 
 def connected(topology: Complete | Star) -> dict[str, SitePeers]:
-    post = Post()
+    network = MemoryNetwork()
     found = {
-        n: SitePeers(n, "run", NAMES, topology, Churn(), Gate(), post.open(n), Journal(), patience=0.05)
+        n: SitePeers(n, "run", NAMES, topology, Churn(), Gate(), network.open(n), Journal(), patience=0.05)
         for n in NAMES
     }
     assert all(peers.receive_directly() for peers in found.values())

@@ -25,7 +25,7 @@ from confrere.privacy.ledger import Ledger
 from confrere.simulation.simulation import Simulation
 from confrere.site.mailbox import Mailbox
 from confrere.study import Study
-from confrere.transport.memory import Post
+from confrere.transport.memory import MemoryNetwork
 
 
 @dataclass(frozen=True)
@@ -176,9 +176,9 @@ class ObservedSimulation(Simulation):
 
     def _reset(self) -> None:
         """Discard the states, ledgers and parcels of the previous run."""
-        post, journal = Post(), Journal(None)
+        network, journal = MemoryNetwork(), Journal(None)
         for name, peers in self.peers.items():
-            peers.transport, peers.mailbox, peers.journal = post.open(name), Mailbox(), journal
+            peers.transport, peers.mailbox, peers.journal = network.open(name), Mailbox(), journal
             peers.sequence, peers.caught_up, peers.attended = defaultdict(int), -1, -1
         for site in self.sites.values():
             site.memory, site.spent, site.journal = {}, False, journal

@@ -1,7 +1,7 @@
 """gRPC as this project uses it: mutual TLS 1.3, one method, bytes both ways, and reasons in plain words.
 
 Whom to trust is settled by TLS itself. A dialler gives gRPC one root, the identity certificate of the peer that it
-means: whoever answers with a certificate of anybody else does not complete the handshake. A listener gives the
+means: a machine that answers with another certificate does not complete the handshake. A listener gives the
 identities of all other members, and afterwards asks whose identity endorsed the certificate that was shown.
 A renewed certificate counts from the next handshake on. There is no other kind of credentials in here.
 """
@@ -98,7 +98,7 @@ def open_server(
 
 
 def open_channel(identity: Identity, member: Member) -> Any:
-    """A channel to one peer, which nobody else can answer."""
+    """A channel to one peer, which no other machine can answer."""
     credentials = grpc.ssl_channel_credentials(member.root, identity.tls_key, identity.chain)
     options = [
         *_OPTIONS,
@@ -114,7 +114,7 @@ def open_stream(channel: Any) -> Any:
 
 
 def visitor(context: Any, members: Iterable[Member]) -> tuple[Member, x509.Certificate]:
-    """Whose certificate a caller showed. TLS has verified it; this says which of the members it is."""
+    """Whose certificate a caller showed. TLS has verified it; this finds the member that it belongs to."""
     facts = context.auth_context()
     if facts.get("ssl_tls_version") != [b"TLSv1.3"]:
         raise PeerRefused("a connection that is not TLS 1.3")

@@ -1,23 +1,22 @@
 """A site's connections to its peers: mutual TLS 1.3 over gRPC, one stream per pair that both use.
 
     connections = Connections(identity, members, greet=greet, deliver=deliver, notice=journal.add, ...)
-    await connections.start()                     # listens, if the site has an address, and dials everybody it can
+    await connections.start()                     # listens, if the site has an address, and dials all peers that it can
     receipt = await connections.send("b", "a/b/7", body)   # PeerMissing if b is not there, or is lost meanwhile
     await connections.stop()
 
 - `members` is the roster: every other site by name (`transport.member.Member`); `node.roster.Roster.members` gives it.
 - `greet(peer) -> Greeting` is called at every handshake, so it may look up the epoch, the ledger and the marks.
 - `met(peer, greeting)`, if given, sees the greeting of an authenticated peer before anything is exchanged. It is the
-  place to store `greeting.mark` durably and to compare `greeting.seen` with one's own ledger; PeerRefused refuses.
+  place to store `greeting.mark` durably and to compare `greeting.seen` with the site's own ledger; PeerRefused refuses.
 - `deliver(sender, body) -> Receipt` gets each whole parcel of an authenticated peer, one at a time, and returns what it
   did with it once that is durable; a body that lies in a file may be moved away. Raising means «not now»: the sender
   keeps the parcel and sends it again.
-- `notice(event)` hears `connected`, `disconnected`, `unreachable` and `notice`, once per change and not per attempt.
+- `notice(event)` receives `connected`, `disconnected`, `unreachable` and `notice`, once per change and not per attempt.
 
-Whoever can dial dials. Where both can, the site whose name sorts first does, and the other one only after a moment, so
-one of two is enough to get through; what happens if both do is in peer_link.py. A site that nobody can dial is
-served over the stream that it opened. Attempts go on for as long as the node runs, ever more rarely up to
-one in half a minute.
+A site dials every peer that has an address. Where both can dial, the site whose name sorts first does so, and the other one
+only after a moment; `peer_link.py` resolves the case that both do. A site that cannot be dialled is served over the
+stream that it opened. Attempts go on for as long as the node runs, at growing intervals of up to half a minute.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ HEAD_START = 1.0
 
 
 class Connections:
-    """Everything that a node needs to know about its peers being there or not."""
+    """All connections of a node."""
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class Connections:
         return await self._peer(to).send(parcel_id, Body.of(body))
 
     async def wait_connected(self, peer: str, timeout: float) -> None:
-        """Returns once the peer is there; PeerMissing after `timeout` seconds, with the last reason."""
+        """Returns once the peer is connected; PeerMissing after `timeout` seconds, with the last reason."""
         await self._peer(peer).wait_connected(timeout)
 
     def renew(self, identity: Identity) -> None:
@@ -151,7 +150,7 @@ class Connections:
 
     @property
     def last_contact(self) -> Mapping[str, float]:
-        """When each peer that was heard was last heard, in seconds since 1970."""
+        """When something last arrived from each peer, in seconds since 1970."""
         met = {name: peer.meter.last_contact for name, peer in self._peers.items()}
         return {name: when for name, when in met.items() if when is not None}
 
@@ -227,7 +226,7 @@ class Connections:
         self._spawn(serve())
 
     async def _receive(self, _: object, context: Any) -> None:
-        """One stream that somebody opened to this site."""
+        """One stream that a peer opened to this site."""
         try:
             member, certificate = channel.visitor(context, self._members())
         except PeerRefused as refusal:
@@ -263,7 +262,7 @@ class Connections:
                 timer.cancel()
 
     async def _take(self, sender: str, spool: Spool) -> Receipt:
-        """A whole parcel. What has begun is finished, whatever becomes of the stream."""
+        """Deliver a whole parcel. A delivery that has begun is finished even if the stream ends."""
         work = asyncio.ensure_future(self._take_in_turn(sender, spool))
         self._deliveries.add(work)
         work.add_done_callback(self._deliveries.discard)
@@ -275,7 +274,7 @@ class Connections:
             try:
                 with contextlib.closing(spool):
                     return await self._deliver(sender, spool.body())
-            except Exception as error:  # whatever it is, the sender still has the parcel
+            except Exception as error:  # the sender still has the parcel
                 self._say(f'a parcel from "{sender}" could not be taken now: {type(error).__name__}: {error}')
                 return Receipt(Outcome.DEFERRED, "it could not be taken now")
 

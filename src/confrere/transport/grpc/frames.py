@@ -120,7 +120,7 @@ def read_receipt(frame: bytes) -> tuple[int, Receipt]:
     if length > min(2 * LONGEST_REASON, len(frame) - head):
         raise BadFrame("a receipt of the wrong length")
     if letter not in _OUTCOMES:
-        raise BadFrame("a receipt that says nothing known")
+        raise BadFrame("a receipt with an unknown outcome")
     reason = frame[head : head + length].decode("utf-8", errors="replace")
     try:
         seen = ledger_marks.loads(frame[head + length :])

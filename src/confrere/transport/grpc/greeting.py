@@ -1,4 +1,4 @@
-"""What two sites tell each other before anything else, and why one of them may refuse.
+"""The first messages between two sites, and the reasons for which one of them refuses.
 
 TLS has shown who the other side is. The greeting shows that both mean the same: protocol, run, study, roster and
 epoch. Its first message has had the same form since version 0.1, so that any two versions can name each other's.
@@ -30,7 +30,7 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Greeting:
-    """What one side says. `sender`, `receiver`, `seen` and `process` are filled in for each peer."""
+    """The greeting of one side. `sender`, `receiver`, `seen` and `process` are filled in for each peer."""
 
     run: str
     study: str
@@ -65,7 +65,7 @@ def refuse_version(own: Greeting, theirs: Greeting) -> None:
 def refuse(own: Greeting, theirs: Greeting, key: Ed25519PublicKey) -> None:
     """Raises PeerRefused, in words that the other side's owner understands, unless both mean the same.
 
-    `own` is what this side says to that peer, `key` the peer's identity. `own.seen` is what this side remembers of
+    `own` is this side's greeting to that peer, `key` the peer's identity. `own.seen` is what this side remembers of
     the peer's ledgers: a peer whose ledger stands lower was rolled back. A peer may have several ledgers; whether one
     of them is gone it can see for itself.
     """
@@ -117,7 +117,7 @@ def unpack(data: bytes) -> Greeting:
 
 
 def unpack_memory(greeting: Greeting, data: bytes) -> Greeting:
-    """The greeting, completed by what its second message says."""
+    """The greeting, completed by its second message."""
     found = _read(_Memory, data)
     mark = None if found.mark is None else found.mark.mark()
     return replace(greeting, mark=mark, seen=tuple(m.mark() for m in found.seen), last=found.last)

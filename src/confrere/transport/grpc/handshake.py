@@ -32,7 +32,7 @@ Judge = Callable[[Greeting, Greeting], None]
 
 
 async def introduce(stream: Stream, own: Greeting, judge: Judge) -> Greeting:
-    """The dialler's part; returns what the other side said."""
+    """The dialler's part; returns the other side's greeting."""
     await stream.write(frames.GREETING + pack(own))
     await stream.write(frames.MEMORY + pack_memory(own))
     theirs = _greeting(await stream.read())
@@ -50,7 +50,7 @@ async def introduce(stream: Stream, own: Greeting, judge: Judge) -> Greeting:
 
 
 async def receive(stream: Stream, own: Greeting, judge: Judge) -> Greeting:
-    """The listener's part; returns what the other side said."""
+    """The listener's part; returns the other side's greeting."""
     theirs = _greeting(await stream.read())
     await stream.write(frames.GREETING + pack(own))
     try:
@@ -67,7 +67,7 @@ async def receive(stream: Stream, own: Greeting, judge: Judge) -> Greeting:
 
 
 async def _refuse(stream: Stream, refusal: PeerRefused) -> None:
-    with contextlib.suppress(Broken):  # it may have hung up already, for a reason of its own
+    with contextlib.suppress(Broken):  # it may have closed the stream already
         await stream.write(frames.refusal(str(refusal)))
 
 
@@ -85,7 +85,7 @@ def _body(frame: bytes | None, kind: bytes) -> bytes:
     if frames.kind_of(frame) == frames.REFUSAL:
         raise PeerRefused(frames.reason_in(frame))
     if frames.kind_of(frame) != kind:
-        raise PeerRefused("it said something else instead of greeting")
+        raise PeerRefused("it sent something else instead of a greeting")
     return frames.body(frame)
 
 
@@ -95,8 +95,8 @@ def _agreed(frame: bytes | None, peer: str) -> None:
     if frames.kind_of(frame) == frames.REFUSAL:
         raise RefusedByPeer(f'refused by "{peer}": {frames.reason_in(frame)}')
     if frame != frames.AGREED:
-        raise PeerRefused("it said something else instead of agreeing")
+        raise PeerRefused("it sent something else instead of agreeing")
 
 
 class RefusedByPeer(PeerRefused):
-    """The other side said no; its reason is in the text."""
+    """The other side refused; the text holds its reason."""

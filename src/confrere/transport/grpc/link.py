@@ -2,10 +2,10 @@
 
 A parcel goes out in chunks, one parcel at a time; its receipt may come while the next is on its way. What comes in
 is written to a spool, in memory while it is small and in a file once it is not, so that many slow peers
-cost no memory; only a whole parcel is ever handed on. Both sides say something at least four times per `silence`,
-and a peer that was not heard for that long is lost, whatever the network says.
+cost no memory; only a whole parcel is ever handed on. Both sides send something at least four times per `silence`;
+a peer from which nothing arrived for that long is lost.
 
-Whoever reads the stream never writes to it: two sites that send to each other at once would wait for each other.
+The task that reads the stream never writes to it: two sites that send to each other at once would wait for each other.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Link:
         return not self._ended.done() and not self._retiring.is_set()
 
     def end(self, reason: str) -> None:
-        """Stop at once; whoever waits for a receipt learns that the peer is missing."""
+        """Stop at once; calls that wait for a receipt fail with PeerMissing."""
         if not self._ended.done():
             self._ended.set_result(reason)
 
@@ -127,7 +127,7 @@ class Link:
         self._say(frames.MOVE)
 
     async def send(self, parcel_id: str, body: Body) -> Receipt:
-        """Stream a parcel and wait for what the peer says; PeerMissing if the stream ends before."""
+        """Stream a parcel and wait for its receipt; PeerMissing if the stream ends before."""
         return await self._unless_ended(self._send(parcel_id, body))
 
     async def _send(self, parcel_id: str, body: Body) -> Receipt:
@@ -283,7 +283,7 @@ class Link:
             await self._put(frames.receipt(spool.number, answer))
 
     async def _speak(self) -> str:
-        """Write what is to be said; a heartbeat if there was nothing for a quarter of the silence."""
+        """Write queued messages; a heartbeat if there was none for a quarter of the silence."""
         while True:
             frame = frames.HEARTBEAT
             with contextlib.suppress(TimeoutError):
@@ -308,6 +308,6 @@ class Link:
 
 
 def _forget(task: asyncio.Task[None]) -> None:
-    """Look at how a write ended that nobody waits for any more."""
+    """Retrieve the result of a write that is no longer awaited."""
     if not task.cancelled():
         task.exception()

@@ -2,7 +2,7 @@
 
 A site's identity is an Ed25519 key. Its identity certificate binds the key to the site's name and is the one
 thing that peers trust about it: a TLS certificate counts if, and only if, this identity endorsed it. So a site
-renews its TLS certificate by itself, and nobody's roster changes.
+renews its TLS certificate by itself, and no roster changes.
 
     peer.toml
     name = "st-mary"
@@ -51,7 +51,7 @@ class Member:
     certificate: bytes
     """The identity certificate, DER; the root that gRPC checks TLS certificates of this site against."""
     address: str | None = None
-    """host:port, or None where nobody can dial this site: it dials, and is served over what it opened."""
+    """host:port, or None for a site that only dials out and is served over the streams that it opened."""
     declared: int = field(kw_only=True)
     """Privacy units (records or patients) of the site's whole file, stated by its owner. PUBLIC."""
 
@@ -116,7 +116,7 @@ def read_member(path: Path, declared: int | None = None) -> Member:
 
 
 def parse_member(table: dict[str, Any], where: str) -> Member:
-    """A member from the keys of a peer.toml; whatever does not fit together is an error."""
+    """A member from the keys of a peer.toml; inconsistent keys are an error."""
     if "declared" not in table and set(table) >= _FIELDS - {"address", "declared"}:
         raise StudyError(
             f"{where} states no declared size (it was made by version 0.1): the site's owner runs"

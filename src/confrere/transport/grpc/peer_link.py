@@ -1,4 +1,4 @@
-"""One peer as a site sees it: there or not, why not, over which stream, and which of two streams stays.
+"""The connection to one peer: whether it is up, why not, over which stream, and which of two streams stays.
 
 Where both sides can dial and both did, both keep the stream of the site whose name sorts first. A stream that is
 replaced (a new certificate) finishes what is under way; that of a peer that was restarted is dropped, and a process
@@ -27,7 +27,7 @@ ALREADY = "already connected"
 REMEMBERED = 64
 """Processes of a peer that were replaced and are not let in again."""
 VISITS_BURST, VISITS_SECONDS = 30, 5.0
-"""Streams that one peer may open: so many at once, and one more in so many seconds."""
+"""Streams that one peer may open: the burst, and the seconds for each one more."""
 
 
 class AlreadyConnected(PeerRefused):
@@ -81,7 +81,7 @@ class PeerConnection:
         """Raises PeerRefused unless both mean the same and this stream is wanted."""
         try:
             refuse(own, theirs, self.member.key)
-        finally:  # a site whose ledger was rolled back must learn it also from who refuses it
+        finally:  # a site whose ledger was rolled back must learn it also from a peer that refuses it
             self._met(self.name, theirs)
         if theirs.process in self._replaced:
             raise PeerRefused(
@@ -114,7 +114,7 @@ class PeerConnection:
             previous.end("it was restarted")
         if not was_connected:
             self._event("connected", dialled=dialled)
-        self._tell()
+        self._signal_change()
         return link
 
     async def serve(self, link: Link) -> None:
@@ -126,11 +126,11 @@ class PeerConnection:
             if self.link is link:
                 self.link, self.reason = None, reason
                 self._event("disconnected", text=f'"{self.name}" was lost: {reason}')
-            self._tell()
+            self._signal_change()
 
     def ask_for_another(self) -> None:
         self.redial = True
-        self._tell()
+        self._signal_change()
 
     def renew(self) -> None:
         """The certificate here has changed: replace the stream, from whichever side can."""
@@ -144,7 +144,7 @@ class PeerConnection:
         if self.reason != reason and not self.connected:
             self.reason = reason
             self._event("unreachable", text=f'"{self.name}" cannot be reached: {reason}')
-            self._tell()
+            self._signal_change()
 
     def _better(self, current: Link, theirs: Greeting, dialled: bool) -> bool:
         """Whether a new stream takes the place of the current one. Both sides must come to the same answer."""
@@ -153,8 +153,8 @@ class PeerConnection:
         dialler = self.me if dialled else self.name
         return dialler == min(self.me, self.name)
 
-    def _tell(self) -> None:
-        """Wake up whoever waits for a change."""
+    def _signal_change(self) -> None:
+        """Wake up those that wait for a change."""
         previous, self.changed = self.changed, asyncio.Event()
         previous.set()
 
