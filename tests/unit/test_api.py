@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -378,3 +379,26 @@ def test_a_strategy_cannot_send_what_is_private(
 def test_a_seed_is_a_seed() -> None:
     one, two = (confrere.simulate(replace(quick(), seed=s), arrays()).mean for s in (0, 1))
     assert one != two
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: confrere.simulate("study.toml", arrays()), "read it with confrere.load"),  # type: ignore[arg-type]
+        (lambda: confrere.plan_for_sizes([], 100, 3.0), "records of each site"),
+        (lambda: confrere.plan_for_sizes([100, 100], 100, 3.0, rounds=0), "--rounds is 0"),
+        (
+            lambda: confrere.epsilon(records=10.5, batch=1, epochs=1, noise_multiplier=1.0, delta=1e-5),  # type: ignore[arg-type]
+            "--records must be a whole number, not 10.5",
+        ),
+    ],
+)
+def test_a_slip_in_a_call_is_a_message(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(confrere.ConfrereError, match=message):
+        call()
+
+
+def test_a_comparison_takes_one_name_and_a_number_of_seeds() -> None:
+    found = confrere.compare(quick(), "fedavg", 2, arrays())
+    assert found.result.seeds == (0, 1)
+    assert repr(found) == "Comparison(local, fedavg over 2 seeds, folder=None)"

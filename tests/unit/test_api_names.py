@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import inspect
 import subprocess
@@ -11,8 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import confrere
+from confrere.core.registry import strategies
+from confrere.learning.networks.architectures import networks
 from tests.conftest import arrays
 from tests.unit.quick import PRIVACY
 
@@ -68,6 +72,9 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     frames["site0"].to_csv(folder / "site0.csv", index=False)
     return {
         "confrere": confrere,
+        "dataclasses": dataclasses,
+        "nn": torch.nn,
+        "padded": confrere.padded,
         "study": study,
         "sites": arrays(),
         "folder": folder,
@@ -75,11 +82,16 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS | {"plan_for_sizes"}))
+FUNCTIONS = sorted(n for n in confrere.__dir__() if inspect.isroutine(getattr(confrere, n)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_function_has_an_example_that_runs(name: str, names: dict[str, Any]) -> None:
     text = inspect.getdoc(getattr(confrere, name)) or ""
     found = doctest.DocTestParser().get_doctest(text, dict(names), name, None, None)
     assert found.examples, f"confrere.{name} has no example"
     said: list[str] = []
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(found, out=said.append)
+    strategies.remove("mine")  # what the examples registered
+    networks.remove("wide")
     assert result.failed == 0, "".join(said)

@@ -66,8 +66,9 @@ class Tagged(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Scalar(Tagged[float]):
-    """A number with custody. Arithmetic keeps the strictest custody, so a number that was
-    computed from records stays PRIVATE however it is dressed up.
+    """A number with custody. Arithmetic keeps the strictest custody.
+
+    So a number that was computed from records stays PRIVATE.
 
     >>> (public(3.0) * Scalar(0.5, Custody.PRIVATE)).custody
     <Custody.PRIVATE: 3>
@@ -112,7 +113,11 @@ def _number(x: Scalar | float) -> float:
 
 
 def public(value: float) -> Scalar:
-    """A number that does not depend on any record."""
+    """A number that does not depend on any record; it may leave the site.
+
+    >>> confrere.public(0.5).custody.name
+    'PUBLIC'
+    """
     return Scalar(value, Custody.PUBLIC)
 
 
@@ -120,7 +125,11 @@ ZERO = public(0.0)
 
 
 def private(value: float) -> Scalar:
-    """A number computed from records."""
+    """A number computed from records; it may not leave the site.
+
+    >>> (confrere.public(0.5) * confrere.private(0.8)).custody.name
+    'PRIVATE'
+    """
     return Scalar(value, Custody.PRIVATE)
 
 

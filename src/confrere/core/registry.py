@@ -98,5 +98,16 @@ def _identity(thing: object) -> tuple[str, str]:
 
 
 strategies: Registry[type] = Registry("strategy", group="confrere.strategies", package="confrere.strategies")
-strategy = strategies.register
-"""Class decorator: `@strategy("name")` makes a frozen dataclass a way to collaborate that studies can name."""
+
+
+def strategy(name: str) -> Callable[[S], S]:
+    """Class decorator: make a frozen dataclass a strategy that studies can name.
+
+    Its fields are its options in a study; it has `init` and an `async round` (docs/tutorials/own-strategy.md).
+
+    >>> @confrere.strategy("mine")
+    ... @dataclasses.dataclass(frozen=True)
+    ... class Mine:
+    ...     strength: float = 0.5
+    """
+    return strategies.register(name)

@@ -30,7 +30,7 @@ from confrere.version import versions
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of a comparison: `comparison.strategies["proxyfl"].gains.auc.mean` is a number.
+    """The result of a comparison: `comparison.strategies["proxyfl"].gains.auc.mean` is a number.
 
     `comparison.result` has everything that `confrere compare --json` prints (`comparison.result.as_json()`).
     """
@@ -43,6 +43,9 @@ class Comparison:
     @property
     def strategies(self) -> Mapping[str, StrategyResult]:
         return self.result.strategies
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self.strategies)} over {len(self.result.seeds)} seeds, folder={self.folder})"
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the HTML report: one file, by default report.html in the comparison's folder."""
@@ -103,8 +106,8 @@ def default_arms(study: Study) -> list[str]:
 
 def compare(
     study: Study,
-    names: Sequence[str] | None = None,
-    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    names: Sequence[str] | str | None = None,
+    seeds: Sequence[int] | int = (0, 1, 2, 3, 4),
     sites: Mapping[str, Source] | None = None,
     *,
     out: str | Path | None = None,
@@ -124,6 +127,8 @@ def compare(
     >>> len(gain.values), gain.worst_site <= gain.mean
     (2, True)
     """
+    names = [names] if isinstance(names, str) else names
+    seeds = range(study.seed, study.seed + seeds) if isinstance(seeds, int) else seeds
     if not seeds:
         raise StudyError("a comparison needs at least one seed")
     folder = Path(out) if out is not None else None

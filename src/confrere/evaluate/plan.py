@@ -114,6 +114,10 @@ def plan_for_sizes(
     >>> plan.prediction, plan.suggestion.rounds
     ('unclear', 20)
     """
+    if isinstance(records, int) or not records:
+        raise StudyError("give the number of records of each site, as [1000, 800]")
+    if rounds is not None and rounds < 1:
+        raise StudyError(f"--rounds is {rounds}; at least one round is needed")
     check_epsilon(epsilon)
     check_delta(delta, max(records))
     budget = PlannedBudget(epsilon, delta)

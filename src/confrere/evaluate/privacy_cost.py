@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from numbers import Integral
 from typing import Any, cast
 
 from confrere.core.errors import StudyError
@@ -17,7 +18,7 @@ from confrere.study import Split
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How often records are drawn: everything that the cost of private training depends on, but the noise.
+    """How often records are drawn: everything but the noise that the cost of private training depends on.
 
     `records` is the declared number of records (of patients, with unit "patient"), `batch` the expected batch size.
     `records_per_patient` is the most records of a patient, where that is public and enforced.
@@ -32,6 +33,10 @@ class TrainingPlan:
     records_per_patient: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("records", "batch", "epochs"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral):
+                raise StudyError(f"--{name} must be a whole number, not {value!r}")
         epoch(self.records, self.batch)
         if self.epochs < 1:
             raise StudyError(f"--epochs must be at least 1, not {self.epochs}")

@@ -40,6 +40,10 @@ def open_sites(
     `tolerant` is how a node opens its own file: records that do not fit the schema are left out, and it does not
     matter whether enough, or any, are left. A rehearsal refuses such a file.
     """
+    if not isinstance(study, Study):
+        raise StudyError(
+            f"the study is a {type(study).__name__}; read it with confrere.load(PATH), or make a confrere.Study"
+        )
     if isinstance(sites, Federation):
         return with_sizes(sites, study)
     split = rule_of(study, key)

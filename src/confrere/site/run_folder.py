@@ -165,7 +165,7 @@ def resume_folder(path: Path, study: Study | None = None) -> tuple[RunFolder, St
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a collaboration.
+    """The result of a run.
 
     `run.sites["Ouest"].metrics.auc`, `run.sites["Ouest"].privacy.epsilon` and `run.mean.auc` are numbers;
     `run.result` has everything that `confrere simulate --json` prints (`run.result.as_json()`).
@@ -174,12 +174,15 @@ class Run:
     study: Study
     result: RunResult
     events: Sequence[Event] = field(repr=False, default_factory=list)
-    """All that happened, in order; those of a large run are kept folded and cost a little to go through."""
+    """All events, in order."""
     folder: Path | None = None
     models: dict[str, Any] = field(repr=False, default_factory=dict)
     """Per site, the models that it would use: PRIVATE where they were trained without noise."""
     predictions: dict[str, SelectedPredictions] = field(repr=False, default_factory=dict)
     """Per site, what its model predicted for each test record: PRIVATE."""
+
+    def __repr__(self) -> str:
+        return f"Run({self.study.name!r}, {len(self.sites)} sites, folder={self.folder})"
 
     @property
     def said(self) -> dict[str, SelectedPredictions]:

@@ -111,7 +111,7 @@ class Stopped(Document):
 
 @dataclass(frozen=True)
 class RunResult(Document):
-    """What one run came to."""
+    """The result of one run, as `confrere simulate --json` prints it."""
 
     OPTIONAL = ("attack", "stopped", "privacy", "common_mean", "by_columns")
 

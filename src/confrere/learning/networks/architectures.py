@@ -22,7 +22,19 @@ from confrere.data.records import Branch
 
 Build = Callable[..., nn.Module]
 networks: Registry[Build] = Registry("network", "confrere.networks", package="confrere.learning.networks")
-network = networks.register
+
+
+def network(name: str) -> Callable[[Build], Build]:
+    """Decorator: make a function that builds a `torch.nn.Module` a network that studies can name.
+
+    It is called with the `shape` of the inputs and the number of `outputs`; further parameters are options of a study.
+
+    >>> @confrere.network("wide")
+    ... def wide(shape, outputs, width=64):
+    ...     return nn.Sequential(nn.Linear(shape[0], width), nn.ReLU(), nn.Linear(width, outputs))
+    """
+    return networks.register(name)
+
 
 GIVEN = ("shape", "outputs", "branches", "return")
 """What a network gets from the records; everything else is an option of a study."""
