@@ -92,6 +92,9 @@ MOST_LOSS, MOST_CELLS = 1e3, 1 << 24
 MOST_STEPS = 1 << 24
 """Where `capacity` stops looking, and the longest training that is planned."""
 
+UNRESOLVED = 1e-10
+"""Up to this δ, rounding in the Fourier transform of a PLD may be as large as δ after very many steps."""
+
 TINY = 1e-15
 """Added to a δ from a closed form, for rounding."""
 
@@ -256,7 +259,10 @@ def _epsilon(
         return renyi.epsilon_of(_bounded(merged), delta, orders)
     if all(event.kind == "gaussian" and event.rate == 1 for _, event, _ in events) or _too_fine(merged):
         return _epsilon_without_sampling(merged, delta)
-    return loss_distribution.epsilon_of(merged, delta, relative_error)
+    found = loss_distribution.epsilon_of(merged, delta, relative_error)
+    if delta <= UNRESOLVED:  # both are upper bounds, so the smaller one holds
+        return min(found, renyi.epsilon_of(_bounded(merged), delta))
+    return found
 
 
 def _extreme(event: MechanismEvent) -> bool:

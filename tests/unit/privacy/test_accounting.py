@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from confrere.core.errors import ConfrereError, PrivacyError, StudyError
+from confrere.privacy import loss_distribution
 from confrere.privacy.accounting import (
     PUBLISHED_ORDERS,
     Accountant,
@@ -339,3 +340,13 @@ def test_the_closed_form_of_the_gaussian_mechanism_is_that_of_the_library(noise:
         assert gaussian_noise(epsilon, delta) == pytest.approx(
             float(get_sigma_gaussian(epsilon, delta)), rel=1e-9
         )
+
+
+def test_at_a_tiny_delta_and_very_many_steps_the_smaller_bound_is_stated() -> None:
+    charges = [gaussian(1.0, Fraction(1, 1000), 100_000)]
+    composed = ((charges[0].event, charges[0].count),)
+    assert (
+        loss_distribution.epsilon_of(composed, 1e-12, 1e-4) > 5
+    )  # the transform's rounding is as large as δ
+    assert epsilon(charges, 1e-12) == epsilon(charges, 1e-12, "rdp") < 3.3
+    assert epsilon(charges, 1e-9) < epsilon(charges, 1e-9, "rdp")
