@@ -8,8 +8,8 @@ import pytest
 
 from confrere.core.events import Event
 from confrere.learning.engine import cohort
-from confrere.learning.engine.one import Job
-from confrere.learning.engine.stacked import work_together
+from confrere.learning.engine.many_sites import train_together
+from confrere.learning.engine.one_site import Job
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site.faults import Fault
 from confrere.site.open_sites import open_sites
@@ -68,9 +68,9 @@ def cohorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(jobs: list[Job]) -> Any:
         sizes.append(len(jobs))
-        return work_together(jobs)
+        return train_together(jobs)
 
-    monkeypatch.setattr(cohort, "work_together", counted)
+    monkeypatch.setattr(cohort, "train_together", counted)
     return sizes
 
 

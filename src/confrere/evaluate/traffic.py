@@ -28,7 +28,7 @@ from confrere.exchange.communication import (
     round_seconds,
     seconds,
 )
-from confrere.learning.engine.one import Job, Trained
+from confrere.learning.engine.one_site import Job, Trained
 from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study

@@ -11,7 +11,7 @@ from confrere.core import metrics
 from confrere.core.metrics import Predictions
 from confrere.core.params import Params
 from confrere.data.records import Records
-from confrere.learning.engine.stack import Layer, Stack
+from confrere.learning.engine.stacked_network import Layer, Stack
 from confrere.learning.objectives import is_multilabel, log_probabilities, supervised_loss
 
 

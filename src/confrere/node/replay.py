@@ -24,7 +24,7 @@ from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.parcel import Inbox, LedgerMark, Parcel
 from confrere.core.protocols import Effort, Fitted, Loss, Metrics, Objective, Optimiser
-from confrere.learning.engine.one import Job, Trained, work
+from confrere.learning.engine.one_site import Job, Trained, train_site
 from confrere.node.database import DiskFull
 from confrere.node.failpoints import reach
 from confrere.node.lateness import Lateness
@@ -59,17 +59,17 @@ class FailpointTrainer:
 
     async def run(self, job: Job) -> Trained:
         reach("charged")
-        done = work(job)
+        done = train_site(job)
         reach("trained")
         return done
 
 
-async def in_thread(work: Coroutine[Any, Any, T]) -> T:
+async def in_thread(train_site: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of this site in another thread, so that the node goes on answering its peers.
 
     A caller that is cancelled still waits for the thread: two of them must never work on the same networks.
     """
-    task = asyncio.ensure_future(asyncio.to_thread(asyncio.run, work))
+    task = asyncio.ensure_future(asyncio.to_thread(asyncio.run, train_site))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -23,7 +23,7 @@ from confrere.privacy.gradients.recorded import ClippedSum
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness, Seeded
 from confrere.privacy.sampling import FullBatch, Poisson
-from confrere.privacy.steps import PrivateSteps, used_up
+from confrere.privacy.steps import PrivateSteps, already_released
 
 Span = tuple[int, int]
 
@@ -76,7 +76,7 @@ class StackedSteps:
         self, private: Sequence[PrivateSteps], sizes: Sequence[int], randomness: Sequence[Randomness]
     ) -> None:
         self.counts = [p.count for p in private]
-        self.parties = {
+        self.mechanisms = {
             role: StackedMechanism([p.mechanisms[role] for p in private], sizes, randomness, role)
             for role in private[0].mechanisms
         }
@@ -87,7 +87,7 @@ class StackedSteps:
             sites = len(self.counts)
             if self.counts[-1] <= step:
                 sites = sum(n > step for n in self.counts)
-            yield sites, {role: party.draw(sites) for role, party in self.parties.items()}
+            yield sites, {role: mechanism.draw(sites) for role, mechanism in self.mechanisms.items()}
 
 
 class StackedMechanism:
@@ -110,18 +110,18 @@ class StackedMechanism:
         self.clipping = mechanisms[0].clipping
         samplings = [m.sampling for m in mechanisms]
         self._full = all(type(s) is FullBatch and s.unit == "record" for s in samplings)
-        self._everybody: dict[int, Drawn] = {}
+        self._all_rows: dict[int, Drawn] = {}
         self._generators: list[torch.Generator] | None = None
         if all(type(source) is Seeded for source in randomness):
             self._generators = [source.generator for source in randomness if isinstance(source, Seeded)]
-        self._chances: Tensor | None = None
+        self._uniforms: Tensor | None = None
         if self._generators is not None and all(type(s) is Poisson for s in samplings):
             most = max(sizes)
-            self._chances = torch.full(
+            self._uniforms = torch.full(
                 (len(sizes), most), 2.0, dtype=torch.float64
             )  # who is no record is never drawn
-            self._lots = [
-                row if n == most else row[:n] for row, n in zip(self._chances.unbind(0), sizes, strict=True)
+            self._uniform_rows = [
+                row if n == most else row[:n] for row, n in zip(self._uniforms.unbind(0), sizes, strict=True)
             ]
             self._rates = torch.tensor([float(s.rate) for s in samplings], dtype=torch.float64).unsqueeze(1)
         self._stds: Tensor | None = None
@@ -135,21 +135,21 @@ class StackedMechanism:
         self._unused = True
         sizes = self.sizes[:sites]
         if self._full:
-            if sites not in self._everybody:
-                everybody = torch.arange(max(sizes))
-                rows = everybody * (everybody < torch.tensor(sizes).unsqueeze(1))
-                self._everybody[sites] = rows, list(sizes)
-            return self._everybody[sites]
-        if self._chances is None or self._generators is None:
+            if sites not in self._all_rows:
+                numbers = torch.arange(max(sizes))
+                rows = numbers * (numbers < torch.tensor(sizes).unsqueeze(1))
+                self._all_rows[sites] = rows, list(sizes)
+            return self._all_rows[sites]
+        if self._uniforms is None or self._generators is None:
             each = zip(self.mechanisms, sizes, self.randomness, strict=False)
             drawn = [mechanism.sampling.draw(n, source) for mechanism, n, source in each]
             counts = [len(rows) for rows in drawn]
             if not max(counts):
                 return torch.zeros(sites, 1, dtype=torch.int64), counts
             return torch.nn.utils.rnn.pad_sequence(drawn, batch_first=True), counts
-        for row, generator in zip(self._lots[:sites], self._generators, strict=False):
+        for row, generator in zip(self._uniform_rows[:sites], self._generators, strict=False):
             row.uniform_(generator=generator)
-        chosen = self._chances[:sites] < self._rates[:sites]
+        chosen = self._uniforms[:sites] < self._rates[:sites]
         places = chosen.cumsum(1)
         counts = places[:, -1].tolist()
         out = torch.zeros(sites, max(1, *counts), dtype=torch.int64)
@@ -158,16 +158,16 @@ class StackedMechanism:
         return out, counts
 
     def release(
-        self, sums: ClippedSums, states: Sequence[ClipState], sheet: ReleaseBuffer
+        self, sums: ClippedSums, states: Sequence[ClipState], buffer: ReleaseBuffer
     ) -> tuple[Tensor, list[Mapping[str, Tensor]]]:
         """Add each site's noise and let the clipping finish: `Mechanism.release` for all of them.
 
         Returns the protected gradients [sites, weights], written on the sheet, and the clipping's next states.
         """
         if not self._unused:
-            raise used_up(self.role)
+            raise already_released(self.role)
         self._unused = False
-        sites, noisy = len(states), sheet.whole[: len(states)]
+        sites, noisy = len(states), buffer.whole[: len(states)]
         following: list[Mapping[str, Tensor]] = []
         if self._generators is None:
             for site, (mechanism, source) in enumerate(
@@ -179,7 +179,7 @@ class StackedMechanism:
             return noisy, following
         if not math.isfinite(float(sums.flat.sum())) and not bool(torch.isfinite(sums.flat).all()):
             raise PrivacyError("a sum that is not finite cannot be protected by noise; nothing was released")
-        for row, generator in zip(sheet.rows[:sites], self._generators, strict=False):
+        for row, generator in zip(buffer.rows[:sites], self._generators, strict=False):
             row.normal_(generator=generator)
         noisy.mul_(self._noise_stds(states) if self._stds is None else self._stds[:sites]).add_(sums.flat)
         if self._stds is not None:

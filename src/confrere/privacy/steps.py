@@ -69,7 +69,7 @@ class PrivateSteps:
         A role that draws its sample by chance shares it with no other protected role. Unprotected roles join the first
         of these; where there is none, they take no part in private steps.
         """
-        everybody: dict[str, list[str]] = {}
+        full_batches: dict[str, list[str]] = {}
         found: list[list[str]] = []
         plain: list[str] = []
         first: list[str] | None = None
@@ -82,10 +82,10 @@ class PrivateSteps:
                 if first is None:
                     first = found[-1]
                     first[:0] = plain
-            elif mechanism.unit in everybody:
-                everybody[mechanism.unit].append(role)
+            elif mechanism.unit in full_batches:
+                full_batches[mechanism.unit].append(role)
             else:
-                found.append(everybody.setdefault(mechanism.unit, [role]))
+                found.append(full_batches.setdefault(mechanism.unit, [role]))
         return [tuple(batch) for batch in found]
 
     def draw(self, units: int | Patients, randomness: Randomness) -> Iterator[Draw]:
@@ -113,7 +113,7 @@ class Draw:
     def release(self, role: str, clipped: ClippedSum, state: Mapping[str, Tensor]) -> Release:
         """Add the noise of this role to its clipped sum; refused the second time."""
         if role not in self._unused:
-            raise used_up(role)
+            raise already_released(role)
         self._unused.remove(role)
         return self._mechanisms[role].release(clipped, state, self._randomness)
 
@@ -129,12 +129,12 @@ class OneRelease:
     def release(self, total: Tensor, sensitivity: float) -> Tensor:
         """The sum with noise, if one unit moves it by at most `sensitivity`; refused the second time."""
         if self._randomness is None:
-            raise used_up(self.name)
+            raise already_released(self.name)
         source, self._randomness = self._randomness, None
         return source.perturb(total, self.noise_multiplier * sensitivity, sensitivity)
 
 
-def used_up(role: str) -> PrivacyError:
+def already_released(role: str) -> PrivacyError:
     """A second release of what was paid for once."""
     return PrivacyError(
         f'"{role}" was charged for one release of this sample and has made it: nothing more was released'

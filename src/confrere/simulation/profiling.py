@@ -15,7 +15,7 @@ from typing import Any
 
 from confrere.core import model as models
 from confrere.core.events import Journal
-from confrere.learning.engine import cohort, one
+from confrere.learning.engine import cohort, one_site
 from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
 from confrere.simulation import simulation
@@ -28,7 +28,7 @@ REST = "strategies, event loop and the rest"
 
 PARTS: tuple[tuple[str, Any, str], ...] = (
     ("training", cohort, "_results"),
-    ("training", one, "work"),
+    ("training", one_site, "train_site"),
     ("fitting own models to the end", site_round, "fit"),
     ("accounting", Ledger, "spend"),
     ("accounting", participant.Participant, "guarantee"),

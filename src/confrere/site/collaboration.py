@@ -15,7 +15,7 @@ from confrere.core.protocols import ChecksMembers, Strategy
 from confrere.core.registry import nearest
 from confrere.data.records import Federation, SiteData, concatenate
 from confrere.learning.engine.cohort import TRAINERS, Cohort, trainer_of
-from confrere.learning.engine.one import Trainer
+from confrere.learning.engine.one_site import Trainer
 from confrere.learning.networks.network import NetworkCache
 from confrere.site.assemble import SiteContext, check_common_proxy, leaving_when_spent, participant_of
 from confrere.site.attackers import attack_plan
@@ -138,7 +138,7 @@ class Collaboration:
 
     def _hear_the_trainer(self, journal: Journal) -> None:
         if isinstance(self.trainer, Cohort):
-            self.trainer.tell = lambda text: journal.add(Event("notice", data={"text": text}))
+            self.trainer.report = lambda text: journal.add(Event("notice", data={"text": text}))
 
     def run_of(self, name: str) -> SiteRun | None:
         """The run that trains a site's models: its own, or the one of all sites together."""

@@ -25,7 +25,7 @@ from confrere.core.protocols import Predictor
 from confrere.core.seeds import generator
 from confrere.data.records import Records
 from confrere.exchange.topology import Nobody
-from confrere.learning.engine.one import RECORD_ERRORS
+from confrere.learning.engine.one_site import RECORD_ERRORS
 from confrere.learning.evaluation import measure
 from confrere.learning.fit.tuning import FEW, fit
 from confrere.learning.objectives import Supervised, supervised_loss

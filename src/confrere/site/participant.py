@@ -27,7 +27,7 @@ from confrere.core.protocols import (
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records, SiteData, Task, made_up_inputs, made_up_targets
 from confrere.learning.balance import PROFILE, Shares, balance, counted, log_shares, released
-from confrere.learning.engine.one import Memory, Trainer
+from confrere.learning.engine.one_site import Memory, Trainer
 from confrere.learning.evaluation import measure, predict, predict_chain
 from confrere.learning.fit.leave_one_out import ProxyTraining
 from confrere.learning.networks.architectures import describe

@@ -16,7 +16,7 @@ from confrere.core.params import Params
 from confrere.core.protocols import Effort, Fitted, Loss, Metrics, Objective, Optimiser
 from confrere.core.seeds import derive
 from confrere.data.records import Records, Task, concatenate
-from confrere.learning.engine.one import RECORD_ERRORS, Job
+from confrere.learning.engine.one_site import RECORD_ERRORS, Job
 from confrere.learning.evaluation import loss_metrics, predict
 from confrere.learning.fit.calibration import best_scale
 from confrere.learning.fit.tuning import fit

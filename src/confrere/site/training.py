@@ -17,7 +17,7 @@ from confrere.core.params import Params, digest_of
 from confrere.core.protocols import Loss, Objective, Optimiser, described, loss_custody, read_by
 from confrere.core.seeds import derive
 from confrere.learning.balance import PROFILE
-from confrere.learning.engine.one import Job, Memory, Trained, work
+from confrere.learning.engine.one_site import Job, Memory, Trained, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Descent, Supervised
 from confrere.learning.optimisers import SGD, Collect
@@ -75,7 +75,7 @@ class TrainingCall:
         job = self._job(trained, private, slots)
         tallied = TALLY in self.objective
         try:
-            result = work(job) if tallied else await self.site.trainer.run(job)
+            result = train_site(job) if tallied else await self.site.trainer.run(job)
         except TrainingError as error:
             raise TrainingError(f"round {self.round + 1}, {error}") from None
         kept = {slots[r]: m for r, m in result.memory.items() if r in slots}

@@ -214,11 +214,11 @@ def test_a_loss_that_is_no_number_names_site_and_round_and_leaves_nothing_of_a_f
 def test_a_loss_that_is_no_number_later_on_keeps_the_last_good_checkpoint(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from confrere.learning.engine import one
+    from confrere.learning.engine import one_site
 
-    honest = one.work
+    honest = one_site.train_site
 
-    def work(job: one.Job) -> one.Trained:
+    def train_site(job: one_site.Job) -> one_site.Trained:
         done = honest(job)
         if job.seed in poisoned:
             done.params["model"] = done.params["model"] * float("nan")
@@ -227,7 +227,7 @@ def test_a_loss_that_is_no_number_later_on_keeps_the_last_good_checkpoint(
     from confrere.core.seeds import derive
 
     poisoned = {derive(0, "site1", 2, "training")}
-    monkeypatch.setattr(one, "work", work)
+    monkeypatch.setattr(one_site, "train_site", train_site)
     answer = desk.confrere(
         "simulate", desk.study('strategy = "fedavg"\nrounds = 4'), "--out", "run", "--trainer", "one"
     )

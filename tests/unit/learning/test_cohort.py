@@ -19,9 +19,9 @@ from confrere.core.params import Params
 from confrere.core.protocols import Objective
 from confrere.data.records import Records
 from confrere.learning.balance import balance
-from confrere.learning.engine.cohort import Cohort, kind_of, why_alone
-from confrere.learning.engine.one import Job, Trained, work
-from confrere.learning.engine.stacked import work_together
+from confrere.learning.engine.cohort import Cohort, kind_of, why_not_stacked
+from confrere.learning.engine.many_sites import train_together
+from confrere.learning.engine.one_site import Job, Trained, train_site
 from confrere.learning.networks.architectures import architecture
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Distilled, Near, Stacked, Supervised
@@ -101,10 +101,10 @@ def _close(one: Params, two: Params) -> None:
 
 
 def compare(jobs: list[Job]) -> list[Trained]:
-    assert [why_alone(j) for j in jobs] == [None] * len(jobs)
+    assert [why_not_stacked(j) for j in jobs] == [None] * len(jobs)
     assert len({kind_of(j) for j in jobs}) == 1
-    alone = [work(replace(j)) for j in jobs]
-    for one, found in zip(alone, work_together(jobs), strict=True):
+    alone = [train_site(replace(j)) for j in jobs]
+    for one, found in zip(alone, train_together(jobs), strict=True):
         same(one, found)
     return alone
 
@@ -189,7 +189,7 @@ def test_an_empty_batch_moves_no_plain_model_and_still_adds_noise() -> None:
 def test_what_a_site_keeps_goes_on_where_it_was() -> None:
     objective: Objective = {"model": Supervised()}
     jobs = [job(k, objective, protect=("model",), rule=Adam(0.05), clipping=AdaCliP(0.5)) for k in range(4)]
-    first = [work(replace(j)) for j in jobs]
+    first = [train_site(replace(j)) for j in jobs]
     again = [
         replace(j, memory=t.memory if k % 2 else {}, weights={"model": t.params["model"]}, seed=j.seed + 50)
         for k, (j, t) in enumerate(zip(jobs, first, strict=True))
@@ -251,8 +251,8 @@ def test_secure_randomness_is_taken_from_each_site() -> None:
         job(k, {"model": Supervised()}, protect=("model",), randomness=secure(), rate=Fraction(1))
         for k in range(3)
     ]
-    found = work_together(jobs)
-    again = work_together(jobs)
+    found = train_together(jobs)
+    again = train_together(jobs)
     for one, two in zip(found, again, strict=True):
         assert isinstance(one, Trained)
         assert isinstance(two, Trained)
@@ -272,12 +272,12 @@ def test_a_site_whose_loss_is_no_number_stops_and_the_others_do_not() -> None:
     broken = {"model": Params({n: t * torch.inf for n, t in jobs[1].weights["model"].items()})}
     jobs[1] = replace(jobs[1], weights=broken)
     with pytest.raises(TrainingError) as alone:
-        work(replace(jobs[1]))
-    found = work_together(jobs)
+        train_site(replace(jobs[1]))
+    found = train_together(jobs)
     assert isinstance(found[1], TrainingError)
     assert str(found[1]) == str(alone.value)
     for k in (0, 2):
-        same(work(replace(jobs[k])), found[k])
+        same(train_site(replace(jobs[k])), found[k])
 
 
 class Own(nn.Module):
@@ -304,7 +304,7 @@ def test_what_cannot_be_stacked_is_trained_one_at_a_time_and_that_is_said_once()
     jobs = [job(k, {"model": Supervised()}, arch=own) for k in range(3)]
     for _ in range(2):
         for found, one in zip(trained_by(Cohort(told.append), jobs), jobs, strict=True):
-            same(work(replace(one)), found)
+            same(train_site(replace(one)), found)
         told = told[:1]
     assert len(told) == 1
     assert "Own" in told[0]
@@ -317,13 +317,13 @@ def test_different_architectures_are_trained_side_by_side(monkeypatch: pytest.Mo
 
     def counted(jobs: list[Job]) -> Any:
         cohorts.append(len(jobs))
-        return work_together(jobs)
+        return train_together(jobs)
 
-    monkeypatch.setattr(cohort, "work_together", counted)
+    monkeypatch.setattr(cohort, "train_together", counted)
     other = architecture("linear", (6,), 3)
     jobs = [job(k, {"model": Supervised()}, arch=other if k % 2 else MLP) for k in range(5)]
     for found, one in zip(trained_by(Cohort(), jobs), jobs, strict=True):
-        same(work(replace(one)), found)
+        same(train_site(replace(one)), found)
     assert sorted(cohorts) == [2, 3]
 
 
@@ -339,8 +339,8 @@ def test_a_job_that_is_given_up_or_comes_late_holds_up_nobody() -> None:
         return found, await trainer.run(late)
 
     found, late = asyncio.run(scene())
-    same(work(job(0, {"model": Supervised()})), found)
-    same(work(job(2, {"model": Supervised()})), late)
+    same(train_site(job(0, {"model": Supervised()})), found)
+    same(train_site(job(2, {"model": Supervised()})), late)
 
 
 @dataclass(frozen=True)
@@ -368,7 +368,7 @@ def test_losses_may_hold_tensors() -> None:
     net = network()
     tags = [Tagged(torch.tensor([1.0, 2.0 + k, 1.0]), Custody.PRIVATE) for k in range(3)]
     jobs = [replace(job(k, {"m": Weighted(tags[k])}), networks={"m": net}) for k in range(3)]
-    for found, alone in zip(handed_in(jobs), map(work, jobs), strict=True):
+    for found, alone in zip(handed_in(jobs), map(train_site, jobs), strict=True):
         assert torch.allclose(found.params["m"].flatten(), alone.params["m"].flatten(), atol=1e-5)
 
 
@@ -376,7 +376,7 @@ def test_an_error_while_jobs_are_sorted_reaches_all_who_wait(monkeypatch: pytest
     def broken(*_: object) -> str:
         raise RuntimeError("something is wrong with this job")
 
-    monkeypatch.setattr("confrere.learning.engine.cohort.why_alone", broken)
+    monkeypatch.setattr("confrere.learning.engine.cohort.why_not_stacked", broken)
     with pytest.raises(RuntimeError, match="wrong with this job"):
         handed_in([job(k, {"m": Supervised()}) for k in range(2)])
 
@@ -388,7 +388,7 @@ def test_models_in_another_order_are_another_kind() -> None:
         replace(job(k, {r: Supervised() for r in order}, protect=order), networks=nets)
         for k, order in enumerate(orders)
     ]
-    for found, alone in zip(handed_in(jobs), map(work, jobs), strict=True):
+    for found, alone in zip(handed_in(jobs), map(train_site, jobs), strict=True):
         for role in nets:
             assert torch.allclose(found.params[role].flatten(), alone.params[role].flatten(), atol=1e-5)
 
@@ -397,7 +397,7 @@ def test_what_stays_at_a_site_can_be_written_to() -> None:
     """Stacks are worked on without what differentiation needs; nothing of that may stick to what comes out."""
     for clipping in (Flat(1.0), AdaCliP(), Quantile(1.0)):
         jobs = [job(k, {"m": Supervised()}, protect=("m",), clipping=clipping, rule=Adam()) for k in range(3)]
-        for found in work_together(jobs):
+        for found in train_together(jobs):
             assert isinstance(found, Trained)
             kept = [t for part in found.memory["m"].values() for t in part.values()]
             for t in [found.params["m"].flatten(), *kept]:

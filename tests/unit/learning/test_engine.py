@@ -17,7 +17,7 @@ from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.core.seeds import derive
 from confrere.data.records import Records
-from confrere.learning.engine.one import Job, work
+from confrere.learning.engine.one_site import Job, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Distilled, Near, Supervised
 from confrere.learning.optimisers import SGD
@@ -68,7 +68,7 @@ def clipped(rows: Tensor) -> Tensor:
 
 
 def test_a_private_step_is_clip_sum_noise_divide_move() -> None:
-    done = work(job(Mechanism(FullBatch(), Flat(NORM), NOISE, 4.0)))
+    done = train_site(job(Mechanism(FullBatch(), Flat(NORM), NOISE, 4.0)))
     noise = torch.randn(3, generator=torch.Generator().manual_seed(derive(5, "noise"))) * NOISE * NORM
     released = (clipped(gradients()).sum(0) + noise) / 4.0
     torch.testing.assert_close(
@@ -78,15 +78,15 @@ def test_a_private_step_is_clip_sum_noise_divide_move() -> None:
 
 
 def test_the_declared_batch_divides_whatever_was_drawn() -> None:
-    one = work(job(Mechanism(FullBatch(), Flat(NORM), 1e-9, 4.0)))
-    two = work(job(Mechanism(FullBatch(), Flat(NORM), 1e-9, 8.0)))
+    one = train_site(job(Mechanism(FullBatch(), Flat(NORM), 1e-9, 4.0)))
+    two = train_site(job(Mechanism(FullBatch(), Flat(NORM), 1e-9, 8.0)))
     moved = [flat(d.params["model"]) - flat(START) for d in (one, two)]
     torch.testing.assert_close(moved[0], 2 * moved[1], rtol=1e-4, atol=1e-6)
 
 
 def test_an_empty_batch_still_adds_its_noise() -> None:
     rare = Mechanism(Poisson(Fraction(1, 10**9)), Flat(NORM), NOISE, 1.0)
-    done = work(job(rare))
+    done = train_site(job(rare))
     source = seeded(derive(5, "noise"))
     assert not source.bernoulli(4, Fraction(1, 10**9)).any()
     noise = source.normal(3, NOISE * NORM)
@@ -96,7 +96,7 @@ def test_an_empty_batch_still_adds_its_noise() -> None:
 def test_patients_are_clipped_as_one() -> None:
     records = Records(INPUTS, TARGETS, torch.tensor([7, 7, 9, 9]))
     by_patient = Mechanism(FullBatch(unit="patient"), Flat(NORM), 1e-9, 4.0, unit="patient")
-    done = work(job(by_patient, records=records))
+    done = train_site(job(by_patient, records=records))
     rows = gradients()
     together = torch.stack([rows[:2].sum(0), rows[2:].sum(0)])
     expected = flat(START) - RATE * clipped(together).sum(0) / 4.0
@@ -104,7 +104,7 @@ def test_patients_are_clipped_as_one() -> None:
 
 
 def test_a_plain_step_is_the_mean_gradient() -> None:
-    done = work(job())
+    done = train_site(job())
     expected = flat(START) - RATE * gradients().mean(0)
     torch.testing.assert_close(flat(done.params["model"]), expected, rtol=1e-5, atol=1e-6)
 
@@ -117,7 +117,7 @@ def test_the_pull_of_fedprox_is_towards_the_anchor_and_needs_no_noise(private: b
     mechanism = Mechanism(FullBatch(), Flat(NORM), NOISE, 4.0) if private else None
     anchor = Network(Architecture("line", lambda: nn.Linear(2, 1)))
     anchor.load(ANCHOR)
-    without = work(job(mechanism))
+    without = train_site(job(mechanism))
     base = job(mechanism)
     pulled = replace(
         base,
@@ -125,7 +125,7 @@ def test_the_pull_of_fedprox_is_towards_the_anchor_and_needs_no_noise(private: b
         networks={**base.networks, "start": anchor},
         anchors={"start": ANCHOR},
     )
-    difference = flat(work(pulled).params["model"]) - flat(without.params["model"])
+    difference = flat(train_site(pulled).params["model"]) - flat(without.params["model"])
     torch.testing.assert_close(difference, -RATE * 0.2 * (flat(START) - flat(ANCHOR)), rtol=1e-4, atol=1e-6)
 
 
@@ -138,7 +138,7 @@ def test_every_record_is_seen_once_in_an_epoch() -> None:
             return super().forward(x)
 
     network = Network(Architecture("spy", lambda: Spy(2, 1)))
-    work(job(networks={"model": network}, batch_size=3, epochs=2))
+    train_site(job(networks={"model": network}, batch_size=3, epochs=2))
     assert [len(x) for x in seen] == [3, 1, 3, 1]
     for epoch in (seen[:2], seen[2:]):
         assert sorted(map(tuple, torch.cat(epoch).tolist())) == sorted(map(tuple, INPUTS.tolist()))
@@ -146,17 +146,17 @@ def test_every_record_is_seen_once_in_an_epoch() -> None:
 
 def test_the_same_seed_draws_the_same_and_another_does_not() -> None:
     mechanism = Mechanism(FullBatch(), Flat(NORM), NOISE, 4.0)
-    one, two, other = (work(job(mechanism, seed=s)).params["model"] for s in (5, 5, 6))
+    one, two, other = (train_site(job(mechanism, seed=s)).params["model"] for s in (5, 5, 6))
     assert one.equals(two)
     assert not one.equals(other)
 
 
 def test_training_leaves_the_memory_it_was_given_alone() -> None:
     momentum = {"model": SGD(RATE, momentum=0.9)}
-    first = work(job(optimisers=momentum))
+    first = train_site(job(optimisers=momentum))
     velocity = first.memory["model"]["optimiser"]["velocity"].clone()
     assert velocity.abs().max() > 0
-    second = work(job(optimisers=momentum, memory=first.memory))
+    second = train_site(job(optimisers=momentum, memory=first.memory))
     assert torch.equal(first.memory["model"]["optimiser"]["velocity"], velocity)
     assert not torch.equal(second.memory["model"]["optimiser"]["velocity"], velocity)
 
@@ -164,14 +164,14 @@ def test_training_leaves_the_memory_it_was_given_alone() -> None:
 def test_training_does_not_touch_the_global_source_of_chance() -> None:
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
-    work(job(Mechanism(FullBatch(), Flat(NORM), NOISE, 4.0)))
+    train_site(job(Mechanism(FullBatch(), Flat(NORM), NOISE, 4.0)))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_record_whose_gradient_is_no_number_is_left_out_of_a_private_step_and_counted() -> None:
     wild = INPUTS.clone()
     wild[2] = float("inf")
-    done = work(job(Mechanism(FullBatch(), Flat(NORM), 1e-9, 4.0), records=Records(wild, TARGETS)))
+    done = train_site(job(Mechanism(FullBatch(), Flat(NORM), 1e-9, 4.0), records=Records(wild, TARGETS)))
     assert done.dropped == 1
     keep = [0, 1, 3]
     expected = flat(START) - RATE * clipped(gradients(INPUTS[keep], TARGETS[keep])).sum(0) / 4.0
@@ -183,7 +183,7 @@ def test_a_plain_loss_that_is_no_number_stops_the_training() -> None:
     wild = INPUTS.clone()
     wild[0] = float("nan")
     with pytest.raises(TrainingError, match='site "a": the loss of "model" is not a finite number'):
-        work(job(records=Records(wild, TARGETS)))
+        train_site(job(records=Records(wild, TARGETS)))
 
 
 @pytest.mark.parametrize("sampling", [FullBatch(), Poisson(Fraction(1, 2))])
@@ -207,17 +207,17 @@ def test_an_expendable_model_that_fails_stays_where_it_was_and_the_protected_one
         weights={"private": START, "proxy": START},
     )
     with pytest.raises(TrainingError):
-        work(both)
-    done = work(replace(both, expendable=frozenset(["private"])))
+        train_site(both)
+    done = train_site(replace(both, expendable=frozenset(["private"])))
     assert done.params["private"].distance(START) == 0
     assert "private" not in done.memory
     alone = replace(both, objective={"proxy": Supervised()}, optimisers={"proxy": SGD(RATE)})
-    assert done.params["proxy"].distance(work(alone).params["proxy"]) == 0
+    assert done.params["proxy"].distance(train_site(alone).params["proxy"]) == 0
 
 
 def test_without_records_a_private_step_is_noise_alone() -> None:
     nothing = Records(INPUTS[:0], TARGETS[:0])
-    done = work(job(Mechanism(FullBatch(), Flat(NORM), NOISE, 4.0), records=nothing))
+    done = train_site(job(Mechanism(FullBatch(), Flat(NORM), NOISE, 4.0), records=nothing))
     noise = torch.randn(3, generator=torch.Generator().manual_seed(derive(5, "noise"))) * NOISE * NORM
     torch.testing.assert_close(
         flat(done.params["model"]), flat(START) - RATE * noise / 4.0, rtol=1e-5, atol=1e-6
@@ -243,7 +243,7 @@ def beside_a_proxy(private: Callable[[], nn.Module], sampling: Any, **changes: A
 
 
 def test_a_sample_of_one_record_does_not_stop_a_model_that_normalises_batches() -> None:
-    done = work(beside_a_proxy(normalising, Poisson(Fraction(1, 4))))
+    done = train_site(beside_a_proxy(normalising, Poisson(Fraction(1, 4))))
     assert done.params["private"].is_finite()
     assert "private" in done.memory
 
@@ -251,7 +251,7 @@ def test_a_sample_of_one_record_does_not_stop_a_model_that_normalises_batches() 
 def test_what_reads_a_normalising_model_goes_on_with_a_sample_of_one_record() -> None:
     both = beside_a_proxy(normalising, Poisson(Fraction(1, 4)))
     reading = {"private": Supervised(), "proxy": Distilled("private", public(0.5))}
-    assert work(replace(both, objective=reading)).params["proxy"].is_finite()
+    assert train_site(replace(both, objective=reading)).params["proxy"].is_finite()
 
 
 class Refusing(nn.Linear):
@@ -268,9 +268,9 @@ class Refusing(nn.Linear):
 def test_an_error_in_an_expendable_model_does_not_stop_the_protected_one(sampling: Any) -> None:
     both = beside_a_proxy(Refusing, sampling)
     with pytest.raises(ValueError, match="not with these"):
-        work(both)
-    done = work(replace(both, expendable=frozenset(["private"])))
+        train_site(both)
+    done = train_site(replace(both, expendable=frozenset(["private"])))
     assert any("not with these records" in notice for notice in done.notices)
     assert done.params["private"].distance(both.weights["private"]) == 0
     alone = replace(both, objective={"proxy": Supervised()}, optimisers={"proxy": SGD(RATE)})
-    assert done.params["proxy"].distance(work(alone).params["proxy"]) == 0
+    assert done.params["proxy"].distance(train_site(alone).params["proxy"]) == 0

@@ -8,7 +8,7 @@ from torch import nn
 from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.data.records import Records
-from confrere.learning.engine.one import Job, work
+from confrere.learning.engine.one_site import Job, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Supervised
 from confrere.learning.optimisers import SGD
@@ -25,7 +25,7 @@ def trained(randomness: Randomness | None) -> Params:
         anchors={}, private=UNPROTECTED, optimisers={"model": SGD(0.5)}, memory={}, batch_size=20, epochs=1,
         seed=5, randomness=randomness,
     )  # fmt: skip
-    return work(job).params["model"]
+    return train_site(job).params["model"]
 
 
 def test_dropout_follows_the_seed_in_a_simulation() -> None:

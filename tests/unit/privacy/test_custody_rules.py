@@ -28,7 +28,7 @@ from confrere.core.model import Model
 from confrere.core.protocols import Objective, loss_custody
 from confrere.data.records import Records, SiteData
 from confrere.evaluate.study_check import check
-from confrere.learning.engine.one import Job, Trained, work
+from confrere.learning.engine.one_site import Job, Trained, train_site
 from confrere.learning.objectives import Distilled, Supervised, mutual, supervised_loss
 from confrere.privacy import gate as gates
 from confrere.privacy import lint
@@ -410,7 +410,7 @@ class Counts:
 
     async def run(self, job: Job) -> Trained:
         self.protected += [f"{job.site}/{role}" for role in job.private.mechanisms]
-        return work(job)
+        return train_site(job)
 
 
 def test_a_spent_budget_refuses_before_anything_is_computed_and_the_site_relays(monkeypatch: Patch) -> None:

@@ -76,16 +76,16 @@ def test_a_sample_pays_for_one_release() -> None:
 def test_a_sample_of_many_sites_pays_for_one_release_at_each() -> None:
     private = [PrivateSteps({"a": mechanism()}, 2)] * 2
     steps = stacked_steps.StackedSteps(private, [40, 40], [seeded(1), seeded(2)])
-    sheet, sums = (
+    buffer, sums = (
         stacked_steps.ReleaseBuffer(torch.empty(2, 3)),
         stacked_steps.ClippedSums(torch.zeros(2, 3), [0, 0], [0, 0], [0, 0]),
     )
     with pytest.raises(PrivacyError, match="charged for one release"):
-        steps.parties["a"].release(sums, [NOTHING] * 2, sheet)
+        steps.mechanisms["a"].release(sums, [NOTHING] * 2, buffer)
     for _ in steps.draw():
-        steps.parties["a"].release(sums, [NOTHING] * 2, sheet)
+        steps.mechanisms["a"].release(sums, [NOTHING] * 2, buffer)
         with pytest.raises(PrivacyError, match="charged for one release"):
-            steps.parties["a"].release(sums, [NOTHING] * 2, sheet)
+            steps.mechanisms["a"].release(sums, [NOTHING] * 2, buffer)
 
 
 def test_a_sum_that_was_paid_for_once_is_released_once() -> None:

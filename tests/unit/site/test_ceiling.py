@@ -10,7 +10,7 @@ from confrere.core.custody import Custody
 from confrere.core.errors import CustodyError, PrivacyError, StudyError
 from confrere.core.events import Journal
 from confrere.core.results import PrivacySpent as Shown
-from confrere.learning.engine.one import OneAtATime
+from confrere.learning.engine.one_site import OneAtATime
 from confrere.privacy.charges import Charge, gaussian
 from confrere.privacy.ledger import Ledger
 from confrere.report import words

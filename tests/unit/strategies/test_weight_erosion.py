@@ -12,7 +12,7 @@ from confrere.core.errors import StudyError
 from confrere.core.events import Event, Journal
 from confrere.core.protocols import Site
 from confrere.data.records import Federation
-from confrere.learning.engine.one import Job, OneAtATime, Trained, work
+from confrere.learning.engine.one_site import Job, OneAtATime, Trained, train_site
 from confrere.privacy.noise import secure
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site.open_sites import open_sites
@@ -192,7 +192,7 @@ def test_a_round_is_one_batch_or_a_whole_pass(monkeypatch: pytest.MonkeyPatch) -
 
     async def watched(self: Any, job: Job) -> Trained:
         worked.append(len(job.records))
-        return work(job)
+        return train_site(job)
 
     monkeypatch.setattr(OneAtATime, "run", watched)
     for update in ("gradient", "local"):

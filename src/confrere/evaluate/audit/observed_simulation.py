@@ -16,7 +16,7 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.seeds import derive
 from confrere.data.records import Federation, Records
-from confrere.learning.engine.one import Job, Trained, work
+from confrere.learning.engine.one_site import Job, Trained, train_site
 from confrere.learning.evaluation import predict
 from confrere.learning.objectives import supervised_loss
 from confrere.privacy.accounting import Guarantee
@@ -102,7 +102,7 @@ class ReseededTrainer:
             return Trained({role: job.weights[role] for role in job.objective}, job.memory)
         job = replace(job, seed=derive(job.seed, "audit", self.run_number))
         before = {r: job.weights[r] for r in job.objective} if job.site == self.observed else {}
-        out = work(job)
+        out = train_site(job)
         self.calls += 1
         self.trained += [ObservedTraining(self.calls, r, start, out.params[r]) for r, start in before.items()]
         self.first_weights = before | self.first_weights

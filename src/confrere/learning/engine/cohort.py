@@ -12,79 +12,79 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from confrere.core.errors import ConfrereError, StudyError
 from confrere.core.protocols import Optimiser
-from confrere.learning.engine.one import Job, OneAtATime, Trained, Trainer, work
-from confrere.learning.engine.stack import Dense
-from confrere.learning.engine.stacked import work_together
+from confrere.learning.engine.many_sites import train_together
+from confrere.learning.engine.one_site import Job, OneAtATime, Trained, Trainer, train_site
 from confrere.learning.engine.stacked_losses import kind_of as kind_of_loss
 from confrere.learning.engine.stacked_losses import needed
+from confrere.learning.engine.stacked_network import Dense
 from confrere.learning.optimisers import SGD, Adam, AdamW, Collect
 
-ROOM = 1 << 24
+MOST_NUMBERS = 1 << 24
 """About this many numbers of records and activations are worked on at once: more would not stay in fast memory."""
 
-ALIKE = 0.5
+LEAST_SHARE = 0.5
 """In full batches a site with less than this share of the largest one's records is worked on apart: padding costs."""
 
 
 class Cohort:
     """Trains sites together whose networks, losses, mechanisms and optimisers agree; all others one at a time."""
 
-    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
-        self.tell = tell
+    def __init__(self, report: Callable[[str], None] | None = None) -> None:
+        self.report = report
         """Hears, once for each reason, why sites are trained one at a time."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._waiting: list[tuple[Job, asyncio.Future[Trained]]] = []
 
     async def run(self, job: Job) -> Trained:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Trained] = loop.create_future()
         if not self._waiting:
-            loop.call_soon(self._look, 0)
+            loop.call_soon(self._wait_or_train, 0)
         self._waiting.append((job, future))
         return await future
 
-    def _look(self, seen: int) -> None:
+    def _wait_or_train(self, seen: int) -> None:
         """Wait as long as jobs come in, then do them."""
         if len(self._waiting) > seen:
-            asyncio.get_running_loop().call_soon(self._look, len(self._waiting))
+            asyncio.get_running_loop().call_soon(self._wait_or_train, len(self._waiting))
             return
         waiting, self._waiting = self._waiting, []
         waiting = [(job, future) for job, future in waiting if not future.done()]
         try:
-            self._do(waiting)
+            self._train(waiting)
         except Exception as error:  # nobody else would hear of it, and all sites would wait for ever
             for _, future in waiting:
                 if not future.done():
                     future.set_exception(error)
 
-    def _do(self, waiting: Sequence[tuple[Job, asyncio.Future[Trained]]]) -> None:
-        for part in self._cohorts([job for job, _ in waiting]):
+    def _train(self, waiting: Sequence[tuple[Job, asyncio.Future[Trained]]]) -> None:
+        for part in self._groups([job for job, _ in waiting]):
             jobs, futures = [waiting[at][0] for at in part], [waiting[at][1] for at in part]
-            for future, result in zip(futures, _results(jobs), strict=True):
+            for future, result in zip(futures, _train_group(jobs), strict=True):
                 if isinstance(result, BaseException):
                     future.set_exception(result)
                 else:
                     future.set_result(result)
 
-    def _cohorts(self, jobs: Sequence[Job]) -> Iterator[list[int]]:
+    def _groups(self, jobs: Sequence[Job]) -> Iterator[list[int]]:
         """Which jobs are done together; a job of a kind of its own is done alone."""
         alike: dict[Hashable, list[int]] = {}
         for at, job in enumerate(jobs):
-            reason = why_alone(job)
+            reason = why_not_stacked(job)
             if reason is None:
                 alike.setdefault(kind_of(job), []).append(at)
             else:
                 if len(jobs) > 1:
-                    self._say(reason)
+                    self._report_once(reason)
                 yield [at]
         for together in alike.values():
-            yield from _in_rooms(jobs, together)
+            yield from _groups_that_fit(jobs, together)
 
-    def _say(self, reason: str) -> None:
-        if reason not in self._told:
-            self._told.add(reason)
-            if self.tell is not None:
-                self.tell(f"sites are trained one at a time: {reason}")
+    def _report_once(self, reason: str) -> None:
+        if reason not in self._reported:
+            self._reported.add(reason)
+            if self.report is not None:
+                self.report(f"sites are trained one at a time: {reason}")
 
 
 TRAINERS: dict[str, Callable[[], Trainer]] = {"cohort": Cohort, "one": OneAtATime}
@@ -101,17 +101,17 @@ def trainer_of(name: Trainer | str | None) -> Trainer:
     return name
 
 
-def _results(jobs: Sequence[Job]) -> Sequence[Trained | BaseException]:
+def _train_group(jobs: Sequence[Job]) -> Sequence[Trained | BaseException]:
     """What came of the jobs; an error that concerns one site is that site's alone."""
     try:
         if len(jobs) > 1:
-            return work_together(jobs)
-        return [work(jobs[0])]
+            return train_together(jobs)
+        return [train_site(jobs[0])]
     except (ConfrereError, RuntimeError, ValueError, ArithmeticError) as error:
         return [error, *(type(error)(*error.args) for _ in jobs[1:])]
 
 
-def why_alone(job: Job) -> str | None:
+def why_not_stacked(job: Job) -> str | None:
     """Why a job cannot be done together with others; None if it can."""
     if job.device != "cpu":
         return f"stacking is for the processor, and this study computes on {job.device}"
@@ -135,7 +135,10 @@ def why_alone(job: Job) -> str | None:
 def kind_of(job: Job) -> Hashable:
     """What jobs must share to be done together. Sizes, weights, noise and rates may differ from site to site."""
     return (
-        tuple((r, kind_of_loss(loss), _kind_of_rule(job.optimisers[r])) for r, loss in job.objective.items()),
+        tuple(
+            (r, kind_of_loss(loss), _kind_of_optimiser(job.optimisers[r]))
+            for r, loss in job.objective.items()
+        ),
         tuple([(r, job.networks[r].layers) for r in sorted(_roles(job))]),
         tuple([(r, m.sampling.rate < 1, m.clipping) for r, m in job.private.mechanisms.items()]),
         (None if _in_one_batch(job) else job.batch_size, job.epochs),
@@ -148,7 +151,7 @@ def _in_one_batch(job: Job) -> bool:
     return all(type(rule) is Collect for rule in job.optimisers.values())
 
 
-def _kind_of_rule(rule: Optimiser) -> Hashable:
+def _kind_of_optimiser(rule: Optimiser) -> Hashable:
     """Plain descent may take steps of a site's own length; moments must be kept alike."""
     if isinstance(rule, SGD):
         return (SGD, rule.momentum, rule.weight_decay)
@@ -159,7 +162,7 @@ def _roles(job: Job) -> set[str]:
     return {*job.objective, *(r for loss in job.objective.values() for r in needed(loss))}
 
 
-def _in_rooms(jobs: Sequence[Job], together: Sequence[int]) -> Iterator[list[int]]:
+def _groups_that_fit(jobs: Sequence[Job], together: Sequence[int]) -> Iterator[list[int]]:
     """Cohorts that fit into fast memory, of sites whose full batches do not differ too much."""
     first = jobs[together[0]]
     full = any(m.sampling.rate == 1 for m in first.private.mechanisms.values())
@@ -177,7 +180,7 @@ def _in_rooms(jobs: Sequence[Job], together: Sequence[int]) -> Iterator[list[int
         batch = records if full else min(records, max(first.batch_size, _expected(jobs[at])))
         most = most or batch
         needs = most * width + jobs[at].records.inputs.numel() + 4 * weights
-        if cohort and (used + needs > ROOM or (full and batch < ALIKE * most)):
+        if cohort and (used + needs > MOST_NUMBERS or (full and batch < LEAST_SHARE * most)):
             yield sorted(cohort)
             cohort, used, most = [], 0, batch
             needs = most * width + jobs[at].records.inputs.numel() + 4 * weights

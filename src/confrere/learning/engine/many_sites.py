@@ -18,9 +18,9 @@ from confrere.core.errors import TrainingError
 from confrere.core.params import Params
 from confrere.core.protocols import Objective, Proximal
 from confrere.core.seeds import derive
-from confrere.learning.engine.one import Job, Trained, dropped_notice, not_finite
-from confrere.learning.engine.stack import Stack
+from confrere.learning.engine.one_site import Job, Trained, dropped_notice, not_finite
 from confrere.learning.engine.stacked_losses import joined, needed
+from confrere.learning.engine.stacked_network import Stack
 from confrere.learning.optimisers import SGD, OptimiserState
 from confrere.privacy import stacked_steps
 from confrere.privacy.gradients import Layout
@@ -33,11 +33,11 @@ Move = tuple[str, Tensor | list[stacked_steps.Trace]]
 """A model with its gradient at every site, or with the traces that it is the sum of."""
 
 
-def work_together(jobs: Sequence[Job]) -> list[Trained | TrainingError]:
+def train_together(jobs: Sequence[Job]) -> list[Trained | TrainingError]:
     """Do several jobs of one kind (see `cohort.kind_of`); what each would have come to alone."""
     with torch.no_grad():
-        cohort = _Cohort(sorted(jobs, key=_length, reverse=True))
-        cohort.work()
+        cohort = _JointTraining(sorted(jobs, key=_length, reverse=True))
+        cohort.train_site()
         found = {id(job): result for job, result in zip(cohort.jobs, cohort.finish(), strict=True)}
     return [found[id(job)] for job in jobs]
 
@@ -46,7 +46,7 @@ def _length(job: Job) -> tuple[int, int]:
     return (job.private.count if job.private else 0, len(job.records))
 
 
-class _Cohort:
+class _JointTraining:
     """The jobs of many sites while they are being done; row k of every tensor belongs to site k."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -63,7 +63,7 @@ class _Cohort:
             r: self._stack(r) for r in dict.fromkeys([*self.objective, *chain(*self.needs.values())])
         }
         self.private = self._private() if self.protected else None
-        self.moments = {r: self._moments(r) for r in self.objective}
+        self.optimiser_states = {r: self._optimiser_states(r) for r in self.objective}
         self.clipping = {r: self._clipping(r) for r in self.protected}
         self.anchors = {
             r: torch.stack([job.anchors[loss.anchor].flatten() for job in jobs])
@@ -72,18 +72,18 @@ class _Cohort:
         }
         self.gradient: dict[str, Tensor] = {}
         """Room for the gradient of each model, taken when it is needed."""
-        self.sheets = {r: stacked_steps.ReleaseBuffer(self.stacks[r].weights) for r in self.protected}
-        self.paces = {r: self._pace(r) for r in self.objective}
-        self.straight = {
+        self.buffers = {r: stacked_steps.ReleaseBuffer(self.stacks[r].weights) for r in self.protected}
+        self.own_rates = {r: self._own_rates(r) for r in self.objective}
+        self.plain_sgd = {
             r: rule.learning_rate
             for r, rule in first.optimisers.items()
             if type(rule) is SGD and not rule.momentum and not rule.weight_decay and r not in self.anchors
-            if self.paces[r] is None
+            if self.own_rates[r] is None
         }
         """Learning rates of models whose steps are plain descent: their gradient is never written out, which saves a fifth
         of a round of networks with 200 hidden units."""
-        self.totals = {r: torch.zeros(len(jobs)) for r in self.objective}
-        self.seen = {r: [0] * len(jobs) for r in self.objective}
+        self.loss_sums = {r: torch.zeros(len(jobs)) for r in self.objective}
+        self.record_counts = {r: [0] * len(jobs) for r in self.objective}
         self.dropped = [0] * len(jobs)
 
     # -- what each site brings ---------------------------------------------------------------------
@@ -104,7 +104,7 @@ class _Cohort:
         ]
         return stacked_steps.StackedSteps([job.private for job in self.jobs], self.sizes, sources)
 
-    def _moments(self, role: str) -> OptimiserState:
+    def _optimiser_states(self, role: str) -> OptimiserState:
         size = self.stacks[role].weights.shape[1]
         rule = self.jobs[0].optimisers[role]
         kept = [job.memory.get(role, {}).get("optimiser") for job in self.jobs]
@@ -112,7 +112,7 @@ class _Cohort:
         rows = [fresh if k is None else k for k in kept]
         return {name: torch.stack([row[name] for row in rows]) for name in fresh}
 
-    def _pace(self, role: str) -> Tensor | None:
+    def _own_rates(self, role: str) -> Tensor | None:
         """The learning rate of each site; None if all step alike."""
         rules = [job.optimisers[role] for job in self.jobs]
         if all(rule == rules[0] for rule in rules):
@@ -130,7 +130,7 @@ class _Cohort:
 
     # -- the round ---------------------------------------------------------------------------------
 
-    def work(self) -> None:
+    def train_site(self) -> None:
         batches = self.jobs[0].private.batches(self.objective)
         if self.private is not None:
             self._private_steps(self.private, batches)
@@ -169,8 +169,8 @@ class _Cohort:
                     at, n = epoch * batches[k] * size, self.sizes[k]
                     rows[k, at : at + n] += torch.randperm(n, generator=source)
         alike = self.sizes[0] == self.sizes[-1]
-        for role in self.straight.keys() & objective.keys():
-            self.stacks[role].loosen()
+        for role in self.plain_sgd.keys() & objective.keys():
+            self.stacks[role].separate_layers()
         for step in range(epochs * batches[0]):
             if alike:
                 counts = [min(size, self.sizes[0] - step % batches[0] * size)] * len(self.jobs)
@@ -178,8 +178,8 @@ class _Cohort:
                 sites = sum(epochs * b > step for b in batches)
                 counts = [min(size, self.sizes[k] - step % batches[k] * size) for k in range(sites)]
             self._step([(objective, rows[: len(counts), step * size : step * size + max(counts)], counts)])
-        for role in self.straight.keys() & objective.keys():
-            self.stacks[role].tighten()
+        for role in self.plain_sgd.keys() & objective.keys():
+            self.stacks[role].join_layers()
 
     def _reorder(self, order: Sequence[int]) -> None:
         """Put the sites into another order, with all that is theirs."""
@@ -188,12 +188,14 @@ class _Cohort:
         self.sizes, self.starts = [self.sizes[k] for k in order], [self.starts[k] for k in order]
         self.losses = {r: joined([job.objective[r] for job in self.jobs]) for r in self.objective}
         self.stacks = {r: Stack(s.layers, s.weights[at]) for r, s in self.stacks.items()}
-        self.moments = {r: {n: t[at] for n, t in m.items()} for r, m in self.moments.items()}
+        self.optimiser_states = {
+            r: {n: t[at] for n, t in m.items()} for r, m in self.optimiser_states.items()
+        }
         self.clipping = {r: [states[k] for k in order] for r, states in self.clipping.items()}
         self.anchors = {r: t[at] for r, t in self.anchors.items()}
-        self.paces = {r: None if t is None else t[at] for r, t in self.paces.items()}
-        self.totals = {r: t[at] for r, t in self.totals.items()}
-        self.seen = {r: [n[k] for k in order] for r, n in self.seen.items()}
+        self.own_rates = {r: None if t is None else t[at] for r, t in self.own_rates.items()}
+        self.loss_sums = {r: t[at] for r, t in self.loss_sums.items()}
+        self.record_counts = {r: [n[k] for k in order] for r, n in self.record_counts.items()}
         self.dropped = [self.dropped[k] for k in order]
 
     def _step(self, batches: Sequence[Batch]) -> None:
@@ -204,9 +206,9 @@ class _Cohort:
             for role, move in moves:
                 if isinstance(move, Tensor):
                     self._move(role, objective, move, counts)
-                elif role in self.straight and min(counts) > 0:
-                    rate = self.straight[role]
-                    self.stacks[role].descend(move, rate / width if min(counts) == width else rate)
+                elif role in self.plain_sgd and min(counts) > 0:
+                    rate = self.plain_sgd[role]
+                    self.stacks[role].sgd_step(move, rate / width if min(counts) == width else rate)
                 else:
                     gradient = self._gradient(role, sites)
                     stacked_steps.weighted_sum(move, repeat(None), gradient)
@@ -232,7 +234,7 @@ class _Cohort:
                     outputs[other] = self.stacks[other].forward(x)
                 others[other] = outputs[other]
             values, slopes = self.losses[role](outputs[role], others, y, counts)
-            self._note(role, values, here, counts)
+            self._add_losses(role, values, here, counts)
             if role in self.protected:
                 if real is not None:
                     slopes = slopes * real.unsqueeze(2)
@@ -241,7 +243,7 @@ class _Cohort:
                 continue
             if real is not None:
                 slopes = slopes.mul_((real / torch.tensor(counts).clamp(min=1).unsqueeze(1)).unsqueeze(2))
-            elif role not in self.straight:  # who goes straight down takes the mean with the step
+            elif role not in self.plain_sgd:  # who goes straight down takes the mean with the step
                 slopes = slopes.mul_(1 / width)
             moves.append((role, self.stacks[role].backward(slopes, kept[role])))
         return moves
@@ -252,10 +254,10 @@ class _Cohort:
         sites = len(counts)
         states = self.clipping[role][:sites]
         assert self.private is not None
-        party = self.private.parties[role]
+        mechanism = self.private.mechanisms[role]
         gradients = stacked_steps.StackedGradients(traces, counts, real, self._gradient(role, sites))
-        sums = party.clipping.sum(gradients, stacked_steps.stacked(states))
-        released, self.clipping[role][:sites] = party.release(sums, states, self.sheets[role])
+        sums = mechanism.clipping.sum(gradients, stacked_steps.stacked(states))
+        released, self.clipping[role][:sites] = mechanism.release(sums, states, self.buffers[role])
         if any(sums.dropped):
             self.dropped[:sites] = map(add, self.dropped, sums.dropped)
         return released
@@ -271,25 +273,25 @@ class _Cohort:
         if role in self.anchors:
             assert isinstance(loss, Proximal)
             gradient = gradient + loss.pull * (weights - self.anchors[role][:sites])
-        moments = {name: t[:sites] for name, t in self.moments[role].items()}
+        optimiser_states = {name: t[:sites] for name, t in self.optimiser_states[role].items()}
         rule = self.jobs[0].optimisers[role]
-        pace = self.paces[role]
-        if pace is not None:
-            self._step_apart(role, weights, gradient, moments, pace[:sites], counts)
+        rates = self.own_rates[role]
+        if rates is not None:
+            self._step_at_own_rates(role, weights, gradient, optimiser_states, rates[:sites], counts)
             return
         if role in self.protected or min(counts) > 0:
-            rule.update(weights, gradient, moments)
+            rule.update(weights, gradient, optimiser_states)
             return
         who = torch.tensor(counts).nonzero()[:, 0]  # without records a plain model stays where it is
         if len(who):
-            part, own = weights[who], {name: t[who] for name, t in moments.items()}
+            part, own = weights[who], {name: t[who] for name, t in optimiser_states.items()}
             rule.update(part, gradient[who], own)
             weights[who] = part
             for name, t in own.items():
-                moments[name][who] = t
+                optimiser_states[name][who] = t
 
-    def _step_apart(
-        self, role: str, weights: Tensor, gradient: Tensor, moments: OptimiserState, pace: Tensor,
+    def _step_at_own_rates(
+        self, role: str, weights: Tensor, gradient: Tensor, optimiser_states: OptimiserState, rates: Tensor,
         counts: Sequence[int],
     ) -> None:  # fmt: skip
         """Descent in which every site has its own learning rate."""
@@ -300,15 +302,15 @@ class _Cohort:
         if role not in self.protected and min(counts) == 0:
             who = torch.tensor(counts).nonzero()[:, 0]
         if rule.momentum:
-            moments["velocity"][who] = moments["velocity"][who] * rule.momentum + moved[who]
-            moved = moments["velocity"]
-        weights[who] = weights[who] - pace[who] * moved[who]
+            optimiser_states["velocity"][who] = optimiser_states["velocity"][who] * rule.momentum + moved[who]
+            moved = optimiser_states["velocity"]
+        weights[who] = weights[who] - rates[who] * moved[who]
 
-    def _note(self, role: str, values: Tensor, here: Tensor | None, counts: Sequence[int]) -> None:
-        totals, seen, sites = self.totals[role], self.seen[role], len(counts)
+    def _add_losses(self, role: str, values: Tensor, here: Tensor | None, counts: Sequence[int]) -> None:
+        loss_sums, record_counts, sites = self.loss_sums[role], self.record_counts[role], len(counts)
         found = values.sum(1) if here is None else values.where(here, 0.0).sum(1)
-        (totals if sites == len(seen) else totals[:sites]).add_(found)
-        seen[:sites] = map(add, seen, counts)
+        (loss_sums if sites == len(record_counts) else loss_sums[:sites]).add_(found)
+        record_counts[:sites] = map(add, record_counts, counts)
 
     # -- what each site takes home -----------------------------------------------------------------
 
@@ -316,19 +318,19 @@ class _Cohort:
         """What came of each job, in the order of `jobs`."""
         rows = {r: self.stacks[r].weights.unbind(0) for r in self.objective}
         largest = {r: _largest(self.stacks[r].weights) for r in self.objective}
-        totals = {r: self.totals[r].tolist() for r in self.objective}
+        loss_sums = {r: self.loss_sums[r].tolist() for r in self.objective}
         out: list[Trained | TrainingError] = []
         for k, job in enumerate(self.jobs):
             broken = [
-                r for r in self.objective if r not in self.protected and not math.isfinite(totals[r][k])
+                r for r in self.objective if r not in self.protected and not math.isfinite(loss_sums[r][k])
             ]
             if broken:
                 out.append(not_finite(job.site, broken[0]))
                 continue
             done = Trained(dropped=self.dropped[k])
             for role in self.objective:
-                if self.seen[role][k]:
-                    done.losses[role] = totals[role][k] / self.seen[role][k]
+                if self.record_counts[role][k]:
+                    done.losses[role] = loss_sums[role][k] / self.record_counts[role][k]
                 done.params[role] = Params.of_flat(
                     rows[role][k].clone(), job.weights[role].shapes, largest[role][k]
                 )
@@ -341,7 +343,7 @@ class _Cohort:
     def _memory(self, role: str, k: int) -> dict[str, dict[str, Tensor]]:
         """What stays at a site until the next round."""
         found = dict(self.jobs[k].memory.get(role, {}))
-        found["optimiser"] = {name: t[k].clone() for name, t in self.moments[role].items()}
+        found["optimiser"] = {name: t[k].clone() for name, t in self.optimiser_states[role].items()}
         if role in self.protected:
             found["clipping"] = {name: t.clone() for name, t in self.clipping[role][k].items()}
         return found

@@ -82,43 +82,43 @@ class OneAtATime:
     """The plain trainer: a job is done when it is handed in."""
 
     async def run(self, job: Job) -> Trained:
-        return work(job)
+        return train_site(job)
 
 
-def work(job: Job) -> Trained:
+def train_site(job: Job) -> Trained:
     """Do one job."""
     for role, params in job.weights.items():
         job.networks[role].load(params)
-    doing = _Work(job)
+    training = _Training(job)
     with torch.random.fork_rng(devices=[]):  # dropout draws from the global source
         _seed_dropout(job)
         batches = job.private.batches(job.objective)
         objectives = [{r: job.objective[r] for r in batch} for batch in batches]
         leaders = [next(r for r in batch if r in job.private) for batch in batches]
-        for draw in job.private.draw(doing.units(), doing.randomness):
+        for draw in job.private.draw(training.units(), training.randomness):
             rows = [draw.rows[role] for role in leaders]
-            doing.step(list(zip(objectives, rows, strict=True)), draw)
+            training.step(list(zip(objectives, rows, strict=True)), draw)
         free = {r: loss for r, loss in job.objective.items() if not any(r in b for b in batches)}
         if free:
             try:
-                for some in doing.shuffled_batches():
-                    doing.step([(free, some)])
+                for batch in training.shuffled_batches():
+                    training.step([(free, batch)])
             except RECORD_ERRORS as error:
                 if not job.expendable.issuperset(free):
                     raise
                 for role in free:
-                    doing.fail(role, f'the training of "{role}" failed: {error}')
-    return doing.finish()
+                    training.fail(role, f'the training of "{role}" failed: {error}')
+    return training.finish()
 
 
 def _seed_dropout(job: Job) -> None:
     if job.device == "cpu":
-        torch.default_generator.manual_seed(_chance_of_dropout(job))  # torch.manual_seed is 400 times as slow
+        torch.default_generator.manual_seed(_dropout_seed(job))  # torch.manual_seed is 400 times as slow
     else:
-        torch.manual_seed(_chance_of_dropout(job))
+        torch.manual_seed(_dropout_seed(job))
 
 
-def _chance_of_dropout(job: Job) -> int:
+def _dropout_seed(job: Job) -> int:
     """Where dropout starts: from the study's seed in a simulation, from the secure source where there is one.
 
     Which weights a record meets depends on its place in the batch, so one record more moves everybody's.
@@ -129,7 +129,7 @@ def _chance_of_dropout(job: Job) -> int:
     return int(float(job.randomness.uniform(1)) * 2**53)
 
 
-class _Work:
+class _Training:
     """One job while it is being done."""
 
     def __init__(self, job: Job) -> None:

@@ -52,7 +52,7 @@ def layers_of(module: nn.Module) -> tuple[Layer, ...] | None:
     found: list[Layer] = []
     used: list[str] = []
     for part in _chain(module):
-        if part is None or _listened_to(part):
+        if part is None or _has_hooks(part):
             return None
         if type(part) is nn.Linear:
             own = [names[id(p)] for p in part.parameters()]
@@ -77,7 +77,7 @@ def _chain(module: nn.Module) -> Iterator[nn.Module | None]:
     """The parts of a chain one after the other; None stands for one that is not known."""
     flat = type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
     still = type(module) is nn.Dropout and module.p == 0
-    if type(module) is nn.Sequential and not _listened_to(module):
+    if type(module) is nn.Sequential and not _has_hooks(module):
         for part in module:
             yield from _chain(part)
     elif type(module) is nn.Linear or type(module) in ACTIVATIONS:
@@ -86,7 +86,7 @@ def _chain(module: nn.Module) -> Iterator[nn.Module | None]:
         yield None
 
 
-def _listened_to(module: nn.Module) -> bool:
+def _has_hooks(module: nn.Module) -> bool:
     """Whether somebody hooked into the module, so that more happens than its kind says."""
     hooks = (
         module._forward_hooks,
@@ -103,11 +103,11 @@ class Stack:
     def __init__(self, layers: Sequence[Layer], weights: Tensor) -> None:
         self.layers, self.weights = tuple(layers), weights
         self._views: dict[int, list[tuple[Tensor, Tensor | None] | None]] = {}
-        self._loose: list[tuple[Tensor, Tensor | None] | None] | None = None
+        self._separate: list[tuple[Tensor, Tensor | None] | None] | None = None
 
-    def loosen(self) -> None:
-        """Lay each layer's weights down in one piece for a while, so that `descend` need not copy them."""
-        self._loose = [
+    def separate_layers(self) -> None:
+        """Lay each layer's weights down in one piece for a while, so that `sgd_step` need not copy them."""
+        self._separate = [
             None
             if view is None
             else (view[0].contiguous(), None if view[1] is None else view[1].contiguous())
@@ -115,20 +115,20 @@ class Stack:
         ]
         self._views = {}
 
-    def tighten(self) -> None:
+    def join_layers(self) -> None:
         """Put the weights back into one row for each site."""
-        loose, self._loose, self._views = self._loose, None, {}
-        for view, held in zip(self.views(len(self.weights)), loose or (), strict=True):
+        separate, self._separate, self._views = self._separate, None, {}
+        for view, held in zip(self.views(len(self.weights)), separate or (), strict=True):
             if view is not None and held is not None:
                 view[0].copy_(held[0])
                 if view[1] is not None and held[1] is not None:
                     view[1].copy_(held[1])
 
-    def descend(self, traces: Sequence[Trace], rate: float) -> None:
+    def sgd_step(self, traces: Sequence[Trace], rate: float) -> None:
         """Go straight down the gradient, which is not written down first."""
         dense = [view for view in self.views(len(traces[0].errors)) if view is not None]
         for (weight, bias), trace in zip(reversed(dense), traces, strict=True):
-            if self._loose is None:
+            if self._separate is None:
                 weight.add_(torch.bmm(trace.errors.mT, trace.inputs), alpha=-rate)
             else:
                 weight.baddbmm_(trace.errors.mT, trace.inputs, alpha=-rate)
@@ -137,10 +137,10 @@ class Stack:
 
     def views(self, sites: int) -> list[tuple[Tensor, Tensor | None] | None]:
         """Weight and bias of each dense layer at the first `sites` sites; None for other layers."""
-        if sites not in self._views and self._loose is not None:
+        if sites not in self._views and self._separate is not None:
             self._views[sites] = [
                 None if held is None else (held[0][:sites], None if held[1] is None else held[1][:sites])
-                for held in self._loose
+                for held in self._separate
             ]
         elif sites not in self._views:
             self._views[sites] = [_view(layer, self.weights[:sites]) for layer in self.layers]
@@ -178,7 +178,7 @@ class Stack:
                 if at > first:
                     error = torch.bmm(error, view[0])
             else:
-                error = _sloped(layer, kept[at], error)
+                error = _backward_of_activation(layer, kept[at], error)
         return traces
 
 
@@ -200,7 +200,7 @@ def _activate(layer: Layer, h: Tensor) -> Tensor:
     return torch.nn.functional.leaky_relu_(h, layer.slope)
 
 
-def _sloped(layer: Layer, value: Tensor, error: Tensor) -> Tensor:
+def _backward_of_activation(layer: Layer, value: Tensor, error: Tensor) -> Tensor:
     """The error before an activation, from the error after it and the activation's value."""
     assert isinstance(layer, Activation)
     if layer.kind == "leaky":

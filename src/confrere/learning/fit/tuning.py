@@ -26,7 +26,7 @@ from confrere.core.protocols import Loss
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records
 from confrere.learning.balance import Balanced, log_shares
-from confrere.learning.engine.one import Job, work
+from confrere.learning.engine.one_site import Job, train_site
 from confrere.learning.evaluation import predict
 from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
 from confrere.learning.fit.regression import (
@@ -386,7 +386,7 @@ def _descend(
             job, records=records, objective={role: loss}, private=UNPROTECTED, optimisers={role: optimiser},
             memory=memory, epochs=length - done, seed=derive(job.seed, "fit", done),
         )  # fmt: skip
-        memory, done = work(part).memory, length
+        memory, done = train_site(part).memory, length
         yield
 
 

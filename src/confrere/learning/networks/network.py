@@ -16,7 +16,7 @@ from confrere.core.errors import StudyError, UnsafeModule
 from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.data.records import Branch
-from confrere.learning.engine.stack import layers_of
+from confrere.learning.engine.stacked_network import layers_of
 from confrere.learning.networks.architectures import architecture, fresh
 from confrere.privacy.gradients import Recorder
 

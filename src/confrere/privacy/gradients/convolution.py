@@ -26,11 +26,11 @@ from confrere.privacy.gradients.per_record import (
     Groups,
     Sum,
     WeightedNorm,
-    blank,
     few_squares,
     gram_squares,
     squares_in_chunks,
     weighted_rows,
+    zero_rows,
 )
 from confrere.privacy.gradients.rules import Gradients, rule
 
@@ -208,7 +208,7 @@ class KernelPatches:
             out += part
 
     def without(self, bad: Tensor) -> KernelPatches:
-        return KernelPatches(blank(self.errors, bad), blank(self.inputs, bad), self.geometry)
+        return KernelPatches(zero_rows(self.errors, bad), zero_rows(self.inputs, bad), self.geometry)
 
     def joined(self, others: Sequence[KernelPatches]) -> Sum:
         return Sum((self, *others))

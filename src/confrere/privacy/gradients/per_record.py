@@ -145,7 +145,7 @@ def weighted_rows(values: Tensor, factors: Tensor, out: Tensor) -> None:
         out.addmv_(rows.to(out.dtype).T, factor.to(out.dtype))
 
 
-def blank(values: Tensor, bad: Tensor) -> Tensor:
+def zero_rows(values: Tensor, bad: Tensor) -> Tensor:
     """Values with the rows of a mask set to zero, whatever (NaN, infinite) they held."""
     return values.masked_fill(bad.view(-1, *[1] * (values.dim() - 1)), 0)
 
@@ -180,7 +180,7 @@ class Explicit:
         return self.values[rows]
 
     def without(self, bad: Tensor) -> Explicit:
-        return Explicit(blank(self.values, bad))
+        return Explicit(zero_rows(self.values, bad))
 
     def joined(self, others: Sequence[Explicit]) -> Explicit:
         return Explicit(torch.stack([use.values for use in (self, *others)]).sum(0))
@@ -283,7 +283,7 @@ class Outer:
         return self.errors[rows].mT @ self.inputs[rows]
 
     def without(self, bad: Tensor) -> Outer:
-        return Outer(blank(self.errors, bad), blank(self.inputs, bad))
+        return Outer(zero_rows(self.errors, bad), zero_rows(self.inputs, bad))
 
     def joined(self, others: Sequence[Outer]) -> Outer:
         uses = (self, *others)
@@ -368,7 +368,7 @@ class TableRows:
         return out.scatter_add_(1, indices.unsqueeze(2).expand_as(errors), errors)
 
     def without(self, bad: Tensor) -> TableRows:
-        return TableRows(self.indices, blank(self.errors, bad), self.height)
+        return TableRows(self.indices, zero_rows(self.errors, bad), self.height)
 
     def joined(self, others: Sequence[TableRows]) -> TableRows:
         uses = (self, *others)
@@ -413,7 +413,7 @@ class Sum:
         return Sum((*self.uses, *(use for other in others for use in other.uses)))
 
 
-def together(uses: Sequence[RecordGradients]) -> RecordGradients:
+def merge_uses(uses: Sequence[RecordGradients]) -> RecordGradients:
     """One form for all uses of a parameter."""
     first, *others = uses
     if others and all(type(use) is type(first) for use in others):

@@ -16,7 +16,7 @@ from confrere.privacy.gradients.per_record import (
     Groups,
     RecordGradients,
     WeightedNorm,
-    together,
+    merge_uses,
 )
 
 
@@ -118,7 +118,7 @@ class Recorded:
         dtype: torch.dtype,
     ) -> Recorded:
         """Merges the uses of each parameter, which must happen before anything is measured."""
-        return cls(layout, records, {name: together(found) for name, found in uses.items()}, dtype)
+        return cls(layout, records, {name: merge_uses(found) for name, found in uses.items()}, dtype)
 
     @classmethod
     def explicit(cls, layout: Layout, flat: Tensor) -> Recorded:
