@@ -27,7 +27,7 @@ from confrere.transport import wire
 REST = "strategies, event loop and the rest"
 
 PARTS: tuple[tuple[str, Any, str], ...] = (
-    ("training", cohort, "_results"),
+    ("training", cohort, "train_group"),
     ("training", one_site, "train_site"),
     ("fitting own models to the end", site_round, "fit"),
     ("accounting", Ledger, "spend"),

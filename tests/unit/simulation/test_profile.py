@@ -20,10 +20,10 @@ def test_the_parts_add_up_to_the_whole_and_each_kind_of_work_is_seen() -> None:
         rounds=3, strategy="avgpush", models=Models("linear", "linear"), training=Training(tune=False),
         privacy=Privacy(noise_multiplier=2.0, delta=1e-4),
     )  # fmt: skip
-    before = cohort._results
+    before = cohort.train_group
     with profiled() as profile:
         simulate(study, arrays(3, 60))
-    assert cohort._results is before
+    assert cohort.train_group is before
     told = profile.as_json()
     assert {"training", "accounting", "exchange: gate", "evaluation", "journal", "preparation", REST} <= set(
         told["parts"]

@@ -60,7 +60,7 @@ class Cohort:
     def _train(self, waiting: Sequence[tuple[Job, asyncio.Future[Trained]]]) -> None:
         for part in self._groups([job for job, _ in waiting]):
             jobs, futures = [waiting[at][0] for at in part], [waiting[at][1] for at in part]
-            for future, result in zip(futures, _train_group(jobs), strict=True):
+            for future, result in zip(futures, train_group(jobs), strict=True):
                 if isinstance(result, BaseException):
                     future.set_exception(result)
                 else:
@@ -101,7 +101,7 @@ def trainer_of(name: Trainer | str | None) -> Trainer:
     return name
 
 
-def _train_group(jobs: Sequence[Job]) -> Sequence[Trained | BaseException]:
+def train_group(jobs: Sequence[Job]) -> Sequence[Trained | BaseException]:
     """What came of the jobs; an error that concerns one site is that site's alone."""
     try:
         if len(jobs) > 1:
