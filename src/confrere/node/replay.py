@@ -64,12 +64,12 @@ class FailpointTrainer:
         return done
 
 
-async def in_thread(train_site: Coroutine[Any, Any, T]) -> T:
+async def in_thread(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of this site in another thread, so that the node goes on answering its peers.
 
     A caller that is cancelled still waits for the thread: two of them must never work on the same networks.
     """
-    task = asyncio.ensure_future(asyncio.to_thread(asyncio.run, train_site))
+    task = asyncio.ensure_future(asyncio.to_thread(asyncio.run, work))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

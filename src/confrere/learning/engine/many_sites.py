@@ -36,9 +36,9 @@ Move = tuple[str, Tensor | list[stacked_steps.Trace]]
 def train_together(jobs: Sequence[Job]) -> list[Trained | TrainingError]:
     """Do several jobs of one kind (see `cohort.kind_of`); what each would have come to alone."""
     with torch.no_grad():
-        cohort = _JointTraining(sorted(jobs, key=_length, reverse=True))
-        cohort.train_site()
-        found = {id(job): result for job, result in zip(cohort.jobs, cohort.finish(), strict=True)}
+        training = _JointTraining(sorted(jobs, key=_length, reverse=True))
+        training.train()
+        found = {id(job): result for job, result in zip(training.jobs, training.finish(), strict=True)}
     return [found[id(job)] for job in jobs]
 
 
@@ -130,7 +130,7 @@ class _JointTraining:
 
     # -- the round ---------------------------------------------------------------------------------
 
-    def train_site(self) -> None:
+    def train(self) -> None:
         batches = self.jobs[0].private.batches(self.objective)
         if self.private is not None:
             self._private_steps(self.private, batches)
