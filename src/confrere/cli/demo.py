@@ -16,7 +16,7 @@ STRATEGIES = ("local", "proxyfl", "fedavg", "pooled")
 
 
 def demo(
-    seeds: Annotated[int, typer.Option(help="How many seeds; more seeds, more certainty, more time.")] = 5,
+    seeds: Annotated[int, typer.Option(help="How many seeds; more seeds, more certainty, more time.")] = 30,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the runs.", show_default="runs/demo-<time>")
     ] = None,
@@ -26,7 +26,7 @@ def demo(
 
     Thyroid patients by referral source, the task «abnormal thyroid», a proven privacy of ε ≤ 3 per record.
 
-    Example: `confrere demo --seeds 3`
+    Example: `confrere demo --seeds 5`
     """
     from confrere.evaluate.compare import compare
     from confrere.report.progress import progress

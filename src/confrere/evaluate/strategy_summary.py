@@ -24,6 +24,7 @@ from confrere.core.results import (
 from confrere.evaluate.verdicts import Verdicts
 from confrere.site.outcome import by_columns, mean_metrics
 from confrere.site.run_folder import Run
+from confrere.statistics.in_patients import in_patients
 from confrere.statistics.verdict import judge
 
 Scored = Sequence[Mapping[str, Metrics[float]]]
@@ -111,6 +112,10 @@ def summary(
             privacy=_largest(run.sites[s].privacy for run in own),
             bytes_sent=round(statistics.fmean(run.sites[s].bytes_sent or 0 for run in own)),
             missing_columns=first[s].missing_columns,
+            in_patients=in_patients(
+                [run.predictions[s].parts["test"].predictions for run in own if _tested(run, s)],
+                own[0].study.evaluation.threshold,
+            ),
         )
         for s in sites
     }
@@ -128,6 +133,10 @@ def summary(
         _common(name, own, runs[ALONE], found),
         label,
     )
+
+
+def _tested(run: Run, site: str) -> bool:
+    return site in run.predictions and "test" in run.predictions[site].parts
 
 
 def _common(name: str, own: Sequence[Run], alone: Sequence[Run], found: Verdicts) -> CommonResult | None:

@@ -162,7 +162,8 @@ def _sites(
 def _strategies(comparison: ComparisonResult, wide: bool) -> Table:
     """Means over sites for each way to learn."""
     table = _table()
-    names = [m for m in comparison.metrics if wide or not words.metric(m).detail][: 4 if wide else 2]
+    shown = [m for m in comparison.metrics if wide or not words.metric(m).detail]
+    names = primary_first(shown, comparison.headline)[: 4 if wide else 2]
     table.add_column("Mean over sites")
     for name in names:
         table.add_column(words.capital(_measure(name)), justify="right", no_wrap=True)
@@ -183,6 +184,11 @@ def _strategies(comparison: ComparisonResult, wide: bool) -> Table:
             row += [words.size(strategy.bytes_sent), words.duration(strategy.seconds)]
         table.add_row(*row)
     return table
+
+
+def primary_first(names: Iterable[str], primary: str | None) -> list[str]:
+    """The measure that decides, then the others."""
+    return sorted(names, key=lambda m: m != primary)
 
 
 def _by_columns(comparison: ComparisonResult, metric: str) -> Table:

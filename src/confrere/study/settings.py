@@ -435,7 +435,14 @@ class Evaluation:
     primary: str | None = None
     """The measure by which comparisons are judged, such as "auc"; by default log loss, or RMSE where a number is predicted."""
 
+    threshold: float | None = None
+    """With two classes, the stated probability that counts as a warning; by default the share of class 1 at a site."""
+
     def check(self) -> None:
+        if self.threshold is not None and not 0 < self.threshold < 1:
+            raise StudyError(
+                f"evaluation.threshold is {self.threshold:g}; it is a probability between 0 and 1"
+            )
         if self.primary is not None and self.primary not in METRICS:
             raise StudyError(
                 f'evaluation.primary is "{self.primary}"{nearest(self.primary, list(METRICS))}; known: {", ".join(METRICS)}'

@@ -19,7 +19,9 @@ from confrere.report.history import history
 from confrere.report.page import write_report
 from confrere.report.page.answer import fares, verdict
 from confrere.report.page.course import _band
+from confrere.report.page.in_patients import sentence
 from confrere.report.page.provenance import notes
+from confrere.report.results import read_comparison
 from confrere.statistics.verdict import Gain, judge
 
 HOSTILE = {"<script>alert(1)</script>": 500, '"><img src=x onerror=alert(2)>': 300, "St. Mary's & Co": 900}
@@ -297,3 +299,39 @@ def test_no_band_passes_the_bounds_of_its_measure() -> None:
     assert _band([0.01, 0.2, 0.01], "log_loss")[0] == 0.0
     low, high = _band([0.5, 0.6], "auc")
     assert (low, high) == (pytest.approx(0.479, abs=1e-3), pytest.approx(0.621, abs=1e-3))
+
+
+def meaning(missed: float, alarms: float) -> dict[str, Any]:
+    return {
+        "threshold": 0.25, "ill": 0.25, "missed": missed, "false_alarms": alarms, "slope": 0.9, "intercept": -0.1,
+        "calibration": [[0.1, 0.1], [0.8, 0.7]], "net_benefit": [[0.05, 0.2], [0.5, 0.1]],
+    }  # fmt: skip
+
+
+def with_patients(folder: Path) -> Path:
+    document = write_comparison(folder, rounds=3, journals=False)
+    for name, (missed, alarms) in {"local": (0.12, 0.04), "proxyfl": (0.07, 0.04)}.items():
+        for site, row in document["strategies"][name]["sites"].items():
+            row["in_patients"] = meaning(missed, alarms)
+            row["tested"] = {"patients": 60, "rarer": 9 if site == "SVHD" else 14, "rarer_class": "abnormal"}
+    (folder / "comparison.json").write_text(json.dumps(document))
+    return folder
+
+
+def test_the_gain_is_stated_in_patients_with_their_number(tmp_path: Path) -> None:
+    comparison = read_comparison(with_patients(tmp_path))
+    assert sentence(comparison, "SVI") == (
+        "Of 100 patients like those of SVI, 25 have the condition: missed 12 → 7, false alarms 4 → 4; based on 60 patients, "
+        "14 of them «abnormal»."
+    )
+    assert sentence(comparison, "SVHD", "yours").endswith("9 of them «abnormal». Too few to judge.")
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert (
+        "SVI, together: 18 has it, and found; 7 has it, and missed; 4 does not have it: false alarm; 71"
+        in page
+    )
+    assert "0.90 → 0.90" in page
+
+
+def test_without_two_classes_nothing_is_said_of_patients(tmp_path: Path) -> None:
+    assert "In patients" not in report_of(tmp_path)

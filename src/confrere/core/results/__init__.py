@@ -17,7 +17,16 @@ from confrere.core.results.comparison import (
 )
 from confrere.core.results.document import Document, Figure, Metrics
 from confrere.core.results.privacy import PrivacyMeaning, PrivacySpent, TradeOffCurve
-from confrere.core.results.run import Attacked, Group, Measured, RunResult, SiteResult, Stopped, Tested
+from confrere.core.results.run import (
+    Attacked,
+    Group,
+    InPatients,
+    Measured,
+    RunResult,
+    SiteResult,
+    Stopped,
+    Tested,
+)
 
 __all__ = [
     "ALONE",
@@ -29,6 +38,7 @@ __all__ = [
     "Figure",
     "Gap",
     "Group",
+    "InPatients",
     "MeanGain",
     "Measured",
     "Metrics",

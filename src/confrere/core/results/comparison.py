@@ -86,7 +86,7 @@ class StrategyResult(Document):
         names = list(self.mean)
         document = super().as_json()
         document["gain_over_alone"] = _complete(self.gains, names, MeanGain)
-        kept = ["records", "privacy", "bytes_sent", "tested"]
+        kept = ["records", "privacy", "bytes_sent", "tested", "in_patients"]
         if any(site.missing_columns for site in self.sites.values()):
             kept.append("missing_columns")
         document["sites"] = {n: _site(s, names, kept) for n, s in self.sites.items()}

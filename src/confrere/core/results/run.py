@@ -48,13 +48,32 @@ class Tested(Document):
 
 
 @dataclass(frozen=True)
+class InPatients(Document):
+    """What a model of two classes means for the patients of a site; all shares are of its test patients."""
+
+    threshold: float
+    """The model warns where the stated probability of class 1 reaches it."""
+    ill: float
+    """The share of class 1."""
+    missed: float
+    false_alarms: float
+    calibration: tuple[tuple[float, float], ...]
+    """Stated probability and observed share, in groups of equal size."""
+    net_benefit: tuple[tuple[float, float], ...]
+    """Threshold and net benefit."""
+    slope: float | None = None
+    """Of the calibration; 1 is perfect. None where it has no value."""
+    intercept: float | None = None
+
+
+@dataclass(frozen=True)
 class SiteResult(Document, Generic[Figure]):
     """One site: what its models reach on its test records, what it spent and what it sent."""
 
     UNSTATED = ("name",)
     OPTIONAL = (
         "proxy_metrics", "common_metrics", "common_proxy_metrics", "gains", "round", "attacker", "missing_columns",
-        "tested",
+        "tested", "in_patients",
     )  # fmt: skip
     KEYS: ClassVar[Mapping[str, str]] = {"gains": "gain"}
 
@@ -78,6 +97,8 @@ class SiteResult(Document, Generic[Figure]):
     """Columns of the schema that the site lacks: imputed there, or left out everywhere."""
     tested: Tested | None = None
     """The patients that its figures rest on."""
+    in_patients: InPatients | None = None
+    """In a comparison, where there are two classes."""
 
 
 @dataclass(frozen=True)

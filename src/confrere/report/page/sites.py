@@ -34,7 +34,8 @@ def site_by_site(comparison: ComparisonResult) -> Markup | None:
         if several
         else "One seed, so there is no spread to show."
     )
-    charted = [_dumbbell(comparison, m, comparison.sites) for m in comparison.metrics]
+    ordered = sorted(comparison.metrics, key=lambda m: m != comparison.headline)
+    charted = [_dumbbell(comparison, m, comparison.sites) for m in ordered]
     return section("Site by site", charts.legend(*kinds), *charted, lead=lead)
 
 
@@ -50,7 +51,7 @@ def all_sites(comparison: ComparisonResult) -> Markup | None:
 
 def ways_compared(comparison: ComparisonResult) -> Markup:
     """One row for each strategy: what it reaches, what it gains, what it costs."""
-    names = comparison.metrics[:4]
+    names = sorted(comparison.metrics, key=lambda m: m != comparison.headline)[:4]
     head: list[Child] = ["Way to learn", *(words.capital(words.metric(m).label) for m in names)]
     rows: list[list[Child]] = []
     for strategy in comparison.strategies.values():

@@ -1,0 +1,193 @@
+"""Report section: what the gain means in patients, site by site: missed, false alarms, calibration and net benefit."""
+
+from __future__ import annotations
+
+from confrere.core.results import ComparisonResult, InPatients, SiteResult
+from confrere.report import words
+from confrere.report.page import charts
+from confrere.report.page.answer import MANY
+from confrere.report.page.markup import Child, Markup, section, table, tag
+from confrere.report.page.scale import Scale, around
+from confrere.report.page.sections import Page, report_section
+from confrere.statistics.verdict import LEAST_RARER
+
+SHOWN = 6
+"""Sites with pictures; the table has all."""
+CELL, COLUMNS = 11, 20
+KINDS = (
+    ("found", "has it, and found"),
+    ("missed", "has it, and missed"),
+    ("alarm", "does not have it: false alarm"),
+    ("well", "does not have it, and left alone"),
+)
+
+
+def of_100(alone: InPatients, together: InPatients) -> str:
+    """«missed 12 → 7, false alarms 4 → 4»."""
+    missed = f"missed {round(100 * alone.missed)} → {round(100 * together.missed)}"
+    return f"{missed}, false alarms {round(100 * alone.false_alarms)} → {round(100 * together.false_alarms)}"
+
+
+def sentence(comparison: ComparisonResult, site: str, whose: str = "") -> str | None:
+    """«Of 100 patients like yours, 27 are «abnormal»: missed 12 → 7, false alarms 4 → 4; based on …»; None where unknown."""
+    both = _both(comparison, site)
+    if both is None:
+        return None
+    alone, together, result = both
+    counts = result.tested
+    based = f"; based on {words.tested(counts)}" if counts else ""
+    few = " Too few to judge." if counts and counts.rarer < LEAST_RARER else ""
+    whose = whose or f"those of {site}"
+    ill = f"Of 100 patients like {whose}, {round(100 * alone.ill)} have the condition"
+    return f"{ill}: {of_100(alone, together)}{based}.{few}"
+
+
+def in_patients(comparison: ComparisonResult) -> Markup | None:
+    """A table of all sites, and pictures of the first."""
+    found = {s: both for s in comparison.sites if (both := _both(comparison, s))}
+    if not found or len(found) > MANY:
+        return None
+    rows: list[list[Child]] = [
+        [
+            site,
+            words.tested(result.tested) or "–",
+            f"{100 * alone.threshold:.0f} %",
+            f"{round(100 * alone.missed)} → {round(100 * together.missed)}",
+            f"{round(100 * alone.false_alarms)} → {round(100 * together.false_alarms)}",
+            f"{_plain(alone.slope)} → {_plain(together.slope)}",
+            f"{_plain(alone.intercept)} → {_plain(together.intercept)}",
+        ]
+        for site, (alone, together, result) in found.items()
+    ]
+    head = [
+        "Site", "Tested on", "Threshold", "Missed of 100", "False alarms of 100", "Calibration slope", "Intercept",
+    ]  # fmt: skip
+    lead = (
+        "Alone → together. A model warns where the stated probability reaches the threshold, which is the share of patients "
+        "with the condition unless the study states one (evaluation.threshold). Missed: patients with the condition and "
+        "no warning; false alarms: a warning without the condition; both of 100 patients of the site. A calibration slope "
+        "of 1 and an intercept of 0 are perfect; a slope below 1 means that stated probabilities are too extreme. These are "
+        "means over seeds, not judged."
+    )
+    pictures = [_pictures(site, *found[site]) for site in list(found)[:SHOWN]]
+    more = len(found) - len(pictures)
+    return section(
+        "In patients",
+        table(head, rows, text=2),
+        _icon_legend(),
+        charts.legend(
+            ("alone", "alone"), ("together", "together"), ("ideal", "perfect calibration; warning everyone")
+        ),
+        *pictures,
+        tag("p", f"{words.count(more, 'more site')} without a picture.", class_="under") if more else None,
+        lead=lead,
+        id_="in-patients",
+    )
+
+
+def _pictures(site: str, alone: InPatients, together: InPatients, result: SiteResult[object]) -> Markup:
+    return tag(
+        "figure",
+        tag("h3", site, tag("small", f" – {words.tested(result.tested)}") if result.tested else None),
+        tag(
+            "div",
+            tag("div", tag("h4", "100 patients, alone"), icons(alone, f"{site}, alone")),
+            tag("div", tag("h4", "100 patients, together"), icons(together, f"{site}, together")),
+            tag("div", tag("h4", "Calibration: stated and observed"), _calibration(site, alone, together)),
+            tag("div", tag("h4", "Net benefit by threshold"), _net_benefit(site, alone, together)),
+            class_="quarters",
+        ),
+    )
+
+
+def icons(found: InPatients, label: str) -> Markup:
+    """A hundred squares, one for each patient; each kind has its own shape, so colour is not needed."""
+    ill, missed, alarms = (round(100 * v) for v in (found.ill, found.missed, found.false_alarms))
+    missed, alarms = min(missed, ill), min(alarms, 100 - ill)
+    kinds = ["found"] * (ill - missed) + ["missed"] * missed + ["alarm"] * alarms
+    kinds += ["well"] * (100 - len(kinds))
+    counts = "; ".join(f"{kinds.count(kind)} {text}" for kind, text in KINDS)
+    squares = [_icon(kind, 13 * (n % COLUMNS), 13 * (n // COLUMNS)) for n, kind in enumerate(kinds)]
+    return tag(
+        "svg", tag("title", counts), *squares, viewBox=f"0 0 {13 * COLUMNS} {13 * (100 // COLUMNS)}", class_="icons",
+        role="img", aria_label=f"{label}: {counts}",
+    )  # fmt: skip
+
+
+def _icon_legend() -> Markup:
+    """The shapes of the hundred patients."""
+    keys = (
+        tag("li", tag("svg", _icon(kind, 1, 1), width=14, height=14, aria_hidden="true"), text)
+        for kind, text in KINDS
+    )
+    return tag("ul", *keys, class_="legend")
+
+
+def _icon(kind: str, x: int, y: int) -> Markup:
+    middle = CELL / 2
+    if kind == "missed":
+        d = f"M{x + 1} {y + 1}L{x + CELL - 1} {y + CELL - 1}M{x + CELL - 1} {y + 1}L{x + 1} {y + CELL - 1}"
+        return tag("path", d=d, class_="icon missed")
+    if kind == "alarm":
+        d = f"M{x + middle} {y + 0.5}L{x + CELL - 0.5} {y + CELL - 0.5}L{x + 0.5} {y + CELL - 0.5}Z"
+        return tag("path", d=d, class_="icon alarm")
+    return tag(
+        "circle", cx=x + middle, cy=y + middle, r=4.5 if kind == "found" else 2.0, class_=f"icon {kind}"
+    )
+
+
+def _calibration(site: str, alone: InPatients, together: InPatients) -> Markup:
+    whole = Scale(0, 1)
+    series = [
+        charts.ChartLine("ideal", [(0.0, 0.0), (1.0, 1.0)], title="perfect calibration"),
+        charts.ChartLine("alone", alone.calibration, title="alone"),
+        charts.ChartLine("together", together.calibration, title="together"),
+    ]
+    axes = charts.Axes(
+        whole, whole, lambda v: f"{100 * v:.0f} % stated" if v == 1 else f"{100 * v:.0f}", _observed
+    )
+    return charts.lines(series, axes, height=190, label=f"{site}: calibration curve, alone and together")
+
+
+def _observed(value: float) -> str:
+    return f"{100 * value:.0f} % observed" if value == 1 else f"{100 * value:.0f}"
+
+
+def _net_benefit(site: str, alone: InPatients, together: InPatients) -> Markup:
+    share = alone.ill
+    treat_all = [(t, share - t / (1 - t) * (1 - share)) for t, _ in alone.net_benefit]
+    treat_all = [(t, v) for t, v in treat_all if v > -0.05]
+    series = [
+        charts.ChartLine("ideal", treat_all, title="warn for everyone"),
+        charts.ChartLine("alone", alone.net_benefit, title="alone"),
+        charts.ChartLine("together", together.net_benefit, title="together"),
+    ]
+    y = around([v for s in series for _, v in s.points if v > -0.05], zero=True)
+    axes = charts.Axes(
+        Scale(0, 1),
+        y,
+        lambda v: f"{100 * v:.0f} % threshold" if v == 1 else f"{100 * v:.0f}",
+        lambda v: f"{v:.2f}",
+    )
+    return charts.lines(
+        series, axes, height=190, label=f"{site}: net benefit by threshold, alone and together"
+    )
+
+
+def _both(
+    comparison: ComparisonResult, site: str
+) -> tuple[InPatients, InPatients, SiteResult[object]] | None:
+    results = [s.sites.get(site) for s in (comparison.alone, comparison.together) if s]
+    if len(results) < 2 or results[0] is None or results[1] is None:
+        return None
+    alone, together = results[0].in_patients, results[1].in_patients
+    return (alone, together, results[0]) if alone and together else None
+
+
+def _plain(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}".replace("-", "−")
+
+
+@report_section("in patients", order=15)
+def _section(page: Page) -> Markup | None:
+    return in_patients(page.comparison) if page.comparison is not None else None

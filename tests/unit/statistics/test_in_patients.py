@@ -1,0 +1,60 @@
+"""Missed patients, false alarms, calibration and net benefit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from confrere.core.metrics import Predictions
+from confrere.statistics.in_patients import in_patients, net_benefit
+
+
+def predictions(odds: list[float], ill: list[int]) -> Predictions:
+    return Predictions(np.array(odds).reshape(-1, 1), np.array(ill))
+
+
+def test_missed_and_false_alarms_are_counted_at_the_share_of_the_ill() -> None:
+    found = in_patients(
+        [predictions([3.0, -3.0, 3.0, -3.0, -3.0, -3.0, -3.0, -3.0], [1, 1, 0, 0, 0, 0, 0, 0])]
+    )
+    assert found is not None
+    assert (found.threshold, found.ill, found.missed, found.false_alarms) == (0.25, 0.25, 0.125, 0.125)
+
+
+def test_a_stated_threshold_is_used() -> None:
+    run = [predictions([0.1, -0.1, -2.0, -2.0], [1, 1, 0, 0])]
+    strict, easy = in_patients(run, 0.5), in_patients(run, 0.3)
+    assert strict is not None
+    assert easy is not None
+    assert (strict.missed, easy.missed) == (0.25, 0.0)
+
+
+def test_the_slope_finds_probabilities_that_are_too_extreme() -> None:
+    rng = np.random.default_rng(0)
+    odds = rng.normal(size=20_000)
+    ill = rng.random(20_000) < 1 / (1 + np.exp(-odds))
+    honest = in_patients([Predictions(odds[:, None], ill.astype(int))])
+    extreme = in_patients([Predictions(2 * odds[:, None] + 1, ill.astype(int))])
+    assert honest is not None
+    assert extreme is not None
+    assert (honest.slope, honest.intercept) == (pytest.approx(1, abs=0.05), pytest.approx(0, abs=0.05))
+    assert (extreme.slope, extreme.intercept) == (pytest.approx(0.5, abs=0.05), pytest.approx(-0.5, abs=0.05))
+    for stated, observed in honest.calibration:
+        assert observed == pytest.approx(stated, abs=0.03)
+
+
+def test_separated_classes_have_no_slope() -> None:
+    found = in_patients([predictions([1.0, 2.0, -1.0, -2.0], [1, 1, 0, 0])])
+    assert found is not None
+    assert found.slope is None
+
+
+def test_warning_everyone_at_the_share_of_the_ill_has_no_net_benefit() -> None:
+    ill = np.array([True, False, False, False])
+    assert net_benefit(np.ones(4), ill, 0.25) == pytest.approx(0.0)
+    assert net_benefit(np.array([1.0, 0, 0, 0]), ill, 0.25) == pytest.approx(0.25)
+
+
+def test_only_two_classes_with_patients_of_both_have_a_meaning_in_patients() -> None:
+    assert in_patients([predictions([1.0, 2.0], [1, 1])]) is None
+    assert in_patients([Predictions(np.zeros((2, 3)), np.array([0, 2]))]) is None
