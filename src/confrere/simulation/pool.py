@@ -1,6 +1,6 @@
 """A simulation whose sites are spread over workers: this process drives the rounds and keeps journal and checkpoints.
 
-What workers are (processes of this machine, actors of a Ray cluster) is the pool's affair. All randomness is derived
+The pool provides the workers: processes of this machine, or actors of a Ray cluster. All randomness is derived
 from names and rounds, so the same study gives the same results however its sites are spread.
 """
 
@@ -23,7 +23,7 @@ from confrere.study import Study
 
 
 class ShardWorker(Protocol):
-    """A shard, as seen by whoever drives the rounds."""
+    """A shard, as the driver of the rounds sees it."""
 
     async def ask(self, task: str, details: Mapping[str, Any], block: bytes = b"") -> Answer:
         """Let the shard do a task; WorkerLost if it is gone."""
@@ -50,7 +50,7 @@ class WorkerPool(Protocol):
         ...
 
     async def replace(self, number: int, attempt: int, block: bytes) -> None:
-        """Another worker for a shard, with what the last one had told to keep."""
+        """Start another worker for a shard, from the snapshot of the last round."""
         ...
 
 
@@ -65,7 +65,7 @@ class Sharded(Simulation):
         self._kept: list[bytes] = [b""] * shards
         self._attempt = 0
         self._stop_reasons: list[str] | None = None
-        """Why the sites of all shards rest, as they told after the last round; None while one does not."""
+        """Why the sites of all shards have stopped, as of the last round; None while one trains."""
         self.processor_seconds: list[float] = []
         """What each worker has taken in all, once the run is over."""
 
@@ -100,8 +100,8 @@ class Sharded(Simulation):
             also = folder.due(()) if folder is not None and not self.pool.replaces else None
             answers = await self._until_done(number, keep, also, journal)
             rest = [add_events(answer, journal) for answer in answers]
-            told = [facts["rest"] for facts, _ in answers]
-            self._stop_reasons = None if None in told else [why for part in told for why in part]
+            reasons = [facts["rest"] for facts, _ in answers]
+            self._stop_reasons = None if None in reasons else [why for part in reasons for why in part]
             if keep:
                 self._kept = [bytes(block) for block in rest]
             if folder is not None:
@@ -176,7 +176,7 @@ class Sharded(Simulation):
         return self._stop_reasons
 
     def parts(self, names: Collection[str] | None = None) -> dict[str, Any]:
-        """What the shards told to keep after the last round; before any round, what this process has."""
+        """The snapshots of the shards after the last round; before any round, those of this process."""
         return dict(snapshot.joined(self._kept)) if all(self._kept) else super().parts(names)
 
 
@@ -195,13 +195,13 @@ def work_of(simulation: Simulation, name: str) -> float:
     return 1.0 + max(drawn, len(site.data.train) * training.epochs)
 
 
-def refuse_undercounting(told: Sequence[Mapping[str, Any]]) -> None:
+def refuse_undercounting(answers: Sequence[Mapping[str, Any]]) -> None:
     """After a loss: a ledger that stands below what peers have seen of it must not go on."""
     seen: dict[str, int] = {}
-    for facts in told:
+    for facts in answers:
         for name, count in facts["seen"].items():
             seen[name] = max(count, seen.get(name, 0))
-    for facts in told:
+    for facts in answers:
         for name, counter in facts["ledgers"].items():
             if counter < seen.get(name, 0):
                 raise PrivacyError(
@@ -211,7 +211,7 @@ def refuse_undercounting(told: Sequence[Mapping[str, Any]]) -> None:
 
 
 def workers_for(wanted: int, sites: int) -> int:
-    """So many workers as were asked for, and no more than there are sites."""
+    """The number of workers asked for, but at most one per site."""
     if wanted < 1:
         raise StudyError(f"--workers is {wanted}; it takes at least one")
     return min(wanted, sites)

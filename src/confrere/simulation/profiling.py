@@ -57,7 +57,7 @@ class Profile:
     _inside: list[float] = field(default_factory=list)
 
     def timed(self, part: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, which also says how long it took, without what was timed inside of it."""
+        """The same function, timed; functions timed inside it are not counted twice."""
 
         @wraps(work)
         def wrapped(*given: Any, **options: Any) -> Any:

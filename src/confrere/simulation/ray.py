@@ -219,7 +219,7 @@ def shard_content(simulation: Simulation, plan: Assignment, number: int) -> byte
 
 
 def shard_simulation(data: bytes) -> Simulation:
-    """The simulation of a shard, ready to be told to do something."""
+    """The simulation of a shard, ready for its first task."""
     found = snapshot.loads(data, "what a shard was sent")
     study = parse(tomllib.loads(found["study"]), "study")
     sites = {

@@ -31,7 +31,7 @@ from confrere.transport import batch
 Assignment = Mapping[str, int]
 """Which shard each site belongs to."""
 Answer = tuple[dict[str, Any], bytes]
-"""What a shard says when it has done a task: facts that JSON can hold, and a block of bytes."""
+"""The result of a task: facts for JSON, and a block of bytes."""
 Send = Callable[[int, Mapping[str, Any], bytes], None]
 """Hands a batch to another shard: its number, what belongs to the batch, and the batch."""
 
@@ -81,7 +81,7 @@ class Shard:
         self._round: asyncio.Task[None] | None = None
 
     async def do(self, task: str, details: Mapping[str, Any], block: bytes = b"") -> Answer:
-        """Carry out a task of whoever drives the rounds; what goes wrong becomes an answer, see `checked_answer`."""
+        """Carry out a task of the driver; an error becomes an answer, see `checked_answer`."""
         try:
             return await self._do(task, details, block)
         except ConfrereError as error:
@@ -96,7 +96,7 @@ class Shard:
         return await tasks[task](**details, **({"block": block} if block else {}))
 
     async def take_part(self, round: int) -> Answer:
-        """The first step of a round; tells how many batches went to which shard since the last fresh start."""
+        """The first step of a round; returns how many batches went to which shard since the last restart."""
         self._round = asyncio.create_task(self.simulation.round(round))
         try:
             await self._round
@@ -114,22 +114,22 @@ class Shard:
         check: bool = False,
         also: Sequence[str] | None = None,
     ) -> Answer:
-        """The second step, when all batches are here; tells what happened, and with `keep` also what to go on from:
-        of the sites that have changed and of those in `also`, or without that of all.
+        """The second step, when all batches have arrived; returns the events, and with `keep` the snapshots of the sites that
+        have changed and of those in `also`; of all sites if that is None.
 
-        With `check` it also says where ledgers stand, and where peers saw them.
+        With `check` it also returns the ledgers' counters, and the highest ones that peers have seen.
         """
         while any(self._received[int(n)] < count for n, count in expected.items()):
             self._arrived.clear()
             await self._arrived.wait()
         self.simulation.settle(round)
         own = Simulation.stop_reasons(self.simulation, round)  # of these sites; the driver asks all shards
-        told = self.journal.drain()
-        facts: dict[str, Any] = {"events": [len(page) for page in told], "rest": own}
+        pages = self.journal.drain()
+        facts: dict[str, Any] = {"events": [len(page) for page in pages], "rest": own}
         if check:
             facts["ledgers"] = {n: s.ledger.counter for n, s in self.simulation.sites.items()}
             facts["seen"] = _highest([o.counters for o in self.simulation.peers.values()])
-        return facts, b"".join([*told, self._kept(round, also) if keep else b""])
+        return facts, b"".join([*pages, self._kept(round, also) if keep else b""])
 
     def _kept(self, round: int, also: Sequence[str] | None) -> bytes:
         changed = self.simulation.changed(round)
@@ -140,15 +140,15 @@ class Shard:
     async def finish(self, done: int | None = None) -> Answer:
         """What sites do when all rounds are over; gives their last states, and the processor time that all of it took."""
         await self.simulation.finish(done)
-        told = self.journal.drain()
+        pages = self.journal.drain()
         kept = snapshot.dumps(
             {"sites": {n: {"state": r.state, **r.volatile()} for n, r in self.simulation.runs.items()}}
         )
-        facts = {"events": [len(page) for page in told], "seconds": time.process_time()}
-        return facts, b"".join([*told, kept])
+        facts = {"events": [len(page) for page in pages], "seconds": time.process_time()}
+        return facts, b"".join([*pages, kept])
 
     async def go_back(self, attempt: int, block: bytes = b"") -> Answer:
-        """Give up the round, and be again what `settle` told to keep; without that, start anew."""
+        """Abandon the round and return to the snapshot of `settle`; without one, start from the beginning."""
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)
@@ -202,7 +202,7 @@ class Shard:
 
 
 def add_events(answer: Answer, journal: Journal) -> memoryview:
-    """Put down the events that a shard has told; the rest of its block is what it told to keep."""
+    """Add the events of an answer to the journal; the rest of its block is the snapshot."""
     facts, block = answer
     at = 0
     for length in facts["events"]:

@@ -189,8 +189,8 @@ class Simulation(Collaboration):
             await self.finish(done)
 
     def stops_before(self, number: int, journal: Journal) -> bool:
-        """Whether the study says that no further round is needed, and if so why."""
-        if self.study.stop is None:  # nobody is asked, however many there are
+        """Whether the study stops before this round; if so, add a notice with the reason."""
+        if self.study.stop is None:
             return False
         text = stop_text(self.clock, self.study.stop, number, self.stop_reasons(number - 1))
         if text:
@@ -198,7 +198,7 @@ class Simulation(Collaboration):
         return bool(text)
 
     def stop_reasons(self, number: int) -> list[str] | None:
-        """Why the sites train no more, if all of them know after this round that nobody does; else None."""
+        """Why the sites have stopped training, if all of them know after this round that all have; else None."""
         members = [
             s for n in self.schedule.members(number) if (s := self.sites.get(n)) and n not in self.lost
         ]
@@ -206,7 +206,7 @@ class Simulation(Collaboration):
 
     @asynccontextmanager
     async def delivering(self) -> AsyncIterator[None]:
-        """While this is open, parcels find their way into the mailboxes."""
+        """Deliver parcels to the mailboxes while the context is open."""
         others = [peers for peers in self.peers.values() if not peers.receive_directly()]
         pumps = [asyncio.create_task(peers.pump()) for peers in others]
         try:
@@ -217,7 +217,7 @@ class Simulation(Collaboration):
             await asyncio.gather(*pumps, *self.late.values(), return_exceptions=True)
 
     def announce(self, number: int, journal: Journal) -> None:
-        """Put down who is there in a round; where sites are drawn for it, who was drawn."""
+        """Add the start of a round to the journal, with the sites that take part."""
         there, present = self.schedule.participants(number), self.schedule.present(number)
         members = [n for n in there if n in self.sites]
         data = {
@@ -231,7 +231,7 @@ class Simulation(Collaboration):
                 self.runs[name].announce(number)
 
     async def round(self, number: int) -> None:
-        """Let every site that is there take part."""
+        """Let every present site take part."""
         if self.ended and number <= max(self.ended.values()):  # a round that is done again
             self.ended.clear()
         there = self.schedule.present(number)

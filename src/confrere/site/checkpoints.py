@@ -1,9 +1,9 @@
-"""The checkpoints of a run on disk: each file holds the sites that have changed, and says where the others are.
+"""The checkpoints of a run on disk: each file holds the sites that have changed, and names the files of the others.
 
-With `churn.participation` a round moves 50 sites of 1,000; the other 950 are as they were, and their last files stay. The
-last two checkpoints stay; a file that neither of them needs is removed. A damaged newest file costs one round; a damaged
-older one, which holds sites that have been still since, may be needed by both, and then the run says so and stops. So that there
-are never many files, sites that have not changed for long are written anew when theirs is one of `FILES`.
+With `churn.participation` a round may change 50 sites of 1,000; the files of the other 950 stay. The last two checkpoints
+are kept, and a file that neither of them needs is removed. A damaged newest file costs one round. A damaged older file may
+be needed by both checkpoints; then the run cannot be resumed, and the error names the file. To keep the number of files
+at `FILES`, the sites of the oldest file are written again when there are more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILES = 24
 
 
 class CheckpointFiles:
-    """Where a run keeps its checkpoints."""
+    """The checkpoint files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -34,7 +34,7 @@ EVERYBODY = "everybody"
 """The one site of a pooled training, which holds all records."""
 
 MANY = 64
-"""A graph that does not fit its members shows at one of the first so many."""
+"""How many members are asked for their edges to find out whether a graph fits its members."""
 
 
 class Collaboration:
@@ -71,7 +71,7 @@ class Collaboration:
         study.churn.check(self.names, study.rounds)
         self.plan = attack_plan(study, self.names)
         self.remarks: list[str] = []
-        """What the strategy has to say about these sites."""
+        """The notices of the strategy about these sites."""
         if isinstance(self.strategy, ChecksMembers):
             self.remarks += self.strategy.check_members(self.names, rehearsal=True)
         for key, named in (
@@ -86,7 +86,7 @@ class Collaboration:
         check_common_proxy(study)
 
     def prepare(self, journal: Journal | None = None) -> None:
-        """Everything that can go wrong with study and records goes wrong here, before a file is written."""
+        """Build and check all sites, so that an error in study or records is raised before a file is written."""
         journal = journal or Journal(None)
         self._hear_the_trainer(journal)
         everybody = [EVERYBODY] if self.pools else self.names
@@ -125,7 +125,7 @@ class Collaboration:
         check_combiners(self.study, there_when, self.plan.sites if self.plan is not None else ())
 
     def planned_faults(self) -> Faults:
-        """The losses of sites that are part of the run."""
+        """The losses of sites that the run rehearses."""
         return Faults()
 
     def use(self, journal: Journal) -> None:

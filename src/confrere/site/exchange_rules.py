@@ -1,4 +1,4 @@
-"""Whether a robust combiner can keep its promise here, and what a site's peers needs to know of the study's exchange."""
+"""Check that a robust combiner tolerates the attackers, and set how a site combines, packs and screens parcels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from confrere.study.exchange_settings import combiner_of, combines, compression_
 UNCLIPPED = 100.0
 """The largest coordinate of a gradient that is not clipped: inputs lie about within ±1."""
 MARGIN = 10.0
-"""Bounds are this much wider than what they are derived from: they are for numbers that nobody can mean."""
+"""How much wider the bounds are than what they are derived from: they stop absurd numbers only."""
 
 
 def check_combiner(
@@ -59,14 +59,14 @@ def check_combiner(
 def check_combiners(
     study: Study, there: Sequence[tuple[int, Sequence[str]]], attackers: Sequence[str] = ()
 ) -> None:
-    """The same for every round with other members; a rule that then keeps one's own model needs enough of them only once."""
+    """The same for every round with other members; with `too_few = "keep"` only for the round with the most members."""
     keeps = getattr(combiner_of(study), "too_few", "refuse") == "keep"
     for round, members in [max(there, key=lambda found: len(found[1]))] if keeps and there else there:
         check_combiner(study, members, round, attackers)
 
 
 def models_combined(graph: Topology, round: int, members: Sequence[str]) -> int:
-    """How many models, one's own included, are combined at the place where they are fewest."""
+    """The smallest number of models, including its own, that a site combines."""
     if isinstance(graph, Complete | Star):
         return len(members)
     found = senders_by_receiver(graph, round, members)
@@ -74,7 +74,7 @@ def models_combined(graph: Topology, round: int, members: Sequence[str]) -> int:
 
 
 def exchange_rules(study: Study, site: Participant) -> dict[str, Any]:
-    """How a site's peers combines and packs, as the study says."""
+    """The fields of `SitePeers` that follow from the study: combiner, packing and bounds."""
 
     def start(architecture: str) -> Params | None:
         for role in ("proxy", "private", *site.extra_networks):
@@ -94,7 +94,7 @@ def bounds_of(study: Study, site: Participant, sizes: Mapping[str, int] | None =
 
     A weight is at most where it started, and then as far as all steps of all rounds can take it: their lengths (where the
     study does not state them, `step_schedule` has a limit) times the largest gradient. An update is scaled up by at most
-    `STRONGEST` where a site holds little mass. Mass is conserved: nobody can hold more than all members started with.
+    `STRONGEST` where a site holds little mass. Mass is conserved: no site can hold more than all members started with.
     """
     models = [site.build(role) for role in ("private", "proxy", *site.extra_networks)]
     first = max(model.params.largest() for model in models)

@@ -1,4 +1,4 @@
-"""Where parcels wait: each is taken once, in a fixed order, whatever the order in which they came."""
+"""Hold parcels until they are used: each is taken once, in an order that does not depend on their arrival."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Mailbox:
         return True
 
     def refused(self, slip: ExpectedParcel) -> None:
-        """Its parcel came and cannot be used: do not wait for it, and count its sender as missing."""
+        """Do not wait for a parcel that arrived and was refused; count its sender as missing."""
         self._refused.add(slip)
         self.wake()
 
@@ -62,7 +62,7 @@ class Mailbox:
         self._gone.pop(sender, None)
 
     def wake(self) -> None:
-        """Something has changed that whoever waits should know of."""
+        """Let `take` check again whether it can stop waiting."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -93,8 +93,8 @@ class Mailbox:
 
         Parcels of an earlier epoch were cancelled by the change of membership and are thrown away; those of a
         later one, whose sender learned of the change before this site did, wait for it.
-        `patience` bounds the wait in seconds; None waits until somebody says that a sender is gone. `ended` says which
-        round each sender has finished: what it did not send in it will never come.
+        `patience` bounds the wait in seconds; with None it ends when the missing senders are declared `gone`. `ended` is the
+        last round that each sender has finished: what it did not send in that round will never come.
         """
         if expected:
             if self._waiting(expected, ended):
@@ -120,7 +120,7 @@ class Mailbox:
                 found.add(number)
             else:
                 taken.add(number)
-        if len(self._here) > 1:  # nobody waits for an earlier round again
+        if len(self._here) > 1:  # earlier rounds are never waited for again
             self._here = {r: slips for r, slips in self._here.items() if r >= round}
         if self._refused:
             self._refused = {slip for slip in self._refused if slip[0] >= round}
@@ -148,7 +148,7 @@ class Mailbox:
         return None if deadline is None else deadline - asyncio.get_running_loop().time()
 
     async def _something_new(self, within: float | None) -> None:
-        """Returns once something was delivered or has changed, or after so many seconds."""
+        """Return once something was delivered or has changed, or after `within` seconds."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         if within is None:

@@ -95,7 +95,7 @@ class Participant:
     network_cache: NetworkCache = field(default_factory=NetworkCache, repr=False)
     """The networks that it works with; sites of one process share them."""
     extra_networks: dict[str, Any] = field(default_factory=dict)
-    """Networks that its strategy needs beside the study's own, by role."""
+    """Networks that its strategy needs in addition to the study's, by role."""
     _architectures: dict[str, Architecture] = field(default_factory=dict)
     _by_role: dict[str, Architecture] = field(default_factory=dict)
     _rules: dict[bool, Optimiser] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class Participant:
         return found
 
     def add_networks(self, strategy: Strategy) -> None:
-        """Get to know the networks that a strategy needs beside the study's own."""
+        """Add the networks that a strategy needs in addition to the study's."""
         if isinstance(strategy, Reshapes):
             role = strategy.architecture
             self.extra_networks = dict(
@@ -169,8 +169,8 @@ class Participant:
                 self._check_fit(role)
 
     def mechanism_of(self, role: str) -> Mechanism:
-        """The mechanism of a private step. What is tallied lies between 0 and 1, so that nothing of it is clipped; the
-        noise is such that a step costs the same."""
+        """The mechanism of a private step. The losses of a private loss sum lie between 0 and 1, so nothing is clipped;
+        the noise is chosen so that a step costs the same."""
         assert self.mechanism is not None
         if role != TALLY:
             return self.mechanism
@@ -225,7 +225,7 @@ class Participant:
         return self.network_cache.once(("initial", role, arch, self.study.seed, self.device), start)
 
     def note(self, round: int, text: str) -> None:
-        """Put a text about records into the site's own journal."""
+        """Add a PRIVATE notice about records to the site's own journal."""
         self.journal.add(Event("notice", self.name, round, Custody.PRIVATE, {"text": text}))
 
     def rule(self, protected: bool) -> Optimiser:
@@ -271,7 +271,7 @@ class Participant:
         return outputs + log_shares(self.shares(), outputs.shape[1]).to(outputs)
 
     def _paced(self) -> Optimiser:
-        """As far as the noise lets private training go; from public numbers only."""
+        """Steps as long as the noise allows; computed from public numbers only."""
         assert self.mechanism is not None
         steps = self.steps * self.study.rounds
         clip, batch = self.mechanism.clipping.bound, self.mechanism.expected_batch
@@ -290,7 +290,7 @@ class Participant:
         return paced(time, steps)
 
     def effort(self, slot: str, model: Model) -> Effort:
-        """What a round of plain descent takes; the memory of `slot` says how its clipping stands."""
+        """What a round of plain descent costs; the memory of `slot` has the state of its clipping."""
         training, rule = self.study.training, self.rule(self.mechanism is not None)
         steady = 4 / (1 + math.prod(self.task.inputs))
         rate = rule.learning_rate / (1 - rule.momentum) if isinstance(rule, SGD) else steady
@@ -316,7 +316,7 @@ class Participant:
         return Records(torch.cat([r.inputs for r in parts]), torch.cat([r.targets for r in parts]), units)
 
     def proxy_training(self, ours: float) -> ProxyTraining:
-        """How a proxy has learned in which so much is ours: what the judge of it has to know."""
+        """How a proxy was trained of which the share `ours` comes from this site, for leave-one-out corrections."""
         rule, clipping = self.rule(True), self.mechanism.clipping if self.mechanism else None
         time = math.inf
         if isinstance(rule, SGD):
@@ -439,7 +439,7 @@ class Participant:
     ) -> dict[str, dict[str, dict[str, float]] | None]:
         """All metrics on validation, test and common test records, by role.
 
-        A model that was `fitted` to the end has learned from the validation records: they say nothing then.
+        A model that was `fitted` to the end has learned from the validation records, so they are left out.
         """
         parts: dict[str, Records | None] = {
             "validation": None if fitted else self.data.validation,
@@ -452,16 +452,16 @@ class Participant:
             if records is None or len(records) == 0:
                 out[part] = None
                 continue
-            said = {role: self.predicted(terms, records) for role, terms in predictors.items()}
+            outputs = {role: self.predicted(terms, records) for role, terms in predictors.items()}
             if part != "common_test":  # which is as the study wants it; the other parts are as the site is
-                said = {role: self.own_mix(outputs) for role, outputs in said.items()}
+                outputs = {role: self.own_mix(found) for role, found in outputs.items()}
             spread = self.task.spread
-            out[part] = {role: measure(outputs, records.targets, spread) for role, outputs in said.items()}
+            out[part] = {role: measure(found, records.targets, spread) for role, found in outputs.items()}
             used = next(iter(predictors))  # the model that the site would use
             if part == "validation":
                 counts = self.predictions.counts(out[part][used], counts)
             elif counts:
-                self.predictions.keep(self.name, part, said[used], records, self.task.spread)
+                self.predictions.keep(self.name, part, outputs[used], records, self.task.spread)
         if self.task.form == "classes" and len(self.data.train):
             usual = int(torch.bincount(self.data.train.targets.long()).argmax())
             tested = {
@@ -471,14 +471,14 @@ class Participant:
         return out
 
     def predicted(self, terms: Predictor, records: Records) -> Tensor:
-        """What several models say together about records."""
+        """The weighted sum of several models' outputs for records."""
         return sum(
             (weight.value * self.outputs(model, records) for weight, model in terms if weight.value),
             torch.zeros(len(records), self.task.outputs),
         )
 
     def outputs(self, model: Model, records: Records) -> Tensor:
-        """What a model says about records."""
+        """A model's outputs for records."""
         network = self.network("judged", model.architecture)
         if (
             network.layers is not None

@@ -1,4 +1,4 @@
-"""A site's dealings with the outside: the one place where strategies meet gate, topology and transport."""
+"""Exchange parcels with peers: the one place where a strategy meets gate, topology, mailbox and transport."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from confrere.transport.memory import MemoryTransport
 
 EXCHANGE, ANSWER, COMMON = 0, 1, 2
 MOST_COMMON = 3
-"""So many models at most are sent to a site that returns: phases 2, 3 and 4."""
+"""How many models, at most, are sent to a site that returns: phases 2, 3 and 4."""
 
 
 def is_common(phase: int) -> bool:
@@ -60,7 +60,7 @@ class SitePeers:
     mailbox: Mailbox = field(default_factory=Mailbox)
     sequence: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     counter: Callable[[], int] | None = None
-    """How many entries the site's ledger has; it goes along with every model."""
+    """How many entries the site's ledger has; it is sent with every model."""
     stopping: Stopping | None = None
     """Whether this site, and those that it knows of, have stopped training, where the study says when to."""
     counters: dict[str, int] = field(default_factory=dict)
@@ -70,11 +70,11 @@ class SitePeers:
     attended: int = -1
     """The last round that this site took part in: after a later one it does not have the common model."""
     rounds: int | None = None
-    """How many rounds the study has; None where nobody knows."""
+    """How many rounds the study has; None if unknown."""
     shared: Schedule | None = None
     """The schedule that the sites of one process share; a site by itself keeps its own."""
     ended: dict[str, int] = field(default_factory=dict)
-    """The last round that each peer has finished, where somebody can know that; sites of one process share it."""
+    """The last round that each peer has finished, where that is known: sites of one process share it."""
     combiner: Combiner | None = None
     """How the study wants models to be combined; None leaves it to the strategy."""
     packing: Packing = field(default_factory=lambda: Packing(None, lambda _: None))
@@ -101,7 +101,7 @@ class SitePeers:
         return True
 
     def receive(self, parcel: Parcel) -> None:
-        """Put a parcel into the mailbox; one that cannot be used counts as word of nothing, so that nobody waits for it."""
+        """Put a parcel into the mailbox; one that cannot be used is emptied, so that the site does not wait for it."""
         try:
             whole = is_common(parcel.phase)
             self.packing.check(parcel, whole)
@@ -112,19 +112,19 @@ class SitePeers:
             self.mailbox.deliver(parcel)
 
     def refuse(self, parcel: Parcel, error: BadParcel) -> None:
-        """Leave a parcel aside, say whose it was, and wait for it no longer."""
+        """Empty a parcel, and add a notice that names its sender."""
         if self.mailbox.deliver(replace(parcel, model=None, scalars={})):
             text = f'a parcel of "{parcel.sender}" was refused and changed nothing: {error}'
             data = {"text": text, "sender": parcel.sender}
             self.journal.add(Event("notice", self.me, parcel.round, data=data))
 
     def remember(self, inbox: Inbox) -> None:
-        """Keep the highest ledger counter that each peer has told of."""
+        """Keep the highest ledger counter that each peer has sent."""
         counters = self.counters
         for parcel in inbox.parcels:
-            told = parcel.scalars.get("ledger")
-            if told is not None and told.value > counters.get(parcel.sender, -1):
-                counters[parcel.sender] = int(told.value)
+            counter = parcel.scalars.get("ledger")
+            if counter is not None and counter.value > counters.get(parcel.sender, -1):
+                counters[parcel.sender] = int(counter.value)
 
 
 class PeersRound:
@@ -162,7 +162,7 @@ class PeersRound:
             await peers.faults.reach(self.me, self.round, "mid-exchange")
             await self._send_shares(receivers[middle:], model, admitted)
         expected: list[ExpectedParcel] = []
-        # Where sites are drawn, nobody sends to those who are not: there is nothing to wait for from other rounds.
+        # Sites that were not drawn are sent nothing, so there is nothing to wait for from other rounds.
         first = self.round if peers.churn.participation else peers.caught_up + 1
         for number in range(first, self.round + 1):
             scheduled = self._scheduled if number == self.round else peers.schedule.round(number)
@@ -193,7 +193,7 @@ class PeersRound:
         return self._opened(inbox)
 
     async def _answer(self, models: Mapping[str, Model], scalars: Mapping[str, Scalar]) -> None:
-        """Tell those who asked; who has no model in `models` is told that there is none."""
+        """Answer the sites that sent something; a site without a model in `models` gets an empty answer."""
         known: dict[int, tuple[Model | None, Mapping[str, Scalar]]] = {}
         chosen = {sender: models.get(sender) for sender in self._asked}
         many = len({id(model) for model in chosen.values() if model is not None}) > 1
@@ -228,7 +228,7 @@ class PeersRound:
     async def _open_sum(self, summands: Sequence[Summand], names: Sequence[str]) -> OpenedSum | None:
         """The sum, at a site that adds up itself; a centre sends it to all others.
 
-        Masked shares would be opened here, by whoever adds up, instead of vectors that may leave by themselves.
+        Masked shares would be opened here, in place of vectors that are releases themselves.
         """
         opened = open_sum(summands, names, self.round)
         state = common_state(summands)
@@ -289,7 +289,7 @@ class PeersRound:
     def _packed(
         self, model: Model | None, phase: int, scalars: Mapping[str, Scalar], to: str = ""
     ) -> Model | None:
-        """The model as it travels, and what it does not say put down at home."""
+        """The compressed model; what compression leaves out is kept for later parcels."""
         packing = self._peers.packing
         if model is None or packing.compression is None:
             return model
@@ -300,7 +300,7 @@ class PeersRound:
         return packing.pack(model, moment, epoch=self.epoch, leaving=leaving, to=to, whole=is_common(phase))
 
     def _as_received(self, sent: Model | None, phase: int) -> Model | None:
-        """What others read from a model that this site has sent, whatever rounding took from it."""
+        """A model that this site has sent, as its receivers read it after compression."""
         parcel = Parcel(self._peers.run, self.epoch, self.round, phase, self.me, self.me, 0, sent)
         return self._peers.packing.unpack(parcel, self._own).model
 
@@ -313,7 +313,7 @@ class PeersRound:
         return replace(inbox, parcels=opened)
 
     def _counted(self, model: Model | None, scalars: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-        """With a model goes where its sender's ledger stands, so that peers would notice a rollback."""
+        """Add the ledger's counter to the numbers of a model, so that peers notice a rollback."""
         counter = self._peers.counter
         if model is None or counter is None:
             return scalars

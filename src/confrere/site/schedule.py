@@ -1,4 +1,4 @@
-"""Who is there in which round and who sends to whom, worked out once for all sites of a process."""
+"""Which sites are present in each round and which send to which, computed once for all sites of a process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from confrere.study.churn import Churn
 JOINED, LEFT, ABSENT = "joined", "left", "absent"
 """The kinds of events for changes that are known beforehand."""
 ROUNDS = 32
-"""So many rounds are remembered; a site that was away for longer works them out again."""
+"""How many rounds are remembered; earlier ones are computed again when a site asks."""
 
 
 class Schedule:
-    """What churn and topology say about each round. Everything in it is public and the same at every site."""
+    """Presence and edges of each round, from churn and topology. All of it is public and the same at every site."""
 
     def __init__(self, churn: Churn, sites: Sequence[str], topology: Topology) -> None:
         self.churn, self.sites, self.topology = churn, tuple(sorted(sites)), topology
         self._rounds: dict[int, ScheduledRound] = {}
 
     def round(self, round: int) -> ScheduledRound:
-        """All that is known of a round."""
+        """The facts of a round."""
         found = self._rounds.get(round)
         if found is None:
             found = self._rounds[round] = ScheduledRound(self, round)
@@ -39,42 +39,42 @@ class Schedule:
         return self.round(round).members
 
     def participants(self, round: int) -> tuple[str, ...]:
-        """The members whose turn it is: all of them, unless the study draws some for each round."""
+        """The members that take part: all of them, unless the study draws some for each round."""
         return self.round(round).participants
 
     def present(self, round: int) -> frozenset[str]:
-        """Whose turn it is and who can be reached."""
+        """The participants that can be reached."""
         return self.round(round).present
 
     def centre(self, round: int) -> str | None:
         return self.round(round).centre
 
     def senders(self, round: int, receiver: str) -> Sequence[str]:
-        """Who is there and sends to this site."""
+        """The present sites that send to this one."""
         return self.round(round).senders.get(receiver, ())
 
     def rounds_to_reach_all(self, round: int) -> int:
-        """In how many rounds, this one the last of them, word of every site reached every other.
+        """In how many rounds, this one the last, a message from every site could reach every other.
 
-        0 where there is nobody to hear of. A graph that never joins all sites counts as many rounds as it has sites.
+        0 without peers. A graph that never connects all sites counts as many rounds as it has sites.
         """
         return self.round(round).rounds_to_reach_all
 
-    def _heard_of_all(self, round: int) -> int:
+    def _rounds_to_reach_all(self, round: int) -> int:
         sites = self.participants(round)
-        everybody = (1 << len(sites)) - 1
+        all_sites = (1 << len(sites)) - 1
         known = [
             1 << n for n in range(len(sites))
         ]  # as bits: whose word reaches a site, going back round by round
         for count in range(1, min(len(sites), round + 1) + 1):
-            told = self._told(round - count + 1, sites)
-            known = [_joined(own, told) for own in known]
-            if all(own == everybody for own in known):
+            reached_by = self._reached_by(round - count + 1, sites)
+            known = [_union(own, reached_by) for own in known]
+            if all(own == all_sites for own in known):
                 return count if len(sites) > 1 else 0
         return len(sites) if any(own.bit_count() > 1 for own in known) else 0
 
-    def _told(self, round: int, sites: Sequence[str]) -> list[int]:
-        """For each site, as bits, itself and those whose word reached it in a round; with a centre, everybody's does."""
+    def _reached_by(self, round: int, sites: Sequence[str]) -> list[int]:
+        """For each site, as bits, itself and the sites whose messages reach it in a round; with a centre, all do."""
         numbers = {name: n for n, name in enumerate(sites)}
         out = [1 << n for n in range(len(sites))]
         for receiver, senders in senders_by_receiver(self.topology, round, self.participants(round)).items():
@@ -126,7 +126,7 @@ class ScheduledRound:
 
     @cached_property
     def senders(self) -> Mapping[str, Sequence[str]]:
-        """For each receiver who is there and sends to it."""
+        """For each receiver, the present sites that send to it."""
         found = senders_by_receiver(self._schedule.topology, self.round, self.participants)
         if len(self.present) == len(self.participants):
             return found
@@ -148,7 +148,7 @@ class ScheduledRound:
 
     @cached_property
     def returning(self) -> frozenset[str]:
-        """Those who are there in the next round and not in this one: they do not have the common model."""
+        """The sites that are present in the next round and not in this one: they do not have the common model."""
         churn = self._schedule.churn
         if not (churn.participation or churn.join or churn.absent or churn.probability):
             return frozenset()
@@ -160,14 +160,14 @@ class ScheduledRound:
 
     @cached_property
     def rounds_to_reach_all(self) -> int:
-        return self._schedule._heard_of_all(self.round)
+        return self._schedule._rounds_to_reach_all(self.round)
 
 
-def _joined(own: int, told: Sequence[int]) -> int:
-    """Everybody that the sites of a set of bits have heard of."""
+def _union(own: int, reached_by: Sequence[int]) -> int:
+    """All sites whose messages have reached one of a set of sites, as bits."""
     out = 0
     while own:
         lowest = own & -own
-        out |= told[lowest.bit_length() - 1]
+        out |= reached_by[lowest.bit_length() - 1]
         own ^= lowest
     return out

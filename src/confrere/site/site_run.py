@@ -1,8 +1,8 @@
-"""One site's life in a run, whatever drives it: how it begins, takes part, is evaluated, finishes, is kept and restored.
+"""One site over a whole run, in every runtime: begin, rounds, evaluation, finish, snapshot and restore.
 
-A simulation holds one `SiteRun` per site, a worker or a Ray actor a share of them, a node one with a durable store
-around it, an audit one with a tap at the gate. A runtime decides only who steps it, over which transport, with
-which trainer and which memory.
+A simulation holds one `SiteRun` per site, a worker or a Ray actor a share of them, a node one with a durable store,
+an audit one whose gate is observed. A runtime only decides who steps it, over which transport, with which trainer and
+which memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from confrere.study.churn import Churn
 from confrere.version import versions
 
 CHANGES = {JOINED: "joined", LEFT: "left for good", ABSENT: "could not be reached"}
-"""What the event of a planned change says."""
+"""The text of a planned change's event."""
 
 
 @dataclass
@@ -145,7 +145,7 @@ class SiteRun:
         }
 
     def restore(self, found: Mapping[str, Any]) -> None:
-        """Be again what `snapshot` was taken of."""
+        """Return to what `snapshot` gave."""
         site, peers = self.site, self.peers
         self.state, site.memory, site.spent = found["state"], found["memory"], found["spent"]
         site.trainings.clear()  # rounds after the snapshot are done again
@@ -165,7 +165,7 @@ class SiteRun:
         }
 
     def restore_volatile(self, found: Mapping[str, Any]) -> None:
-        """Be again what `volatile` was taken of."""
+        """Return to what `volatile` gave."""
         site = self.site
         site.ledger = site.ledger.restore(
             found["ledger"], dataset=site.name, accountant=site.ledger.accountant
@@ -224,7 +224,7 @@ def run_id(study: Study, agreed: str = "") -> str:
 def start_facts(
     study: Study, task: Task, sites: Mapping[str, Participant], agreed: str = ""
 ) -> dict[str, Any]:
-    """What the first event of a run says about it, in every runtime."""
+    """The content of a run's first event, in every runtime."""
     privacy, unproven = study.privacy, next((s.unproven for s in sites.values()), None)
     guarantee = None
     if privacy is not None:
@@ -250,7 +250,7 @@ def start_facts(
 def own_start(
     common: Mapping[str, Any], site: Participant, members: Sequence[str], rehearsal: bool
 ) -> dict[str, Any]:
-    """What the first event of a site's own journal says; `common` are the `start_facts`."""
+    """The content of the first event in a site's own journal; `common` are the `start_facts`."""
     return {
         **common,
         "sites": {site.name: site_facts(site.study, site.name, site.data)},
@@ -261,7 +261,7 @@ def own_start(
 
 
 def site_facts(study: Study, site: str, records: Any) -> dict[str, Any]:
-    """What the first event of a run says about one of its sites."""
+    """What a run's first event states about one of its sites."""
     return {
         "records": records.size,
         "declared": records.declared,

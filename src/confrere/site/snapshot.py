@@ -34,7 +34,7 @@ DAMAGE = (
     OSError, SafetensorError, ConfrereError,
     ValueError, LookupError, TypeError, AttributeError, ImportError, RecursionError, ArithmeticError,
 )  # fmt: skip
-"""What comes of reading a file that is no checkpoint, or one that somebody has altered."""
+"""The errors of reading a file that is not a checkpoint, or that was altered."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def dumps(content: Mapping[str, Any]) -> bytes:
-    """A checkpoint as bytes, for whoever keeps it in a database."""
+    """A checkpoint as bytes, for a database."""
     tensors: dict[str, Tensor] = {}
     form = pack(dict(content), tensors)
     return bytes(
@@ -189,7 +189,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def joined(parts: Iterable[bytes]) -> dict[str, Packed]:
-    """What several workers have dumped as one table: what they keep under the same key is put together."""
+    """The dumps of several workers as one table; entries under the same key are merged."""
     forms: dict[str, dict[str, Any]] = {}
     tensors: dict[str, Tensor] = {}
     for data in parts:

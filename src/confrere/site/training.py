@@ -31,7 +31,7 @@ SUMS = SGD(1.0)
 """How a proxy is moved while its centre is released: the steps add up plain sums."""
 
 SUMMED = (PROFILE, TALLY)
-"""Roles that are not trained to be good at anything: they collect what records say."""
+"""Roles that are not trained to predict: they collect sums over records."""
 
 
 def check_given(objective: Objective, models: Mapping[str, Model]) -> None:
