@@ -130,19 +130,19 @@ class RememberedSite:
     async def train(
         self, objective: Objective, models: Mapping[str, Model], *, protect: Sequence[str] = ()
     ) -> Mapping[str, Model]:
-        return await self._once(lambda: self._inner.train(objective, models, protect=protect))
+        return await self._once(lambda site: site.train(objective, models, protect=protect))
 
     async def gradient_sum(
         self, loss: Loss, *, at: Model, role: str = "model", reads: Mapping[str, Model] | None = None
     ) -> Model | None:
-        async def add_up() -> Mapping[str, Model]:
-            found = await self._inner.gradient_sum(loss, at=at, role=role, reads=reads)
+        async def add_up(site: SiteRound) -> Mapping[str, Model]:
+            found = await site.gradient_sum(loss, at=at, role=role, reads=reads)
             return {} if found is None else {role: found}
 
         return (await self._once(add_up)).get(role)
 
     async def _once(
-        self, train: Callable[[], Coroutine[Any, Any, Mapping[str, Model]]]
+        self, train: Callable[[SiteRound], Coroutine[Any, Any, Mapping[str, Model]]]
     ) -> Mapping[str, Model]:
         """Train, or read back what the same call came to before a crash."""
         round, call = self._call_counter.round, self._call_counter.call()
@@ -159,23 +159,23 @@ class RememberedSite:
                 self._leaves, found.get("paid"), self._charged_for(found), found["models"]
             )
             return dict(found["models"])
-        first, self._inner.paid = len(journal.events), None
+        first, inner = len(journal.events), SiteRound(site, round)  # what was paid belongs to this call
         try:
-            trained = await in_thread(train())
+            trained = await in_thread(train(inner))
         except (
             Exception
         ):  # only the death of the process gives a charge back: else results could be chosen among
-            await asyncio.to_thread(self._keep_charge)
+            await asyncio.to_thread(self._keep_charge, inner.paid)
             raise
         mine = ("charged", "trained", "budget-spent")
         told = [e.as_json() for e in journal.events[first:] if e.site == site.name and e.kind in mine]
         content = {
             "models": dict(trained), "memory": site.memory, "spent": site.spent, "events": told,
-            "paid": self._inner.paid, "records": site.fingerprint,
+            "paid": inner.paid, "records": site.fingerprint,
         }  # fmt: skip
         body = await asyncio.to_thread(snapshot.dumps, content)
         await durably(self._wait_for_space, self._store.keep, round, call, body)
-        await asyncio.to_thread(self._leaves, self._inner.paid, site.fingerprint, trained)
+        await asyncio.to_thread(self._leaves, inner.paid, site.fingerprint, trained)
         return trained
 
     def _before(self, round: int, call: int) -> dict[str, Any] | None:
@@ -203,9 +203,9 @@ class RememberedSite:
             self._site.ledger.leaves(paid, records, release_digest(models))
         reach("release-marked")
 
-    def _keep_charge(self) -> None:
-        if self._inner.paid is not None and not self.rehearsal:
-            self._site.ledger.keep_charge(self._inner.paid, self._site.fingerprint)
+    def _keep_charge(self, paid: str | None) -> None:
+        if paid is not None and not self.rehearsal:
+            self._site.ledger.keep_charge(paid, self._site.fingerprint)
 
 
 def release_digest(models: Mapping[str, Model]) -> str:

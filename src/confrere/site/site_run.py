@@ -21,6 +21,7 @@ from confrere.privacy.gate import Gate
 from confrere.site.assemble import consents
 from confrere.site.deployment import Deployment, choose_deployment
 from confrere.site.exchange_rules import exchange_rules
+from confrere.site.one_call import OneCallAtATime
 from confrere.site.participant import Participant
 from confrere.site.peers import SitePeers
 from confrere.site.schedule import ABSENT, JOINED, LEFT, Schedule
@@ -69,9 +70,11 @@ class SiteRun:
         stopping = self.site.stopping
         if stopping is not None:
             stopping.begin(time_is_up=time_is_up, spent=self.site.spent)
-        self.state = await self.strategy.round(
-            self.state, inside or SiteRound(self.site, number), self.peers.round(number)
-        )
+        site = OneCallAtATime(inside or SiteRound(self.site, number))
+        try:
+            self.state = await self.strategy.round(self.state, site, self.peers.round(number))
+        finally:
+            await site.close()
         if stopping is not None:
             end_round(
                 self.site, self.strategy, self.state, number, self.peers.schedule.rounds_to_reach_all(number)
@@ -91,7 +94,11 @@ class SiteRun:
         """When all rounds are over: train the site's own model to the end, where study and strategy do that."""
         if self.state is None or not (self.study.training.tune and isinstance(self.strategy, Finishes)):
             return False
-        self.state = await self.strategy.finish(self.state, inside or SiteRound(self.site, self.study.rounds))
+        site = OneCallAtATime(inside or SiteRound(self.site, self.study.rounds))
+        try:
+            self.state = await self.strategy.finish(self.state, site)
+        finally:
+            await site.close()
         return True
 
     # -- evaluation -------------------------------------------------------------------------------
