@@ -17,6 +17,7 @@ from confrere.core.registry import Registry, strategies
 from confrere.data.read.sources import data_sources
 from confrere.data.tasks import task_kinds
 from confrere.exchange.combine import combiners
+from confrere.learning.engine import cohort
 from confrere.privacy.clipping import clippings
 from confrere.report.page import write_report
 from confrere.report.page.sections import report_sections
@@ -37,6 +38,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from confrere.core.custody import Scalar, public
 from confrere.core.metrics import metric, weighted_mean
@@ -124,6 +126,12 @@ class Graded(TaskKind):
 
     form = "labels"
 
+    def loss(self, outputs, targets):
+        """Steps that are missed cost twice as much as steps too many."""
+        USED.append("loss")
+        each = binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+        return (each * (1 + targets)).sum(1)
+
     def problems(self, label):
         return [] if len(label.classes) > 2 else ["a graded label needs three classes or more"]
 
@@ -196,8 +204,8 @@ NAME = "one_of_each_module"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """A study that uses one of each; afterwards all of them are gone."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A study that uses one of each, and their module; afterwards all of them are gone."""
     folder = tmp_path_factory.mktemp("one-of-each")
     (folder / f"{NAME}.py").write_text(MODULE, encoding="utf-8")
     (folder / "study.toml").write_text(STUDY, encoding="utf-8")
@@ -209,7 +217,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     sys.path.insert(0, str(folder))
     try:
         importlib.import_module(NAME)
-        yield simulate(load(folder / "study.toml"), out=folder / "run")
+        yield folder
     finally:
         sys.path.remove(str(folder))
         sys.modules.pop(NAME, None)
@@ -220,6 +228,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         }  # fmt: skip
         for name, table in tables.items():
             table.remove(name)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return simulate(load(folder / "study.toml"), out=folder / "run")
 
 
 def test_a_strategy_a_data_source_and_a_task_kind_from_one_file_run(run: Run) -> None:
@@ -233,8 +246,24 @@ def test_a_metric_from_one_file_is_measured(run: Run) -> None:
 
 
 def test_a_combiner_and_a_clipping_from_one_file_are_used(run: Run) -> None:
-    assert set(sys.modules[NAME].USED) == {"combiner", "clipping"}
+    assert set(sys.modules[NAME].USED) == {"combiner", "clipping", "loss"}
     assert 0 < run.sites["north"].privacy.epsilon <= 8.0
+
+
+def test_the_loss_of_a_task_kind_from_one_file_trains_one_site_and_many_stacked(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, used, stacked = load(folder / "study.toml"), sys.modules[NAME].USED, []
+    together = cohort.work_together
+    monkeypatch.setattr(cohort, "work_together", lambda jobs: stacked.append(len(jobs)) or together(jobs))
+    for trainer in ("one", "cohort"):
+        used.clear()
+        again = simulate(study, trainer=trainer)
+        assert "loss" in used, trainer
+        assert again.mean == pytest.approx(run.mean, rel=1e-4)
+        assert bool(stacked) == (trainer == "cohort")
+    monkeypatch.setattr(type(task_kinds["graded"]), "loss", None)
+    assert simulate(study).mean != pytest.approx(run.mean, rel=1e-4)
 
 
 def test_a_report_section_from_one_file_is_on_the_page(run: Run) -> None:

@@ -2,13 +2,14 @@
 
 The kind of task is read off the shapes: integer targets with one output are binary (the output is the
 logit of class 1), with several outputs multi-class; floating-point targets are regression when they have
-the outputs' shape in one column, and multi-label 0/1 targets when they have several.
+the outputs' shape in one column, and multi-label 0/1 targets when they have several. A task kind with its own loss
+(`data.tasks`) is named in the losses that a site trains with; see `for_kind`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -17,7 +18,8 @@ from torch import Tensor
 
 from confrere.core.custody import ZERO, Scalar
 from confrere.core.errors import StudyError
-from confrere.core.protocols import Objective
+from confrere.core.protocols import Loss, Objective
+from confrere.data.tasks import task_kinds
 
 Teacher = Literal["peers", "none", "private"]
 Direction = Literal["teacher-student", "student-teacher"]
@@ -35,8 +37,10 @@ def is_multilabel(targets: Tensor) -> bool:
     return targets.is_floating_point() and targets.ndim == 2 and targets.shape[1] > 1
 
 
-def supervised_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy (or squared error) of each record."""
+def supervised_loss(outputs: Tensor, targets: Tensor, kind: str = "") -> Tensor:
+    """Cross-entropy (or squared error) of each record, or the own loss of a task kind."""
+    if kind and (own := task_kinds[kind].loss) is not None:
+        return own(outputs, targets)
     if targets.is_floating_point():
         if is_multilabel(targets):
             return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(1)
@@ -73,17 +77,35 @@ def divergence(student: Tensor, teacher: Tensor, direction: Direction, targets: 
 
 
 @dataclass(frozen=True)
-class Supervised:
+class Labelled:
+    """What the losses on a site's own labels have in common."""
+
+    kind: str = field(default="", kw_only=True)
+    """The task kind whose own loss judges the labels; where there is none, their loss follows from the shapes."""
+
+    def on_labels(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss on the labels alone."""
+        return supervised_loss(outputs, targets, self.kind)
+
+
+def for_kind(loss: Loss, kind: str) -> Loss:
+    """The same loss, with the labels judged by the own loss of a task kind, where it has one."""
+    own = task_kinds[kind].loss is not None
+    return replace(loss, kind=kind) if own and isinstance(loss, Labelled) else loss
+
+
+@dataclass(frozen=True)
+class Supervised(Labelled):
     """The plain loss on the site's own labels."""
 
     reads: frozenset[str] = frozenset()
 
     def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
-        return supervised_loss(own, targets)
+        return self.on_labels(own, targets)
 
 
 @dataclass(frozen=True)
-class Near:
+class Near(Labelled):
     """The plain loss, and the weights pulled towards an anchor: (pull/2)·‖w − w_anchor‖² (FedProx)."""
 
     anchor: str
@@ -94,7 +116,7 @@ class Near:
         return frozenset([self.anchor])
 
     def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
-        return supervised_loss(own, targets)
+        return self.on_labels(own, targets)
 
 
 @dataclass(frozen=True)
@@ -110,7 +132,7 @@ class Descent(Supervised):
 
 
 @dataclass(frozen=True)
-class Distilled:
+class Distilled(Labelled):
     """(1 − weight)·own labels + weight·divergence from a teacher's prediction."""
 
     teacher: str
@@ -123,14 +145,14 @@ class Distilled:
 
     def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
         w = self.weight.value
-        labels = supervised_loss(own, targets)
+        labels = self.on_labels(own, targets)
         if w == 0.0:
             return labels
         return (1 - w) * labels + w * divergence(own, others[self.teacher], self.direction, targets)
 
 
 @dataclass(frozen=True)
-class Stacked:
+class Stacked(Labelled):
     """The plain loss of the sum of one's own outputs and `weight` times another model's.
 
     The model learns what is left to explain once the other has spoken. Outputs are logits, so the sum is a
@@ -147,7 +169,7 @@ class Stacked:
         return frozenset([self.under])
 
     def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
-        return supervised_loss(own + self.weight.value * others[self.under], targets)
+        return self.on_labels(own + self.weight.value * others[self.under], targets)
 
 
 def mutual(

@@ -33,6 +33,7 @@ from confrere.learning.fit.leave_one_out import ProxyTraining
 from confrere.learning.networks.architectures import describe
 from confrere.learning.networks.network import MICROBATCH, Network, NetworkCache
 from confrere.learning.networks.tables import Centred
+from confrere.learning.objectives import for_kind
 from confrere.learning.optimisers import SGD
 from confrere.learning.private_loss_sum import TALLY
 from confrere.learning.step_schedule import paced, slow_for_squares, time_for, time_for_unit_records
@@ -242,10 +243,11 @@ class Participant:
         return self._rules[protected]
 
     def counted(self, loss: Loss, model: Model, noisy: bool) -> Loss:
-        """The loss with all classes counting alike, where the study wants that.
+        """The loss as the task's kind has it, with all classes counting alike where the study wants that.
 
         A private step may only know the class shares that its model brings, which were released before.
         """
+        loss = for_kind(loss, self.task.kind)
         if not self.study.training.balanced or self.task.form != "classes":
             return loss
         shares = released(model) if noisy else self.shares()

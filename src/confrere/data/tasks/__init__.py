@@ -7,7 +7,9 @@ this folder is found without being listed anywhere; installed packages use the e
     @task_kind("graded")
     class Graded(TaskKind):
         form = "labels"
-        ...
+
+        def loss(self, outputs, targets):  # only where the loss of the form will not do
+            ...
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 Chart = Literal["mean and spread", "rate", "shares"]
 """How the labels of a site are drawn: a mean with its spread, the rate of one class, or the share of each class."""
+RecordLoss = Callable[["Tensor", "Tensor"], "Tensor"]
 Targets = tuple[NDArray[Any], NDArray[np.bool_]]
 """The targets of the records that have one, and which records those are."""
 
@@ -40,10 +43,15 @@ class TaskKind(ABC):
     """What a kind of task asks of a label, a model and a report. It has no state."""
 
     form: ClassVar[Form]
-    """The form of the targets, which decides the loss and the metrics.
+    """The form of the targets, which decides the metrics, and the loss unless the kind has its own.
 
     classes: int64 [n], cross-entropy. labels: float32 zeros and ones [n, labels], the sum of the cross-entropies.
     number: float32 [n], squared error.
+    """
+    loss: RecordLoss | None = None
+    """The kind's own loss, a method: (outputs [n, outputs], targets [n, …]) → one loss per record [n].
+
+    Models are trained with it, at one site or at many stacked. Held-out models are compared by the loss of the form.
     """
     chart: ClassVar[Chart] = "shares"
     outputs_hint: ClassVar[str] = ""

@@ -1,6 +1,7 @@
 """The losses of many sites at once: values and slopes for all records, with each site's own weights.
 
-Losses that are written here are those of `learning.objectives`; any other is called site by site.
+Losses that are written here are those of `learning.objectives`; any other, and the own loss of a task kind, is called site
+by site.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from confrere.core.protocols import Loss
 from confrere.learning.balance import Balanced, log_shares
-from confrere.learning.objectives import Direction, Distilled, Near, Stacked, Supervised
+from confrere.learning.objectives import Direction, Distilled, Labelled, Near, Stacked, Supervised
 
 Joined = Callable[[Tensor, Mapping[str, Tensor], Tensor, Sequence[int]], tuple[Tensor, Tensor]]
 """(outputs [sites, records, outputs], others, targets [sites, records, …], records of each site) →
@@ -22,6 +23,8 @@ losses [sites, records] and their slopes at the outputs. What it says about padd
 
 def kind_of(loss: Loss) -> Hashable:
     """What two losses must share to be computed together: everything but the weights of a site's own."""
+    if has_own_loss(loss):
+        return (type(loss), loss.reads, getattr(loss, "pull", None))
     if type(loss) is Supervised:
         return Supervised
     if type(loss) is Near:
@@ -33,6 +36,11 @@ def kind_of(loss: Loss) -> Hashable:
     if isinstance(loss, Balanced):
         return (type(loss), kind_of(loss.within))
     return (type(loss), loss.reads, getattr(loss, "pull", None))
+
+
+def has_own_loss(loss: Loss) -> bool:
+    """Whether the labels are judged by the own loss of a task kind, which is not written out here."""
+    return isinstance(loss, Labelled) and bool(loss.kind)
 
 
 def needed(loss: Loss) -> frozenset[str]:
@@ -47,6 +55,8 @@ def joined(losses: Sequence[Loss]) -> Joined:
     first = losses[0]
     if isinstance(first, Balanced):
         return _balanced([loss for loss in losses if isinstance(loss, Balanced)])
+    if has_own_loss(first):
+        return _site_by_site(losses)
     if type(first) in (Supervised, Near):
         return _supervised
     weights = torch.tensor([_weight_of(loss) for loss in losses])

@@ -336,7 +336,8 @@ def _outputs_for(job: Job, loss: Loss, seen: Tensor, proxy: ProxyTraining | None
 
 
 def _under_known(loss: Loss) -> bool:
-    return isinstance(loss.within if isinstance(loss, Balanced) else loss, Supervised | Stacked)
+    within = loss.within if isinstance(loss, Balanced) else loss
+    return isinstance(within, Supervised | Stacked) and not within.kind
 
 
 def _under(loss: Loss, others: Others, records: int) -> Vector:
