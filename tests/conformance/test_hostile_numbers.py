@@ -16,7 +16,7 @@ from tests.conformance.test_strategies import study
 from tests.conftest import arrays
 from tests.unit.quick import PRIVACY
 
-VALUES: list[float | None] = [0.0, -1.0, 0.5, 1.0, 1e12, -1e12, 1e-300, None]
+VALUES: list[float | None] = [0.0, -1.0, 0.5, 1.0, 2.0, 1e12, -1e12, 1e-300, None]
 """None leaves all numbers out. Larger ones, and what is not finite, no transport takes."""
 
 

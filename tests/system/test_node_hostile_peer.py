@@ -17,6 +17,7 @@ from confrere.core.errors import PeerRefused
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.exchange.compression import ParcelContext
+from confrere.exchange.screening import Outlier, screen
 from confrere.node.conduct import FUTILE_BURST, LINES_BURST
 from confrere.node.config import Setting
 from confrere.node.delivery import MOST_WAITING, NO_RECORD
@@ -119,6 +120,58 @@ def test_an_epoch_counts_only_with_its_signed_membership_record_whoever_brings_i
         assert (await node.parcel_receiver.deliver("site1", wire.encode(made_up))).outcome == Outcome.REFUSED
         assert "site0" not in node.store.leaving()
         node.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("rounds", [(2, 3), (3, 2)])
+def test_of_two_contradictory_leave_messages_the_earlier_counts_and_both_are_kept_as_proof(
+    tmp_path: Path, rounds: tuple[int, int]
+) -> None:
+    """So members who were sent different ones agree again as soon as they exchange them."""
+
+    async def story() -> None:
+        hostile = Hostile(settings(tmp_path))
+        node = hostile.node
+        for round in rounds:
+            record = next(
+                f for f in farewells(hostile.places["site2"], round, []) if f.parcel.receiver == "site1"
+            )
+            brought = await node.reception.deliver("site1", b"".join(record.pieces()))
+            assert brought.outcome == Outcome.ACCEPTED
+        assert node.store.leaving() == {"site2": 2}
+        assert node.store.equivocations() == {"site2": 1}  # its signer's, not of the peer that brought it
+        [event] = [e for e in node.journal.events if e.kind == "equivocated"]
+        assert event.data["sender"] == "site2"
+        node.close()
+
+    asyncio.run(story())
+
+
+def test_contradictory_leave_messages_do_not_part_the_members_who_stay(tmp_path: Path) -> None:
+    study = quick("fedavg", rounds=8, patience=1.0).with_(topology="complete")
+    places = settings(tmp_path, study, sites=4)
+
+    async def story() -> None:
+        network = Network()
+        nodes = {n: Node(places[n], connect=network.connect) for n in ("site0", "site2", "site3")}
+        for name, node in nodes.items():
+            first = 1 if name == "site0" else 7
+            record = next(f for f in farewells(places["site1"], first, []) if f.parcel.receiver == name)
+            await node.reception.deliver("site1", b"".join(record.pieces()))
+        leaver = Node(places["site1"], connect=network.connect)
+        await leaver.links.start()  # connected, and silent
+        async with asyncio.timeout(120):
+            await asyncio.gather(*(node.run(until_done=True) for node in nodes.values()))
+        leaver.close()
+        for node in nodes.values():
+            missing = {
+                e.round
+                for e in node.journal.events
+                if e.kind == "missing" and set(e.data["senders"]) - {"site1"}
+            }
+            assert 7 not in missing, node.me
+            assert node.leaving == {"site1": 1}
 
     asyncio.run(story())
 
@@ -292,3 +345,43 @@ def test_weights_beyond_the_studys_own_scale_are_left_aside_in_every_form(
         node.close()
 
     asyncio.run(story())
+
+
+def test_a_learning_rate_beyond_the_studys_own_is_left_aside(tmp_path: Path) -> None:
+    """Where gradients are summed, each site's rate goes into the common step."""
+    study = quick("fedavg", rounds=4).with_(strategy={"name": "fedavg", "exchange": "gradients"})
+    rules = Hostile(settings(tmp_path, study)).node.reception.rules
+    size = rules.sizes["site1"]
+    honest = rules.bounds.per_unit["rate"][1] * size
+    parcel = Parcel("", 0, 0, 0, "site1", "site0", 1, None, {"weight": public(size), "rate": public(honest)})
+    screen(parcel, rules.bounds, 0.0)
+    for numbers in (
+        {"weight": public(size), "rate": public(1.01 * honest)},
+        {"rate": public(honest)},
+        {"sum of weight": public(size), "sum of rate": public(1.01 * honest)},
+        {"sum of weight": public(1e-9), "sum of rate": public(0.0)},
+        {"sum of weight": public(1e9), "sum of rate": public(0.0)},
+    ):
+        with pytest.raises(Outlier):
+            screen(replace(parcel, scalars=numbers), rules.bounds, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("share", 1.1),
+        ("share", -0.1),
+        ("loss", 4.1),
+        ("loss", -0.1),
+        ("threshold", 0.41),
+        ("threshold", -0.1),
+    ],
+)
+def test_a_mixture_takes_no_share_loss_or_threshold_that_cannot_be(
+    tmp_path: Path, name: str, value: float
+) -> None:
+    bounds = Hostile(settings(tmp_path, quick("afl", rounds=4))).node.reception.rules.bounds
+    parcel = Parcel("", 0, 0, 0, "site1", "site0", 1, None, {name: public(value)})
+    with pytest.raises(Outlier, match=name):
+        screen(parcel, bounds, 0.0)
+    screen(replace(parcel, scalars={name: public(0.2)}), bounds, 0.0)

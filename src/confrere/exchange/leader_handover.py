@@ -154,7 +154,7 @@ def next_mean(
     for place, name in enumerate(sorted(members)):
         if name in averaged:
             bits[place // BITS] |= 1 << place % BITS
-    line = base.line << (round - base.since) if base.since >= 0 else 0
+    line = base.line << (round - base.since) if 0 <= base.since <= round else 0
     most = min(MEANS_LISTED, NUMBERS_LISTED // words)
     listed = (tuple(bits), *base.members)[:most]
     return TrackedMean(model, round, (line | 1) & (2**BITS - 1), listed, base.custody)

@@ -27,6 +27,8 @@ class Bounds:
     weight: float = LARGEST
     mass: float = LARGEST
     numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    per_unit: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Numbers that are multiples of another one in the same parcel: its name, and the largest multiple."""
 
 
 WIDEST = Bounds()
@@ -43,6 +45,11 @@ def screen(parcel: Parcel, bounds: Bounds, largest: float) -> None:
         if not low <= number.value <= high:
             raise Outlier(
                 f'its number "{name}" is {number.value:g}; in this study it is from {low:g} to {high:g}'
+            )
+    for name, (unit, most) in bounds.per_unit.items():
+        if name in parcel.scalars and not parcel.scalars[name].value <= most * parcel.scalar(unit, 0.0).value:
+            raise Outlier(
+                f'its number "{name}" is more than {most:g} times its "{unit}", the most in this study'
             )
     if not largest <= bounds.weight:
         raise Outlier(f"a weight of its model is {largest:g}; in this study none is beyond {bounds.weight:g}")

@@ -178,13 +178,7 @@ class ParcelReceiver:
             parcel = await asyncio.to_thread(self.rules.inspect, sender, body)
             return await self._credited(parcel, body)
         except Equivocation as error:
-            if error.proof is not None:
-                text = (
-                    f'"{sender}" has signed two different parcels under one number: either its folder was restored'
-                    " from an old copy, or it does not tell all sites the same; ask its owner"
-                )
-                facts = {"text": text, "sender": sender, "first": error.proof[0], "second": error.proof[1]}
-                self._conduct.add(Event("equivocated", self.rules.me, data=facts))
+            self._equivocated(sender, error)
             return Receipt(Outcome.REFUSED, str(error))
         except Outlier as error:
             self._conduct[sender].left_aside += 1
@@ -202,7 +196,11 @@ class ParcelReceiver:
         store = self._store
         if parcel.phase == LEAVING:
             first = int(parcel.scalar("leaves").value)
-            new = await asyncio.to_thread(store.leaves, parcel.sender, first, body.read())
+            try:
+                new = await asyncio.to_thread(store.leaves, parcel.sender, first, body.read())
+            except Equivocation as error:  # of its signer; the peer that brings the record may be another one
+                self._equivocated(parcel.sender, error)
+                return ACCEPTED
             return ACCEPTED if new else DUPLICATE
         of_round = parcel.round + is_common(parcel.phase)  # a common model is for the round after
         if parcel.epoch > await asyncio.to_thread(self._epochs.known, of_round):
@@ -218,6 +216,16 @@ class ParcelReceiver:
         if new and self.mailbox is not None:
             self.mailbox.deliver(parcel)
         return ACCEPTED if new else DUPLICATE
+
+    def _equivocated(self, signer: str, error: Equivocation) -> None:
+        if error.proof is None:
+            return
+        text = (
+            f'"{signer}" has signed two different statements under one number: either its folder was restored from an'
+            " old copy, or it sends different things to different sites; ask its owner"
+        )
+        facts = {"text": text, "sender": signer, "first": error.proof[0], "second": error.proof[1]}
+        self._conduct.add(Event("equivocated", self.rules.me, data=facts))
 
     def _refused(self, sender: str, text: str, error: BadParcel) -> Receipt:
         self._conduct.add(Event("notice", self.rules.me, data={"text": text, "sender": sender}))

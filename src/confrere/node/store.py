@@ -395,10 +395,23 @@ class Store:
     # -- membership -------------------------------------------------------------------------------
 
     def leaves(self, site: str, round: int, body: bytes = b"") -> bool:
-        """Record that a site has signed that it leaves before this round; False if it had done so before."""
+        """Keep the signed record that a site leaves for good before this round; False if it is known.
+
+        Of two records with different rounds the earlier counts, so that all members who have seen both agree; the
+        proof that their signer contradicted itself is kept (`Equivocation`).
+        """
         with self._writing() as database:
-            done = database.execute("INSERT OR IGNORE INTO leaving VALUES (?, ?, ?)", (site, round, body))
-        return done.rowcount == 1
+            known = database.execute("SELECT round, body FROM leaving WHERE site = ?", (site,)).fetchone()
+            if known is None or round < known[0]:
+                database.execute("INSERT OR REPLACE INTO leaving VALUES (?, ?, ?)", (site, round, body))
+            if known is None or round == known[0] or not (known[1] and body):
+                return known is None
+            first, second = (header_of(Body.of(b)) for b in (known[1], body))
+            sequence = json.loads(second)["sequence"]
+            new = _keep_proof(database, site, sequence, first, second)
+        raise Equivocation(
+            f'"{site}" has signed that it leaves in two different rounds', (first, second) if new else None
+        )
 
     def leave_messages(self) -> list[tuple[str, bytes]]:
         """The signed leave messages of other sites."""
@@ -488,17 +501,21 @@ def _conflict(database: Connection, parcel: Parcel, header: str) -> tuple[str, b
     ).fetchone()
     sequence, first = row
     if parcel.phase < LEAVING and first is not None and _statement(first) != _statement(header):
-        query = "SELECT count(*) FROM equivocations WHERE sender = ?"
-        if database.execute(query, (parcel.sender,)).fetchone()[0] >= PROOFS:
-            return first, False
-        kept = database.execute(
-            "INSERT OR IGNORE INTO equivocations VALUES (?, ?, ?, ?)",
-            (parcel.sender, parcel.sequence, first, header),
-        )
-        return first, kept.rowcount == 1
+        return first, _keep_proof(database, parcel.sender, parcel.sequence, first, header)
     if sequence != parcel.sequence:
         raise BadParcel(f"a second parcel for phase {parcel.phase} of round {parcel.round + 1}")
     return None
+
+
+def _keep_proof(database: Connection, sender: str, sequence: int, first: str, second: str) -> bool:
+    """Keep two contradictory signed headers; False if this proof is known, or enough of this sender are kept."""
+    query = "SELECT count(*) FROM equivocations WHERE sender = ?"
+    if database.execute(query, (sender,)).fetchone()[0] >= PROOFS:
+        return False
+    kept = database.execute(
+        "INSERT OR IGNORE INTO equivocations VALUES (?, ?, ?, ?)", (sender, sequence, first, second)
+    )
+    return kept.rowcount == 1
 
 
 def _statement(header: str) -> dict[str, Any]:

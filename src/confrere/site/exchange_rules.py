@@ -13,6 +13,7 @@ from confrere.exchange.gossip import STRONGEST
 from confrere.exchange.packing import Packing
 from confrere.exchange.robust import Bound
 from confrere.exchange.screening import LARGEST, Bounds
+from confrere.exchange.sums import SUM
 from confrere.exchange.topology import Complete, Star, senders_by_receiver
 from confrere.learning.networks.tables import Centred
 from confrere.learning.optimisers import SGD
@@ -24,6 +25,8 @@ from confrere.study.exchange_settings import combiner_of, combines, compression_
 
 UNCLIPPED = 100.0
 """The largest coordinate of a gradient that is not clipped: inputs lie about within ±1."""
+ROUNDING = 1e-9
+"""Sums of honest numbers may exceed their exact bound by this share."""
 MARGIN = 10.0
 """How much wider the bounds are than what they are derived from: they stop absurd numbers only."""
 
@@ -104,11 +107,22 @@ def bounds_of(study: Study, site: Participant, sizes: Mapping[str, int] | None =
     rule = study.rule()
     if getattr(rule, "gradient_sums", False):
         weight += MARGIN * STRONGEST * _summed(site, gradient, sizes)
-    numbers = {"since": (-1.0, float(study.rounds)), **getattr(rule, "ranges", {})}
+    numbers: dict[str, tuple[float, float]] = {
+        "since": (-1.0, float(study.rounds)),
+        **getattr(rule, "ranges", {}),
+    }
+    rates: dict[str, tuple[str, float]] = {}
+    if getattr(rule, "gradient_sums", False):
+        fastest = site.fastest_rate() * (1 + ROUNDING)
+        rates = {"rate": ("weight", fastest), f"{SUM}rate": (f"{SUM}weight", fastest)}
+        if sizes is not None:
+            few, all_of_them = min(sizes.values()), sum(sizes.values())
+            numbers[f"{SUM}weight"] = (few * (1 - ROUNDING), all_of_them * (1 + ROUNDING))
     if sizes is None:
-        return Bounds(weight, numbers=numbers)
+        return Bounds(weight, numbers=numbers, per_unit=rates)
     equal = getattr(rule, "mass", "size") == "equal"
-    return Bounds(weight, float(len(sizes) if equal else sum(sizes.values())) * (1 + 1e-9), numbers)
+    mass = float(len(sizes) if equal else sum(sizes.values())) * (1 + ROUNDING)
+    return Bounds(weight, mass, numbers, rates)
 
 
 def _path(study: Study, site: Participant, largest: int) -> float:

@@ -36,7 +36,14 @@ from confrere.learning.networks.tables import Centred
 from confrere.learning.objectives import for_kind
 from confrere.learning.optimisers import SGD
 from confrere.learning.private_loss_sum import TALLY
-from confrere.learning.step_schedule import paced, slow_for_squares, time_for, time_for_unit_records
+from confrere.learning.step_schedule import (
+    FURTHEST,
+    LONGEST,
+    paced,
+    slow_for_squares,
+    time_for,
+    time_for_unit_records,
+)
 from confrere.privacy import lint
 from confrere.privacy.accounting import Guarantee, epsilon, per_unit
 from confrere.privacy.charges import CEILING, Charge
@@ -271,6 +278,15 @@ class Participant:
         if not self.study.training.balanced or self.task.form != "classes":
             return outputs
         return outputs + log_shares(self.shares(), outputs.shape[1]).to(outputs)
+
+    def fastest_rate(self) -> float:
+        """The largest learning rate that any site of this study can have; the same at every site."""
+        protected = self.mechanism is not None
+        if not protected or self.study.training.states_steps:
+            return float(getattr(self.rule(protected), "learning_rate", 1.0))
+        proxy = self.network("proxy", self.architecture("proxy").name).module
+        longest = FURTHEST if isinstance(proxy, Centred) and proxy.unit else LONGEST
+        return paced(longest, self.steps * self.study.rounds).learning_rate
 
     def _paced(self) -> Optimiser:
         """Steps as long as the noise allows; computed from public numbers only."""

@@ -248,7 +248,8 @@ class PeersRound:
             return
         if peers.rounds is not None and self.round + 1 >= peers.rounds:
             return
-        away = sorted((self._scheduled.returning | self._missing) - {self.me})
+        staying = peers.schedule.round(self.round + 1).members
+        away = sorted((self._scheduled.returning | self._missing).intersection(staying) - {self.me})
         for number, model in enumerate(models if away else ()):
             admitted, sent = peers.gate.admit(model, scalars)
             sent = self._counted(admitted, sent)

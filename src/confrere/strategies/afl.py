@@ -44,7 +44,7 @@ class AgnosticFederatedLearning:
     onto the simplex. A site's loss is that of the round's common model on its training records, each cut off at `bound`.
     It is a release of its own, so a round costs as much as two and the noise is made for that.
 
-    A site that is away keeps its share. Everybody knows no more than its own share and the threshold of the projection.
+    A site that is away keeps its share. A site knows only its own share and the threshold of the projection.
     """
 
     ascent: float = 0.1
@@ -60,6 +60,16 @@ class AgnosticFederatedLearning:
         for name in ("ascent", "bound"):
             if not 0 < getattr(self, name) < math.inf:
                 raise StudyError(f"afl: {name} is a number above 0, not {getattr(self, name)}")
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Shares are on the simplex; no loss is above `bound`, so no projection takes off more than one ascent."""
+        above = 1 + 1e-9
+        return {
+            "share": (0.0, above),
+            "loss": (0.0, self.bound * above),
+            "threshold": (-1e-9, self.ascent * self.bound * above),
+        }
 
     def releases(self, sites: int) -> int:
         """A model and a loss."""
@@ -96,7 +106,7 @@ class AgnosticFederatedLearning:
         return State(agreed, self._moved(share, loss, threshold))
 
     def _threshold(self, contributions: Sequence[Contribution]) -> Scalar | None:
-        """What the projection takes off every share; those that contributions their loss keep their sum."""
+        """What the projection takes off every share; the sites that sent a loss keep the sum of their shares."""
         there = [(s.share, s.loss) for s in contributions if s.loss is not None]
         if not there:
             return None
@@ -126,7 +136,7 @@ def threshold(values: Sequence[float], total: float) -> float:
 
 
 def _arrived(parcels: Sequence[Parcel]) -> list[Contribution]:
-    """What others contributions; a share or a loss that is no proper number counts for nothing."""
+    """What other sites sent; a parcel without a model or with an improper share is left out."""
     contributions = []
     for p in parcels:
         share = p.scalars.get("share", public(0.0))

@@ -18,7 +18,7 @@ from confrere.learning.objectives import Supervised
 
 SUM_RANGES = {
     **dict.fromkeys(("weight", f"{SUM}weight"), (1e-9, LARGEST)),  # gradients are divided by it
-    **dict.fromkeys(("rate", f"{SUM}rate", "steps"), (0.0, LARGEST)),
+    **dict.fromkeys(("rate", f"{SUM}rate", "steps"), (0.0, LARGEST)),  # rates are bounded by the weights too
     **dict.fromkeys((SINCE, VERSION), (0.0, float(2**VERSION_BITS))),
 }
 """The numbers that go with sums of gradients."""

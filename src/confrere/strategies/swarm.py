@@ -50,7 +50,9 @@ class Swarm:
         handover = state.handover
         for parcel in await peers.latest_common():
             assert parcel.model is not None
-            handover = handover.adopt(received_mean(parcel.scalars, parcel.model))
+            mean = received_mean(parcel.scalars, parcel.model)
+            if mean.since < peers.round:
+                handover = handover.adopt(mean)
         before = handover.model()
         after = (await site.train({"model": Supervised()}, {"model": before}, protect=["model"]))["model"]
         handover = handover.learned(peers.round, sorted(peers.members).index(peers.me), before, after)
@@ -58,15 +60,24 @@ class Swarm:
         inbox = await peers.exchange(after, **numbers)
         if peers.me == peers.centre:
             own = Parcel("", peers.epoch, peers.round, 0, peers.me, peers.me, 0, after, numbers)
-            mean = _average(peers, [own, *(p for p in inbox.current if p.model is not None)])
+            mean = _average(peers, [own, *(p for p in inbox.current if _was_possible(p, peers.round))])
             await peers.answer({p.sender: mean.model for p in inbox.current}, **mean.scalars())
             await peers.send_common(mean.model, **mean.scalars())
             handover = handover.adopt(mean)
         else:
             for parcel in (await peers.answer({})).current:
                 if parcel.sender == peers.centre and parcel.model is not None:
-                    handover = handover.adopt(received_mean(parcel.scalars, parcel.model))
+                    mean = received_mean(parcel.scalars, parcel.model)
+                    if (
+                        mean.since == peers.round
+                    ):  # whatever else a leader claims is not its mean of this round
+                        handover = handover.adopt(mean)
         return State(handover.model(), handover)
+
+
+def _was_possible(parcel: Parcel, round: int) -> bool:
+    """Whether a parcel holds a model that was trained from a mean of an earlier round."""
+    return parcel.model is not None and parcel.scalar("since", -1.0).value < round
 
 
 def _average(peers: Peers, parcels: Sequence[Parcel]) -> TrackedMean:
