@@ -135,9 +135,9 @@ def test_of_two_contradictory_leave_messages_the_earlier_counts_and_both_are_kep
         node = hostile.node
         for round in rounds:
             record = next(
-                f for f in farewells(hostile.places["site2"], round, []) if f.parcel.receiver == "site1"
+                f for f in leave_messages(hostile.places["site2"], round, []) if f.parcel.receiver == "site1"
             )
-            brought = await node.reception.deliver("site1", b"".join(record.pieces()))
+            brought = await node.parcel_receiver.deliver("site1", b"".join(record.pieces()))
             assert brought.outcome == Outcome.ACCEPTED
         assert node.store.leaving() == {"site2": 2}
         assert node.store.equivocations() == {"site2": 1}  # its signer's, not of the peer that brought it
@@ -157,8 +157,8 @@ def test_contradictory_leave_messages_do_not_part_the_members_who_stay(tmp_path:
         nodes = {n: Node(places[n], connect=network.connect) for n in ("site0", "site2", "site3")}
         for name, node in nodes.items():
             first = 1 if name == "site0" else 7
-            record = next(f for f in farewells(places["site1"], first, []) if f.parcel.receiver == name)
-            await node.reception.deliver("site1", b"".join(record.pieces()))
+            record = next(f for f in leave_messages(places["site1"], first, []) if f.parcel.receiver == name)
+            await node.parcel_receiver.deliver("site1", b"".join(record.pieces()))
         leaver = Node(places["site1"], connect=network.connect)
         await leaver.links.start()  # connected, and silent
         async with asyncio.timeout(120):
@@ -350,7 +350,7 @@ def test_weights_beyond_the_studys_own_scale_are_left_aside_in_every_form(
 def test_a_learning_rate_beyond_the_studys_own_is_left_aside(tmp_path: Path) -> None:
     """Where gradients are summed, each site's rate goes into the common step."""
     study = quick("fedavg", rounds=4).with_(strategy={"name": "fedavg", "exchange": "gradients"})
-    rules = Hostile(settings(tmp_path, study)).node.reception.rules
+    rules = Hostile(settings(tmp_path, study)).node.parcel_receiver.rules
     size = rules.sizes["site1"]
     honest = rules.bounds.per_unit["rate"][1] * size
     parcel = Parcel("", 0, 0, 0, "site1", "site0", 1, None, {"weight": public(size), "rate": public(honest)})
@@ -380,7 +380,7 @@ def test_a_learning_rate_beyond_the_studys_own_is_left_aside(tmp_path: Path) -> 
 def test_a_mixture_takes_no_share_loss_or_threshold_that_cannot_be(
     tmp_path: Path, name: str, value: float
 ) -> None:
-    bounds = Hostile(settings(tmp_path, quick("afl", rounds=4))).node.reception.rules.bounds
+    bounds = Hostile(settings(tmp_path, quick("afl", rounds=4))).node.parcel_receiver.rules.bounds
     parcel = Parcel("", 0, 0, 0, "site1", "site0", 1, None, {name: public(value)})
     with pytest.raises(Outlier, match=name):
         screen(parcel, bounds, 0.0)
