@@ -51,7 +51,7 @@ def commands(program: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
 
 def cases() -> dict[str, tuple[str, list[str], float]]:
     """By name, what a process runs, with which words, and its target."""
-    confrere.cli.wire()
+    confrere.cli.add_commands()
     found = {
         "version": (COMMAND, ["--version"], TARGET),
         "help": (COMMAND, ["--help"], TARGET),

@@ -74,9 +74,9 @@ def test_every_key_is_on_its_page() -> None:
 def test_every_command_and_every_visible_option_is_on_the_page() -> None:
     import typer.main
 
-    from confrere.cli import app, wire
+    from confrere.cli import add_commands, app
 
-    wire()
+    add_commands()
     text = PAGES.commands_page()
     top: Any = typer.main.get_command(app)
     for name, command in top.commands.items():

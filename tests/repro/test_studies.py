@@ -44,7 +44,7 @@ def test_a_study_loads_at_every_scale_with_every_arm(path: Path) -> None:
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
 def test_its_head_has_a_command_that_the_program_understands(path: Path) -> None:
-    confrere.cli.wire()
+    confrere.cli.add_commands()
     program: Any = typer.main.get_command(confrere.cli.app)
     found = commands(path)
     assert found

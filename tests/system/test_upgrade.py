@@ -162,7 +162,7 @@ def keys(kind: Any, path: str = "") -> set[str]:
 
 
 def test_every_command_and_option_of_0_1_is_still_there() -> None:
-    cli.wire()
+    cli.add_commands()
     now = options(typer.main.get_command(cli.app))
     for command, known in NAMES["commands"].items():
         assert set(known) <= now[command], command

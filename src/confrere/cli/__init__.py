@@ -43,7 +43,7 @@ def _main(
     pass
 
 
-def wire() -> None:
+def add_commands() -> None:
     """Add the commands, once; each module is imported only here."""
     if app.registered_commands:
         return
@@ -101,7 +101,7 @@ def main() -> None:
     # PyTorch is loaded; who has large networks sets OMP_NUM_THREADS.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     warnings.showwarning = _show_warning
-    wire()
+    add_commands()
     try:
         app(standalone_mode=True)
     except ConfrereError as error:

@@ -10,7 +10,7 @@ import typer
 
 from confrere.cli.options import AsJson, Changes, StudyFile
 from confrere.cli.output import console, print_json
-from confrere.partners.ranking import METHODS
+from confrere.partners import METHODS
 from confrere.report.console import Console
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from confrere.core.seeds import generator
 from confrere.data.records import Records
-from confrere.partners.ranking import Criteria, Method, PartnerScore, Ranking, compare_records, ranked
+from confrere.partners import Method
+from confrere.partners.ranking import Criteria, PartnerScore, Ranking, compare_records, ranked
 
 Counts = NDArray[np.float64]
 """Of each column, outcome and bin; with a first axis for repetitions where there are any."""

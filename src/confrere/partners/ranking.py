@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar
 
 from confrere.core.results import Document
-
-Method = Literal[
-    "influence", "transfer", "leave-one-out", "add-one-in", "running", "similarity", "clusters", "profiles",
-    "jensen-shannon", "renyi",
-]  # fmt: skip
-METHODS: tuple[Method, ...] = get_args(Method)
+from confrere.partners import Method
 
 NEEDS_RECORDS = "its records, which no site does"
 """What a peer would have to send for a method that works in simulations only."""

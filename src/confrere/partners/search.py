@@ -14,6 +14,7 @@ from confrere.data.records import Federation
 from confrere.data.split.holdout import file_group, whole_file
 from confrere.learning.evaluation import knowing_nothing
 from confrere.learning.networks.network import Network
+from confrere.partners import METHODS, Method
 from confrere.partners.approaches import ApproachResult, PartnerRecords, compare_approaches
 from confrere.partners.budget import Selection
 from confrere.partners.clusters import Clusters, cluster, cluster_ranking
@@ -23,7 +24,7 @@ from confrere.partners.influence import CrossFitted, cross_fit, influence_rankin
 from confrere.partners.learner import Learner
 from confrere.partners.peer_releases import histograms, models, own_records, profiles
 from confrere.partners.profiles import profile_ranking
-from confrere.partners.ranking import METHODS, Criteria, Method, Ranking
+from confrere.partners.ranking import Criteria, Ranking
 from confrere.partners.transfer import transfer_ranking
 from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study

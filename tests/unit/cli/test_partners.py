@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from confrere.cli import app, wire
+from confrere.cli import add_commands, app
 from confrere.core.custody import Custody
 from confrere.core.errors import DataError, StudyError
 from confrere.data.records import Federation
@@ -29,7 +29,7 @@ PRIVACY = Privacy(epsilon=4.0, delta=1e-4, selection_share=0.25)
 
 @pytest.fixture
 def cli() -> CliRunner:
-    wire()
+    add_commands()
     return CliRunner()
 
 

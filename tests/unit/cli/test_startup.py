@@ -15,7 +15,7 @@ import contextlib, io, sys
 import typer
 import confrere.cli
 
-confrere.cli.wire()
+confrere.cli.add_commands()
 program = typer.main.get_command(confrere.cli.app)
 
 def paths(command, path=()):

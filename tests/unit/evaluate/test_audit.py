@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from confrere.cli import app, wire
+from confrere.cli import add_commands, app
 from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
 from confrere.evaluate.audit import Audit, AuditEffort, audit
@@ -104,7 +104,7 @@ def test_the_document_has_its_keys() -> None:
 def test_a_broken_guarantee_has_an_exit_code_of_its_own(
     claimed: float, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    wire()
+    add_commands()
     monkeypatch.setattr("confrere.evaluate.audit.audit", lambda *given, **options: report(2.2, claimed))
     path = write_study(tmp_path, "rounds = 2")
     for flags in ([], ["--json"]):
@@ -114,7 +114,7 @@ def test_a_broken_guarantee_has_an_exit_code_of_its_own(
 
 
 def test_a_whole_audit_of_a_sound_study(tmp_path: Path) -> None:
-    wire()
+    add_commands()
     path = write_study(
         tmp_path,
         'rounds = 2\nstrategy = { name = "proxyfl", private = "distil", alpha = 0.5 }\n'
@@ -134,7 +134,7 @@ def test_a_whole_audit_of_a_sound_study(tmp_path: Path) -> None:
 
 
 def test_a_quick_audit_looks_for_the_bound_alone(tmp_path: Path) -> None:
-    wire()
+    add_commands()
     path = write_study(tmp_path, 'rounds = 1\nstrategy = "fedavg"\n[privacy]\nepsilon = 2.0\n', records=60)
     out = CliRunner().invoke(app, ["audit", str(path), "--quick", "--seconds", "0.5"])
     assert out.exit_code == 0, out.output
