@@ -483,7 +483,7 @@ def test_a_peer_that_restarts_is_found_again() -> None:
             await b.connections.stop()
             with pytest.raises(PeerMissing):
                 await dialling.send("b", "1", BLOB)
-            while "nobody listens" not in dialling.reasons["b"]:
+            while "nothing listens" not in dialling.reasons["b"]:
                 await asyncio.sleep(0.05)
             async with b.connect({"a": a.identity.member}, listen=f"127.0.0.1:{port}"):
                 await dialling.wait_connected("b", 10)

@@ -99,7 +99,7 @@ def _enroll(
     lines = [
         f"Give {folder / identities.PEER} to the other sites, and read them this fingerprint by telephone:",
         f"  {made.member.fingerprint}",
-        f"Keep a copy of {folder / identities.IDENTITY} in a safe place, and show it to nobody.",
+        f"Keep a copy of {folder / identities.IDENTITY} in a safe place, and never share it.",
     ]
     return made, folder, lines
 

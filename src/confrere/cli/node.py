@@ -69,7 +69,7 @@ def node(
 
 
 def _say(event: Event) -> None:
-    """A line for whoever watches; never a number from records."""
+    """A line for the operator; never a number from records."""
     if not may_leave(event.custody, consent=True) or event.kind in QUIET:
         return
     text = event.data.get("text") or {

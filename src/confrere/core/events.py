@@ -25,7 +25,7 @@ deployed       yes, PRIVATE    model (collaborative or own), text, test {metric:
 weighed        yes             weights {peer: number}, note: how much each peer counts in this site's model
 connected, disconnected, unreachable (of a node)   peer, dialled or text
 equivocated    the receiver    text, sender, first, second: two signed headers that contradict each other
-notice         yes or –        text; where a study stops before its last round, stopped (after so many rounds); of a node
+notice         yes or –        text; where a study stops before its last round, stopped (the number of rounds); of a node
                                also cancelled, finished, rehearsal, settled or waiting, where it is about how the node runs
 resumed        –               round (the first one that is done again)
 run-finished   –               seconds, result (what `simulate --json` prints)

@@ -315,7 +315,7 @@ class Peers(Protocol):
         `since` identifies the common state that a vector was computed from (0 before the first sum, then the last
         one's `version`). Vectors from another state than most sites have are left out. A site in another state is given
         None and takes part again once it has the common state (`latest_common`). A site without a vector is
-        given what the others add up to. None also where nobody had a vector, or the centre did not answer.
+        given what the others add up to. None also where no site had a vector, or the centre did not answer.
         """
         ...
 
@@ -402,7 +402,7 @@ class Predicts(Protocol):
 
 
 class Topology(Protocol):
-    """Who sends to whom in a round: a pure function of round and members, so nobody coordinates."""
+    """Who sends to whom in a round: a pure function of round and members, so no coordinator is needed."""
 
     def column(self, round: int, members: Sequence[str], sender: str) -> Mapping[str, float]:
         """The shares of the sender's mass by receiver, itself included; they sum to one."""

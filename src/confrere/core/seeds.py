@@ -7,7 +7,7 @@ import hashlib
 import torch
 
 NOT_PRIVATE = "not private: this is a rehearsal, and its noise is drawn from a seed"
-"""What stands beside the ε of a run with seeded noise."""
+"""The label next to the ε of a run with seeded noise."""
 
 
 def derive(seed: int, *purpose: str | int) -> int:

@@ -200,12 +200,12 @@ class Task:
 
 
 def made_up_inputs(task: Task, count: int) -> Tensor:
-    """Inputs of records that nobody has, always the same: zeros and ones."""
+    """Inputs of artificial records, always the same: zeros and ones."""
     return torch.randint(0, 2, (count, *task.inputs), generator=torch.Generator().manual_seed(0)).float()
 
 
 def made_up_targets(task: Task, count: int) -> Tensor:
-    """Targets of records that nobody has, always the same, and of every class."""
+    """Targets of artificial records, always the same, and of every class."""
     chance = torch.Generator().manual_seed(0)
     if task.form == "classes":
         return torch.arange(count) % len(task.classes)

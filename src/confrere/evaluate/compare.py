@@ -100,7 +100,7 @@ def arms(study: Study, names: Sequence[str] | None = None, pooled: bool = False)
 
 
 def default_arms(study: Study) -> list[str]:
-    """What a comparison of the study runs beside training alone, unless it is told otherwise."""
+    """What a comparison of the study runs in addition to training alone, by default."""
     return study.comparison.names() or [study.strategy_name]
 
 

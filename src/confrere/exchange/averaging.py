@@ -1,4 +1,4 @@
-"""One mean model for everybody, with a synchronising site or without one."""
+"""One mean model for all sites, with or without a synchronising site."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def common_model(peers: Peers) -> Model | None:
 async def agree(peers: Peers, own: Model, weight: Scalar, combiner: Combiner, **scalars: Scalar) -> Model:
     """Exchange models and combine them.
 
-    Where the topology has a centre, that site combines and answers everybody (it is a site like any
+    Where the topology has a centre, that site combines and answers all others (it is a site like any
     other, and may be another one in each round). Without a centre each site combines what it received.
     A site that gets no answer goes on with its own model; the journal says who was missing. A site that
     was not there is sent the result for when it comes back (`common_model`). The combiner sees the `scalars` of those who sent.

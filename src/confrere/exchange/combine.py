@@ -33,7 +33,7 @@ class Mean:
 @combiner("replace")
 @dataclass(frozen=True)
 class Replace:
-    """The newest model that arrived takes the place of one's own; if none did, one's own stays."""
+    """The newest model that arrived replaces the site's own; if none arrived, the site keeps its own."""
 
     def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
         arrived = models(inbox)

@@ -12,7 +12,7 @@ whatever is computed from a release is covered by that release.
 | top-k | the share of the weights that changed most since they were last told, and which they are | 8 · share |
 | random-k | a share of the weights that the round draws, the same at all sites | 4 · share |
 
-Weights that a parcel says nothing about are filled in by whoever opens it: see `packing`.
+The receiver fills in weights that a parcel leaves out: see `packing`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Compression(Protocol):
         ...
 
     def check(self, pressed: Params, whole: Shapes) -> None:
-        """Refuse what nobody honest would have written: BadParcel. The shapes were looked at before."""
+        """Refuse what no honest site would have written: BadParcel. Shapes were checked before."""
         ...
 
     def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: ParcelContext) -> Tensor:
@@ -133,7 +133,7 @@ class EightBits:
             raise BadParcel("a parcel with a negative step length")
         for name, _, kind in whole:
             if _floats(kind) and pressed[name].numel() and int(pressed[name].min()) < -STEPS:
-                raise BadParcel(f'a parcel whose tensor "{name[:80]}" has a step that nobody writes')
+                raise BadParcel(f'a parcel whose tensor "{name[:80]}" has an impossible step')
 
     def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: ParcelContext) -> Tensor:
         names = [n for n, _, kind in whole if _floats(kind)]
@@ -144,7 +144,7 @@ class EightBits:
 @compression("top-k")
 @dataclass(frozen=True)
 class TopK:
-    """The weights that changed most since they were last told; what is not told now is told when it has grown.
+    """The weights that changed most since they were last sent; the others are sent once their change has grown.
 
     What was said last of each weight is remembered (Stich et al., Sparsified SGD with memory, 2018): a change that is too
     small for one round adds up until it is large enough.
@@ -179,7 +179,7 @@ class TopK:
 @compression("random-k")
 @dataclass(frozen=True)
 class RandomK:
-    """A share of the weights that is drawn for each round, the same at all sites, so that nobody needs to say which.
+    """A share of the weights that is drawn for each round, the same at all sites, so that positions need not be sent.
 
     A weight that is not drawn stays what it is at every site, and goes on learning there until it is drawn.
     """

@@ -77,7 +77,7 @@ def distance(own: ReleasedGradient, other: ReleasedGradient) -> Scalar | None:
 
 
 def is_still(own: ReleasedGradient) -> bool:
-    """Whether the user's own gradient is nothing; of a noisy one nobody can say that."""
+    """Whether the user's own gradient is zero; unknown for a noisy one, and then false."""
     return own.noise.value == 0 and own.gradient.params.norm() <= STILL
 
 

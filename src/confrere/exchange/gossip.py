@@ -9,7 +9,7 @@ Where the study asks for a combiner that bears attackers, mass does not travel. 
 likes, and the mass that it is sent would be gone: either way the honest sites' models would soon weigh nothing. So
 every site keeps the mass that it started with, every peer counts alike, and what it pulls is cut to a radius
 around one's own model (He, Karimireddy, Jaggi 2022). What is given up: Σ mass·θ is no longer conserved, and small sites count
-as much as large ones. Where everybody sends and receives alike, as on all of the graphs that come along but the star,
+as much as large ones. Where all sites send and receive alike, as on all of the graphs that come along but the star,
 the plain mean of the models is what sites approach, as long as nothing is cut off.
 """
 
@@ -78,7 +78,7 @@ async def gossip(peers: Peers, before: Model, after: Model, mass: Mass) -> tuple
 async def _cautious(
     peers: Peers, before: Model, after: Model, mass: Mass, rule: SelfCentredClip
 ) -> tuple[Model, Mass, Model | None]:
-    """One exchange in which nobody can pull far, and mass stays where it is."""
+    """One exchange in which no peer can pull far, and mass stays at its site."""
     moved = after.params.distance(before.params)
     # a site whose budget is spent trains no more
     step = Scalar(moved, strictest([before.custody, after.custody])) if moved else mass.step

@@ -137,7 +137,7 @@ def _sums(
 
 
 def _without_gaps(places: Sequence[Tensor], leaving_out: int | None = None) -> list[Tensor]:
-    """The same places, numbered through: common units that nobody has any more are gone."""
+    """The same places, numbered through: common units that no site has any more are removed."""
     there = [p for s, p in enumerate(places) if s != leaving_out]
     used = torch.unique(torch.cat(there)) if there else torch.zeros(0, dtype=torch.long)
     number = torch.full((int(max((int(p.max()) for p in places if len(p)), default=-1)) + 1,), -1)

@@ -4,7 +4,7 @@ A strategy hands in a model and is handed models; that parcels are smaller than 
 stay true, whatever a compression leaves out.
 
 *Nothing is lost.* What a parcel did not say, because it was rounded or not chosen, stays at home and goes along
-later: the site remembers it as `rest`. So over time everything is told (error feedback, Seide et al. 2014).
+later: the site remembers it as `rest`. So over time everything is sent (error feedback, Seide et al. 2014).
 
 *Mass is conserved.* A parcel with mass m takes m·θ̂ away, where θ̂ is what its receiver reads from it, and where it
 is silent, the public model that all sites started from. The strategy counts with the θ that it handed in; the difference

@@ -2,7 +2,7 @@
 
 One's own model and the newest one of each sender stand side by side, one vote each: declared weights do not
 count, since an attacker would declare a large one. What does not fit or is not finite is left aside, so
-that nobody can stop a round with it. The result depends on all that were looked at, and is held as closely
+that no site can stop a round with it. The result depends on all that were looked at, and is held as closely
 as the strictest of them, even where one of them is picked.
 
 `attackers` is how many dishonest senders must be borne. A sender whose model was left aside is one of them, and no longer
@@ -192,7 +192,7 @@ class SelfCentredClip(RobustCombiner):
 
     It needs no majority: whatever the others send, the model moves by less than `radius`. With "auto" that
     is the median of the distances to the others, which is ours, and for which a majority must be honest. In gossip,
-    where often one peer is heard at a time, "auto" is the length of one's own last training: what a peer says
+    where a site often receives from one peer at a time, "auto" is the length of its own last training: what a peer sends
     counts for no more than what the site's own records say, and no majority is needed.
     """
 

@@ -2,7 +2,7 @@
 
 A topology says, for each sender, which share of its mass goes to whom; the shares of one sender (a column
 of the mixing matrix) sum to one, so nothing is made and nothing is lost. Since every site can compute the
-whole graph, nobody coordinates. Members are taken in sorted order; one member alone keeps everything.
+whole graph, no coordinator is needed. Members are taken in sorted order; one member alone keeps everything.
 
 | name | edges in a round |
 |---|---|
@@ -64,7 +64,7 @@ class Exponential(_Centreless):
 
     *published*: 1, 2, 4 … 2^⌊log2(K−1)⌋, over and over (Assran et al., Stochastic Gradient Push; Kalra et
     al., Decentralized federated learning through proxy model sharing). Their sum may share a divisor with
-    K, and then a travelling proxy comes back before it has seen everybody: for K = 3 it visits two sites.
+    K, and then a travelling proxy comes back before it has seen all sites: for K = 3 it visits two sites.
 
     *ours*: K−1 halved, its rest halved, and so on, smallest first: K = 8 gives 1, 2, 4 as published, K = 7
     gives 1, 2, 3. The distances are as many as the published ones and always sum to K−1. So

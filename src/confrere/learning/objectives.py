@@ -153,7 +153,7 @@ class Distilled(Labelled):
 
 @dataclass(frozen=True)
 class Stacked(Labelled):
-    """The plain loss of the sum of one's own outputs and `weight` times another model's.
+    """The plain loss of the sum of the model's own outputs and `weight` times another model's.
 
     The model learns what is left to explain once the other has spoken. Outputs are logits, so the sum is a
     product of experts; where the other model says it all, one's own shrinks to nothing.

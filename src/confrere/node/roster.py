@@ -59,7 +59,7 @@ class Roster:
         if member.identity.hex() in self.departed:
             raise StudyError(
                 f'"{self.departed[member.identity.hex()]}" has left with the key {member.fingerprint}, and leaving'
-                " is final; whoever comes back enrolls anew"
+                " is final; to come back, a site enrolls anew"
             )
         for known in self.members.values():
             if known.identity == member.identity and known.name == member.name:
@@ -81,7 +81,9 @@ class Roster:
     def without_member(self, name: str, *, signed: bool) -> Roster:
         """The next epoch, without a member that left or was lost for good; in a draft, the member is simply removed."""
         if name not in self.members:
-            raise StudyError(f'"{name}" is not in the roster; it has: {", ".join(self.members) or "nobody"}')
+            raise StudyError(
+                f'"{name}" is not in the roster; it has: {", ".join(self.members) or "no members"}'
+            )
         members = {n: m for n, m in self.members.items() if n != name}
         if not signed:
             return replace(self, members=members)

@@ -78,7 +78,7 @@ async def serve(node: Node, until_done: bool = False) -> None:
             loop.call_later(0.1, life.cancel)
             text = "stops when what is being computed is done; started again, it goes on"
         else:
-            raise StudyError(f"a node is told stop, pause, resume, leave or status, not «{what}»")
+            raise StudyError(f"a node accepts stop, pause, resume, leave or status, not «{what}»")
         node.journal.add(Event("notice", node.me, node.done, data={"text": f"its owner said {what}"}))
         return {"text": text}
 

@@ -81,7 +81,7 @@ SMALLEST_DELTA = 1e-12
 
 HARDLY_ANY, IMMENSE = 0.02, 1e6
 """Below the first noise a step costs an ε in the hundreds, and above the second next to nothing, on grids that fill the
-memory. It is then stated as if everybody took part, which is never less than it is."""
+memory. It is then stated as if all records took part, which never understates it."""
 
 NONE = 1e-100
 """Noise below this is taken for none."""
@@ -270,7 +270,7 @@ def _extreme(event: MechanismEvent) -> bool:
 
 
 def _bounded(merged: Events) -> Events:
-    """The same events, those with extreme noise as if everybody took part."""
+    """The same events, those with extreme noise as if all records took part."""
     events = [(text, count, read_event(text)) for text, count in merged]
     return tuple((_unsampled(t) if e.rate < 1 and _extreme(e) else t, count) for t, count, e in events)
 
@@ -350,7 +350,7 @@ def _deltas_without_sampling(merged: Events, epsilons: Line) -> Line:
 
 
 def _unsampled(text: str) -> str:
-    """The same event with everybody in the sample."""
+    """The same event with all records in the sample."""
     return canonical({**parsed(text), "sample_rate": "1"})
 
 

@@ -92,7 +92,7 @@ class Guarantee:
     accountant: Accountant = "pld"
     proven: bool = True
     ceiling: float | None = None
-    """The ε above which a site no longer takes it for protection; None where nobody has one."""
+    """The ε above which a site no longer takes it for protection; None where there is none."""
 
     @property
     def above_ceiling(self) -> bool:

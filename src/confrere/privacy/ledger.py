@@ -11,7 +11,7 @@ patient the first ledger that held them then holds everything that was ever spen
 these ledgers bounds what was spent on any patient.
 
 A spend is written before it returns, in a file down to the disk, so that a crash between the spend and its use never
-under-counts. On a node the ledger also says what became of each charge, so that a crash does not cost budget either:
+under-counts. On a node the ledger also records the outcome of each charge, so that a crash does not cost budget either:
 
     charge → draw → the released bytes are kept → `leaves` (their digest is an entry) → they are sent
 
@@ -130,7 +130,7 @@ class Ledger:
 
         Returns the patients who belong to another population: their records must be left out, since what is spent on
         them is in its ledger. To charge that ledger too would show in what leaves that one of its patients is here.
-        Ledgers of unknown patients are charged from here on too, whoever is in these records.
+        Ledgers of unknown patients are charged from here on too, regardless of who is in these records.
         """
         assert isinstance(self._book, FileStorage)
         for other in self.also:
@@ -271,7 +271,7 @@ class Ledger:
             self._note()
         return entry
 
-    # -- what became of a charge --------------------------------------------------------------------
+    # -- the outcome of a charge ---------------------------------------------------------------------
 
     def leaves(self, key: str, records: str, digest: str) -> None:
         """Write that what was paid for under this key leaves from here on, as bytes of this digest and no others."""
@@ -326,7 +326,7 @@ class Ledger:
         return entry
 
     def _attempt(self, key: str, records: str) -> Attempt | None:
-        """The last charge under a key for these records, and what became of it."""
+        """The last charge under a key for these records, and its outcome."""
         assert isinstance(self._book, FileStorage)
         self._catch_up()
         return self._book.attempt(key, records)
@@ -438,13 +438,13 @@ class Ledger:
 
     def _next(self, charges: tuple[Charge, ...], key: str, records: str) -> Entry:
         """The entry that follows the last one."""
-        if not self._book.shared:  # nobody else reads it: its place in the chain is found when somebody asks
+        if not self._book.shared:  # no other reader: its place in the chain is computed on demand
             return Entry(self._counter + 1, key, charges, "", "", "", records)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         return Entry(self._counter + 1, key, charges, at, "", "", records).following(self._head)
 
     def _catch_up(self) -> None:
-        """Verify and take in the entries that another process added; to a book in memory nobody else adds any."""
+        """Verify and take in the entries that another process added; a book in memory has no other writer."""
         if not self._book.shared:
             return
         with self._lock:

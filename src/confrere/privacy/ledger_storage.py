@@ -6,7 +6,7 @@ hashes of the patients whose records were charged (`privacy.patients`); neither 
 goes into the chain of hashes, so that the head of a ledger, which peers see, is no function of any record.
 
 Several processes may share a file: reading what the others added and writing one's own entry are one `BEGIN IMMEDIATE`
-transaction. A rehearsal of a thousand sites needs a thousand ledgers that nobody reads afterwards; those are plain lists,
+transaction. A rehearsal of a thousand sites needs a thousand ledgers that are not read afterwards; those are plain lists,
 with the same chain of hashes.
 """
 
@@ -90,7 +90,7 @@ MOST_REUSES = 3
 
 @dataclass(frozen=True)
 class Attempt:
-    """A charge, and the later entries that say what became of it (`attempt/COUNTER/…`); those charge nothing."""
+    """A charge, and the later entries that record its outcome (`attempt/COUNTER/…`); those charge nothing."""
 
     charge: Entry
     marks: tuple[str, ...]
@@ -111,7 +111,7 @@ class Attempt:
         return not spent and self.charge.charges == charges
 
     def mark(self, what: str) -> str:
-        """The key of an entry that says what became of the charge."""
+        """The key of an entry that records the outcome of the charge."""
         return f"attempt/{self.charge.counter}/{what}"
 
 
@@ -295,7 +295,7 @@ class FileStorage:
 
         Returns the populations that are charged too, because their patients are not known, and the patients who are left
         out. `patients` is None where they are not known: they may be in any ledger. `check` is a hash of the secret under
-        which the patients were hashed; another secret would recognise nobody.
+        which the patients were hashed; another secret would recognise no patient.
         """
         with self.writing():
             self._check_secret(check)
@@ -369,7 +369,7 @@ class FileStorage:
         return None if row is None else self._entry(row)
 
     def attempt(self, key: str, records: str) -> Attempt | None:
-        """The last charge under this key for these records, and what became of it."""
+        """The last charge under this key for these records, and its outcome."""
         query = f"SELECT {COLUMNS} FROM entries WHERE ledger = ? AND key = ? AND records = ? ORDER BY counter DESC LIMIT 1"
         row = self.database.execute(query, (self.id, key, records)).fetchone()
         if row is None:
@@ -406,7 +406,7 @@ def charges_in(path: Path | str, *, but: str, population: str = "") -> list[tupl
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=60)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if "entries" not in tables:
-                return []  # nobody has written into it yet
+                return []  # nothing has been written to it yet
             query = "SELECT ? IS NULL, key, charges FROM entries ORDER BY counter"
             if "ledgers" in tables:
                 query = (

@@ -22,7 +22,7 @@ SIZE = 32
 def secret_beside(ledger: Path) -> bytes:
     """The secret of a ledger's file; made when it is first asked for, whole or not at all.
 
-    A ledger that has patients already refuses a new one (`Ledger.register`), since it would recognise nobody.
+    A ledger that has patients already refuses a new one (`Ledger.register`), since it would recognise no patient.
     """
     path = ledger.with_suffix(".key")
     if not path.exists():

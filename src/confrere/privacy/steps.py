@@ -11,7 +11,7 @@ reader's own sample.
 Unprotected roles stay PRIVATE, so their batches cost nothing. Where samples are drawn by chance, they learn from the
 batches of the first role that draws: in ProxyFL the private model and the proxy see the same records.
 
-In full batches everybody takes part in every release. K Gaussians of noise z are then exactly one of z/√K, and nothing
+In full batches all records take part in every release. K Gaussians of noise z are then exactly one of z/√K, and nothing
 depends on whether the batch is called one or K.
 """
 
@@ -119,7 +119,7 @@ class Draw:
 
 
 class OneRelease:
-    """One sum over everybody, released outside of training: what it costs, and its noise, which is added once."""
+    """One sum over all records, released outside of training: what it costs, and its noise, which is added once."""
 
     def __init__(self, name: str, noise_multiplier: float, unit: Unit, randomness: Randomness) -> None:
         self.name, self.noise_multiplier, self.unit = name, noise_multiplier, unit

@@ -121,7 +121,7 @@ def only_partners(federation: Federation, partners: Sequence[str] | None) -> Fed
     left = {n: s for n, s in federation.sites.items() if n in partners}
     if len(left) < 2:
         raise StudyError(
-            f"partners leaves {f'only {next(iter(left))}' if left else 'nobody'}: it names all sites that learn together,"
+            f"partners leaves {f'only {next(iter(left))}' if left else 'no site'}: it names all sites that learn together,"
             " the one that asked among them; name two at least, or drop the line"
         )
     return replace(federation, sites=left)

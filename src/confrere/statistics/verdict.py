@@ -91,7 +91,7 @@ class Gain:
 
     @property
     def clear(self) -> bool:
-        """Whether the difference is told from chance, in either direction."""
+        """Whether the difference is clear, in either direction."""
         return self.word in ("better", "worse")
 
 

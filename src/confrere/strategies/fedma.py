@@ -54,7 +54,7 @@ class FedMA(Matching):
     The last layer is averaged by declared sizes; the published weights are class shares, which are not public.
 
     Networks are matched only if they have the same common layers: those of most records go on, and a site that was away
-    receives what the others have. Where nobody combines (the leader is gone), the same layer is tried again.
+    receives what the others have. Where no site combines (the leader is gone), the same layer is tried again.
     """
 
     architecture: Literal["private", "proxy"] = "proxy"
@@ -94,7 +94,7 @@ class FedMA(Matching):
         return self._taken(state, answer, site, merging, peers.round)
 
     def _matched(self, sent: Sequence[Sent], site: Site, merging: Merging) -> dict[str, Model]:
-        """The next network of everybody who was matched, and under "" the one for everybody else."""
+        """The next network of every site that was matched, and under "" the one for all others."""
         group, stage = self._largest_group(sent, site, merging)
         mean = sum(s.weight.value for s in group) / len(group)
         custody = strictest([*(s.weight.custody for s in sent), *(s.model.custody for s in group)])

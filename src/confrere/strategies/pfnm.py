@@ -79,7 +79,9 @@ class _Merge:
     def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
         terms = [(weight, own), *((p.scalar("weight", 1.0), m) for p, m in arrived(inbox))]
         fit = [(w.value, m) for w, m in terms if w.value > 0 and m.params.shapes == own.params.shapes]
-        fit.sort(key=lambda t: (-t[0], t[1].params.norm()))  # by what all sites know alike, whoever merges
+        fit.sort(
+            key=lambda t: (-t[0], t[1].params.norm())
+        )  # by what all sites know, so that the order is the same everywhere
         mean = sum(w for w, _ in fit) / len(fit)
         params = self.merging.at_once(
             [m.params for _, m in fit], [w / mean for w, _ in fit], self.like.params.shapes

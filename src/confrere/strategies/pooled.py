@@ -19,7 +19,7 @@ class State:
 @strategy("pooled")
 @dataclass(frozen=True)
 class Pooled:
-    """One model on everybody's records («Joint» in Kalra, Wen et al. 2023): the upper bound.
+    """One model on the records of all sites («Joint» in Kalra, Wen et al. 2023): the upper bound.
 
     The simulation hands this strategy a site that holds all records; no other runtime can.
     """

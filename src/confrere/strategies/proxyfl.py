@@ -57,7 +57,7 @@ class ProxyFL:
     kl: Direction = "teacher-student"
     mass: Literal["size", "equal"] = "size"
     settle: int = 3
-    """A proxy with a centre ("centred-linear") spends so many rounds on agreeing about it."""
+    """A proxy with a centre ("centred-linear") spends this many rounds on agreeing about it."""
     average: float = 0.0
     """How much of the proxy that a site uses is the mean of earlier rounds': 0.9 smooths over about ten. On a sparse
     graph a site's latest proxy still holds much of its own latest noise. What is sent is never smoothed."""

@@ -36,7 +36,7 @@ class WeightErosion:
     gradient in a round. Without it every site is the user of its own run in the same rounds: that is K runs, and each
     of the K sites releases K gradients in a round, one at each user's model and each from a sample of its own; a budget
     pays for all of them, so that each carries up to √K times the noise (√K with full batches, less with Poisson
-    sampling). (One gradient for all would be cheaper, but it would be taken at a model that is nobody's.)
+    sampling). (One gradient for all would be cheaper, but it would be taken at a model that no user has.)
 
     `update = "gradient"` is one batch a round (with [privacy], its steps); "local" is a whole round of plain local
     descent, used likewise. With fewer than `k_min` peers left that count, the last one's gradient could be solved for

@@ -25,9 +25,9 @@ class Churn:
     join = { STMW = 5 }                # first round of a late joiner
     leave = { SVHC = 10 }              # first round without a site that leaves for good
     probability = 0.2                  # and at random: absent with this probability …
-    period = 8                         # … or, with a period, away for a part of every «day» of so many rounds,
+    period = 8                         # … or, with a period, away for a part of every «day» of this many rounds,
     zones = { SVI = 0, other = 4 }     # shifted by the site's time zone
-    participation = 50                 # so many members take part in a round, drawn anew each time; 0: all of them
+    participation = 50                 # this many members take part in a round, drawn anew each time; 0: all of them
     """
 
     absent: dict[str, list[int]] = field(default_factory=dict)
@@ -77,14 +77,14 @@ class Churn:
             if mine <= set(self.absent.get(name, ())):
                 raise StudyError(f'churn.absent: "{name}" would miss every round; leave it out of the study')
         if not any(self.present(r, s) for r in range(rounds) for s in self.members(r, sites)):
-            raise StudyError("churn: nobody would be there in any round; lower churn.probability")
+            raise StudyError("churn: no site would be present in any round; lower churn.probability")
 
     def members(self, round: int, sites: Sequence[str]) -> tuple[str, ...]:
         """The sites that belong to the collaboration in a round, in sorted order."""
         return tuple(s for s in sorted(sites) if self.join.get(s, 0) <= round < self.leave.get(s, round + 1))
 
     def drawn(self, round: int, members: Sequence[str]) -> tuple[str, ...]:
-        """The members that take part in a round, in sorted order: drawn by lot, the same for whoever asks.
+        """The members that take part in a round, in sorted order: drawn by lot, the same at every site.
 
         The work is that of those who are drawn, however many there are (Floyd's method).
         """

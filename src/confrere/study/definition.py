@@ -139,7 +139,7 @@ class Study:
         return self.digest()[:16]
 
     def digest(self) -> str:
-        """What sites sign and compare: long enough that nobody can write two studies with the same one."""
+        """What sites sign and compare: long enough to rule out two studies with the same one."""
         own = ("seed", "title", "question", "sites", "schema", "comparison", "scales", "scale")
         agreed = {k: v for k, v in _plain(self._settings()).items() if k not in own}
         columns = self.parsed_schema.fingerprint if self.parsed_schema else ""

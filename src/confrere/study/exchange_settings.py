@@ -51,7 +51,7 @@ def attack_of(study: Study) -> Attack | None:
 
 
 def attackers_of(study: Study, sites: Sequence[str]) -> tuple[str, ...]:
-    """Who the dishonest sites are: those that the study names, or the last so many in the order of their names."""
+    """Who the dishonest sites are: those that the study names, or the last ones in the order of their names."""
     if study.attack is None:
         return ()
     wanted, known = _attackers(study), sorted(sites)
@@ -67,7 +67,7 @@ def attackers_of(study: Study, sites: Sequence[str]) -> tuple[str, ...]:
     if len(chosen) >= len(known) or (isinstance(wanted, int) and wanted >= len(known)):
         raise StudyError(
             f"attack.attackers: {wanted if isinstance(wanted, int) else len(chosen)} of {len(known)} sites would be"
-            " dishonest, and nobody would be left to look at; at least one site is honest"
+            " dishonest, and no site would be left to evaluate; at least one site is honest"
         )
     return chosen
 

@@ -1,4 +1,4 @@
-"""Studies and site configurations from TOML. Nothing is guessed; a mistake is told with its place."""
+"""Studies and site configurations from TOML. Nothing is guessed; a mistake is reported with its place."""
 
 from __future__ import annotations
 

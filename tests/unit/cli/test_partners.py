@@ -184,7 +184,7 @@ def test_a_study_with_partners_has_these_sites_only() -> None:
         open_sites(study.with_(partners=["site0", "site7"]), sites())
     with pytest.raises(StudyError, match="leaves only site1"):
         open_sites(study.with_(partners=["site1"]), sites())
-    with pytest.raises(StudyError, match="leaves nobody"):
+    with pytest.raises(StudyError, match="leaves no site"):
         open_sites(study.with_(partners=[]), sites())
     ready: Federation = open_sites(Study(name="some"), sites())
     assert list(ready.sites) == ["site0", "site1", "site2", "site3"]

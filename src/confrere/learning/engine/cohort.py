@@ -52,7 +52,7 @@ class Cohort:
         waiting = [(job, future) for job, future in waiting if not future.done()]
         try:
             self._train(waiting)
-        except Exception as error:  # nobody else would hear of it, and all sites would wait for ever
+        except Exception as error:  # otherwise all sites would wait for ever
             for _, future in waiting:
                 if not future.done():
                     future.set_exception(error)

@@ -92,7 +92,7 @@ class _JointTraining:
         start = [job.weights[role] for job in self.jobs]
         layers = self.jobs[0].networks[role].layers
         assert layers is not None
-        if all(p is start[0] for p in start):  # everybody starts from the same weights, as in averaging
+        if all(p is start[0] for p in start):  # all sites start from the same weights, as in averaging
             row = start[0].flatten().unsqueeze(0).expand(len(start), -1)
             return Stack(layers, row.clone() if role in self.objective else row)
         return Stack(layers, torch.stack([p.flatten() for p in start]))

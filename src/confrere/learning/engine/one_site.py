@@ -121,8 +121,8 @@ def _seed_dropout(job: Job) -> None:
 def _dropout_seed(job: Job) -> int:
     """Where dropout starts: from the study's seed in a simulation, from the secure source where there is one.
 
-    Which weights a record meets depends on its place in the batch, so one record more moves everybody's.
-    That is covered by the guarantee only as long as nobody can work the draws out.
+    Which weights a record meets depends on its place in the batch, so an additional record moves those of all others.
+    That is covered by the guarantee only as long as the draws are unknown.
     """
     if job.randomness is None or not job.randomness.secure:
         return derive(job.seed, "dropout")

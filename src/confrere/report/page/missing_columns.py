@@ -12,7 +12,7 @@ from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.sections import Page, report_section
 from confrere.report.results import RunRecord
 
-HANDLED = "«Imputed»: every value counts as missing there, and the model is told so. «Left out»: no site uses the column."
+HANDLED = "«Imputed»: every value counts as missing there, and is marked so for the model. «Left out»: no site uses the column."
 CAUTION = "The two kinds of sites have different patients too, so a difference between them need not come from the columns."
 
 

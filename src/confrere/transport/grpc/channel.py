@@ -153,7 +153,7 @@ def plain_reason(details: str, member: Member) -> str:
     """What gRPC's complaint means for the person who runs this site."""
     here, stranger = (
         member.address,
-        f'whoever answers at {member.address} is not "{member.name}" of the roster',
+        f'the machine that answers at {member.address} is not "{member.name}" of the roster',
     )
     closed = "it closed the connection: it may not have this site in its roster, or see another time"
     for sign, meaning in (
@@ -167,7 +167,7 @@ def plain_reason(details: str, member: Member) -> str:
         ),
         ("CERTIFICATE_VERIFY_FAILED", stranger),
         ("Hostname Verification", stranger),
-        ("Connection refused", f"nobody listens at {here}; is its node running?"),
+        ("Connection refused", f"nothing listens at {here}; is its node running?"),
         ("DNS resolution", f"there is no host of the name in {here}"),
         ("WRONG_VERSION_NUMBER", f"what answers at {here} does not speak TLS"),
         ("No route to host", f"there is no way to {here}; see the firewall"),

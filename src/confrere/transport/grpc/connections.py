@@ -191,7 +191,7 @@ class Connections:
         except AlreadyConnected:
             pass
         except TimeoutError:
-            peer.not_reached(f"nobody answers at {peer.member.address}; see the firewalls")
+            peer.not_reached(f"nothing answers at {peer.member.address}; see the firewalls")
             return False
         except ConfrereError as error:
             peer.not_reached(str(error))

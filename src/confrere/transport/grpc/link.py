@@ -145,7 +145,7 @@ class Link:
         except TimeoutError:
             raise PeerMissing(
                 f'"{self.peer}" has the parcel {parcel_id}, but did not say within '
-                f"{self._terms.patience:g} seconds what became of it"
+                f"{self._terms.patience:g} seconds whether it was taken"
             ) from None
         finally:
             del self._leaving[number]

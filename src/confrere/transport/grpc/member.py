@@ -120,7 +120,7 @@ def parse_member(table: dict[str, Any], where: str) -> Member:
     if "declared" not in table and set(table) >= _FIELDS - {"address", "declared"}:
         raise StudyError(
             f"{where} states no declared size (it was made by version 0.1): the site's owner runs"
-            " `confrere enroll --renew KEYS --declared N`, and everybody adds the new peer.toml to a new roster"
+            " `confrere enroll --renew KEYS --declared N`, and all sites add the new peer.toml to a new roster"
         )
     odd = sorted(set(table) - _FIELDS) or sorted(_FIELDS - {"address"} - set(table))
     if odd or not all(isinstance(value, str) for key, value in table.items() if key != "declared"):
