@@ -216,9 +216,9 @@ def named_options(thing: Any) -> list[str]:
 def commands_page() -> str:
     import typer.main
 
-    from confrere.cli import app, wire
+    from confrere.cli import add_commands, app
 
-    wire()
+    add_commands()
     out = [
         "# Commands\n\nEvery command has `--help`. With `--json` a command prints one [JSON document](json.md) on standard"
         " output and nothing else there; progress goes to standard error.\n"

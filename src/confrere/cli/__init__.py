@@ -96,9 +96,9 @@ def add_commands() -> None:
 
 
 def main() -> None:
-    """Run the command; what a person can put right is said in a line or two, with exit code 2."""
-    # The networks here are small: a second thread would mostly wait for the first. This must be said before
-    # PyTorch is loaded; who has large networks sets OMP_NUM_THREADS.
+    """Run the command; a mistake of the user is reported in a line or two, with exit code 2."""
+    # The networks are small: a second thread would mostly wait for the first. PyTorch reads this when it is
+    # loaded; set OMP_NUM_THREADS for large networks.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     warnings.showwarning = _show_warning
     add_commands()
@@ -110,7 +110,7 @@ def main() -> None:
     except KeyboardInterrupt:
         Console(stderr=True).print("\nconfrere: stopped")
         sys.exit(130)
-    except BrokenPipeError:  # the reader of a pipe had enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:

@@ -22,7 +22,7 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Five real referral centres learn together, beside training alone; ends in a report.
+    """Train five real referral centres together and alone, and write a report.
 
     Thyroid patients by referral source, the task «abnormal thyroid», a proven privacy of ε ≤ 3 per record.
 

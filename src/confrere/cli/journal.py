@@ -26,7 +26,7 @@ def verify(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Whether every line of a journal follows from the one before; an edited or removed one is named.
+    """Check that every line of a journal follows from the one before; an edited or removed line is named.
 
     Example: `confrere journal verify node`
     """

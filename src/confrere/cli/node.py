@@ -17,7 +17,7 @@ from confrere.core.terminal import printable
 if TYPE_CHECKING:
     from confrere.core.events import Event
 
-WORDS = ("stop", "pause", "resume", "leave", "status")
+COMMANDS = ("stop", "pause", "resume", "leave", "status")
 QUIET = ("sent", "round-started", "charged")
 LONGEST_LINE = 2000
 
@@ -35,13 +35,13 @@ def node(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before leaving for good.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take part in a study with this site's records. Kill it at any time; started again, it goes on.
+    """Take part in a study with this site's records. A node can be killed at any time; started again, it continues.
 
     Example: `confrere node study.toml site.toml`, and from another terminal `confrere node pause node`
     """
     if what == "status":
         status_command.status(where, as_json)
-    elif what in WORDS:
+    elif what in COMMANDS:
         if what == "leave" and not yes:
             typer.confirm("Leaving is signed and final: this site cannot come back. Leave?", abort=True)
         from confrere.node.control import ask
@@ -49,7 +49,7 @@ def node(
         answer = ask(where, what)
         print_json(answer) if as_json else console.print(answer["text"], markup=False)
     elif not what.endswith(".toml"):
-        raise StudyError(f"«{what}» is neither a study (STUDY.toml) nor one of {', '.join(WORDS)}")
+        raise StudyError(f"«{what}» is neither a study (STUDY.toml) nor one of {', '.join(COMMANDS)}")
     else:
         from confrere.node.service import run_node
 
@@ -59,7 +59,7 @@ def node(
             if event.kind == "deployed":
                 chosen.append(event.data["model"])
 
-        run_node(Path(what), where, until_done=until_done, listeners=(_say, note_choice))
+        run_node(Path(what), where, until_done=until_done, listeners=(_print_event, note_choice))
         if chosen[-1:] == ["own"]:
             console.print(
                 "This site deploys its own model: the collaborative one was worse on its own held-out records"
@@ -68,7 +68,7 @@ def node(
             )  # fmt: skip
 
 
-def _say(event: Event) -> None:
+def _print_event(event: Event) -> None:
     """A line for the operator; never a number from records."""
     if not may_leave(event.custody, consent=True) or event.kind in QUIET:
         return
@@ -78,7 +78,7 @@ def _say(event: Event) -> None:
             f"takes part in «{d['title']}», {d['rounds']} rounds, with {', '.join(d['members'])}"
         ),
         "connected": lambda d: f"connected to {d['peer']}",
-        "resumed": lambda d: f"goes on with round {d['round'] + 1}",
+        "resumed": lambda d: f"continues with round {d['round'] + 1}",
     }.get(event.kind, lambda d: event.kind)(event.data)
     number = f"round {event.round + 1}: " if event.round is not None else ""
     line = printable(f"{event.site or ''} {number}{text}", LONGEST_LINE)

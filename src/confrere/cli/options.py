@@ -18,7 +18,7 @@ Out = Annotated[
     Path | None, typer.Option(help="Write the run to this folder.", show_default="runs/<name>-<time>")
 ]
 Seed = Annotated[int | None, typer.Option(help="Set the seed; the same seed gives the same result.")]
-Device = Annotated[str, typer.Option(help="Compute there: cpu, cuda, cuda:1 …")]
+Device = Annotated[str, typer.Option(help="The device to compute on: cpu, cuda, cuda:1 …")]
 Attack = Annotated[
     str | None,
     typer.Option(
@@ -45,4 +45,4 @@ Batch = Annotated[int, typer.Option(help="The expected batch size.")]
 Epochs = Annotated[int, typer.Option(help="Passes over the data, in all rounds together.")]
 Delta = Annotated[float, typer.Option(help="δ, at most 1/records.")]
 AccountantName = Annotated[str, typer.Option(help="pld (tight) or rdp (as in most papers).")]
-UnitName = Annotated[str, typer.Option(help="What is drawn and protected: record or patient.")]
+UnitName = Annotated[str, typer.Option(help="What is sampled and protected: record or patient.")]

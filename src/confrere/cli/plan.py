@@ -48,7 +48,7 @@ def plan(
     change: Changes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate whether a proxy of this size carries a signal at this budget, and suggest settings that do.
+    """Estimate whether a proxy of this size carries a signal at this budget, and suggest settings.
 
     Example: `confrere plan --records 1000 --sites 8 --parameters 8450 --epsilon 3`
     """
@@ -148,7 +148,7 @@ def _show(plan: Plan) -> None:
         else "No proxy is small enough to keep a signal here."
     )
     _print(BLIND)
-    _print("\nSuggested, for the top of the study, in place of what it says there:\n")
+    _print("\nSuggested settings, to replace those of the study:\n")
     _print(plan.suggestion.toml)
     for text in plan.suggestion.remarks:
         _print(text)

@@ -14,7 +14,7 @@ from confrere.cli.output import console, print_json
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a run or of a comparison.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write it.", show_default="RUN_DIR/report.html")
+        Path | None, typer.Option(help="Write the report to this file.", show_default="RUN_DIR/report.html")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`confrere schema`: what columns mean, drafted from a file and checked against others."""
+"""`confrere schema`: draft a schema from a file, and check files against one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def draft_command(
         typer.echo(text, nl=False)
     if out is not None:
         if out.exists():
-            raise StudyError(f"{out}: is there already; it was not overwritten")
+            raise StudyError(f"{out}: exists already; it was not overwritten")
         write_private(out, text)  # a draft is drawn from records
     screen = Console(stderr=True, highlight=False)
     for warning in proposal.warnings:
@@ -105,7 +105,7 @@ def check_command(
     folder: Annotated[str, typer.Option(help="Where image files lie.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Tell what of a file fits a study, what can be derived, and what cannot be used.
+    """Check which columns of a file fit a study, which can be derived, and which cannot be used.
 
     The answer counts your records: it is PRIVATE. Exit code 1 means that a file does not fit yet.
 

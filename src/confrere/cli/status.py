@@ -16,7 +16,7 @@ def status(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The node's folder (home in site.toml).")],
     as_json: AsJson = False,
 ) -> None:
-    """Round, peers, budget, bytes and model quality of a node. What is said of its records stays at the site.
+    """Show the round, peers, budget, bytes and model quality of a node. What it shows about records stays at the site.
 
     Example: `confrere status node`
     """

@@ -1,4 +1,4 @@
-"""Several ways to collaborate on the same records, over several seeds, beside training alone."""
+"""Compare strategies on the same records over several seeds, with training alone as the reference."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def compare(
     variants = arms(study, names, pooled)
     runs, seconds = _run_all(variants, seeds, sites, folder, device=device, listeners=listeners)
     attackers = {n: found[0].result.attack.attackers for n, found in runs.items() if found[0].result.attack}
-    runs = {name: [among_honest(run, attackers) for run in found] for name, found in runs.items()}
+    runs = {name: [without_attackers(run, attackers) for run in found] for name, found in runs.items()}
     first = runs[ALONE][0]
     primary = study.evaluation.primary if study.evaluation.primary in first.mean else proper(first.mean)
     found = verdicts(runs, primary, by_columns(first.sites), _classes(first))
@@ -196,7 +196,7 @@ def shared(
     return opened[-1][1]
 
 
-def among_honest(run: Run, attackers: Mapping[str, Sequence[str]]) -> Run:
+def without_attackers(run: Run, attackers: Mapping[str, Sequence[str]]) -> Run:
     """The run without the sites that attack in any arm: all arms are compared on the same, honest ones."""
     gone = {site for sites in attackers.values() for site in sites}
     if not gone:
@@ -228,7 +228,7 @@ def _unpaired(variants: Mapping[str, Study]) -> list[str]:
 
 
 def label(name: str, study: Study) -> str:
-    """What people call an arm: «ProxyFL, with noise»; one that is not named after its strategy keeps its name."""
+    """The label of an arm: «ProxyFL, with noise»; one that is not named after its strategy keeps its name."""
     honest, _, attack = name.partition("+")
     suffix = honest.removeprefix(study.strategy_name)
     if not suffix:

@@ -1,4 +1,4 @@
-"""What a study would do at each site, found out before it runs: nothing is trained or written."""
+"""Check a study before it runs: what each site would do; nothing is trained or written."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class StudyCheck(Document):
 def check(
     study: Study, sites: Mapping[str, Source] | None = None, *, roster: Roster | None = None
 ) -> StudyCheck:
-    """Say what each site of a study would do; nothing is trained or written.
+    """Check a study: what each site would do; nothing is trained or written.
 
     `sites` are your own records, as in `simulate`. With a `roster`, pairs of sites that could not connect are named.
 
@@ -76,7 +76,7 @@ def check(
         variant(study, name)
     simulation = Simulation(study, open_sites(study, sites))
     simulation.prepare()
-    spent_before = [text for site in simulation.sites.values() if (text := take_in_ledger(site))]
+    spent_before = [text for site in simulation.sites.values() if (text := load_ledger(site))]
     found = {name: _site(site) for name, site in simulation.sites.items()}
     unreachable_pairs = unreachable(study, roster) if roster is not None else []
     return StudyCheck(
@@ -187,7 +187,7 @@ def above_ceilings(ceilings: Mapping[str, float]) -> list[str]:
     ]
 
 
-def take_in_ledger(site: Participant) -> str:
+def load_ledger(site: Participant) -> str:
     """Count what stands in the ledger that a site.toml names, and return what a node could no longer do; "" if nothing."""
     own = site.study.sites.get(site.name)
     if site.mechanism is None or own is None or not Path(own.ledger).is_absolute():

@@ -1,4 +1,4 @@
-"""What a study would send, found out without training anything.
+"""Compute what a study would send, without training anything.
 
 The study's own strategy goes through its rounds with models that stay as they are. So parcels have the tensors, the
 numbers and the headers that they would have, and are as long to the byte; only a number that follows from training could
