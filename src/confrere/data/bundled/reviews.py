@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from confrere.core.errors import StudyError
-from confrere.data.bundled.opening import encoded, open_by_site, open_partitioned, table_of
+from confrere.data.bundled.table_sites import encoded, open_by_site, open_partitioned, table_of
 from confrere.data.records import Card, Federation
 from confrere.data.schema import Column, Label, Schema
 from confrere.data.split.holdout import SPLIT, SplitRule

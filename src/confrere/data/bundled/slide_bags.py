@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -14,70 +17,92 @@ from confrere.data.split.holdout import SPLIT, SplitRule, split_indices
 SUBTYPES = ("subtype A", "subtype B", "subtype C", "subtype D", "subtype E")
 DIGITS = (1, 3, 4, 7, 9)
 """One digit for each subtype; patches that show nothing in particular are the other five."""
+NOTE = "bags are made of digits by lot; the common test of a site are the test bags of all others"
+
+
+@dataclass(frozen=True)
+class BagOptions:
+    """How bags are made of pictures: the options of a study's data set."""
+
+    bags: int = 300
+    """The number of bags at each site."""
+    sites: int = 4
+    members: int = 12
+    """The number of pictures in a bag."""
+    share: float = 0.4
+    """The share of a bag's members that show its subtype."""
+    stain: float = 0.5
+    """How much institutions differ in contrast and brightness."""
+    concentration: float = 1.0
+    """The class shares of a site are drawn from Dirichlet(concentration)."""
+
+    def __post_init__(self) -> None:
+        enough = self.sites >= 2 and self.bags >= 10 and self.members >= 2
+        if not (enough and 0 < self.share <= 1 and 0 <= self.stain <= 1 and self.concentration > 0):
+            raise StudyError(
+                "bags: at least 2 sites, 10 bags and 2 members; share and stain lie between 0 and 1, concentration above 0"
+            )
+
+    @property
+    def telling(self) -> int:
+        """The members of a bag that show its subtype."""
+        return max(1, round(self.share * self.members))
 
 
 def bags_of(
-    pictures: Records,
-    card: Card,
-    *,
-    seed: int,
-    split: SplitRule = SPLIT,
-    bags: int = 300,
-    sites: int = 4,
-    members: int = 12,
-    share: float = 0.4,
-    stain: float = 0.5,
-    concentration: float = 1.0,
+    pictures: Records, card: Card, *, seed: int, split: SplitRule = SPLIT, **options: Any
 ) -> Federation:
-    """`bags` at each site; `share` of a bag's members show its subtype; `stain` is how much institutions differ in their look.
+    """Bags of pictures at several institutions; `options` are those of `BagOptions`.
 
-    Class shares of a site are drawn from Dirichlet(`concentration`). No picture is in two bags. The common test of a
-    site are the test bags of all others: its external test.
+    No picture is in two bags. The common test of a site is the test bags of all others: its external test.
     """
-    if (
-        sites < 2
-        or bags < 10
-        or members < 2
-        or not 0 < share <= 1
-        or not 0 <= stain <= 1
-        or concentration <= 0
-    ):
-        raise StudyError(
-            "bags: at least 2 sites, 10 bags and 2 members; share and stain lie between 0 and 1, concentration above 0"
-        )
-    pixels, labels = pictures.inputs, pictures.targets.numpy()
-    rng = np.random.default_rng([seed, 0x511DE])
-    left = {int(c): [int(i) for i in rng.permutation(np.flatnonzero(labels == c))] for c in range(10)}
-    normal = [i for c in range(10) if c not in DIGITS for i in left[c]]
-    rng.shuffle(normal)
-    telling = max(1, round(share * members))
-    if (
-        bags * sites * (members - telling) > len(normal)
-        or bags * sites * telling > min(map(len, left.values())) * 3
-    ):
-        raise StudyError(
-            f"bags: {sites} × {bags} bags of {members} need more pictures than there are; ask for fewer"
-        )
-    cut: dict[str, tuple[Records, Records, Records]] = {}
-    for k in range(sites):
-        kinds = rng.choice(len(SUBTYPES), size=bags, p=rng.dirichlet(np.full(len(SUBTYPES), concentration)))
-        contrast, light = 1 - stain * rng.uniform(), stain * rng.uniform() * 0.5
-        made = []
-        for kind in kinds:
-            own = [left[DIGITS[kind]].pop() for _ in range(telling) if left[DIGITS[kind]]]
-            rest = [normal.pop() for _ in range(members - len(own))]
-            made.append(_vectors(pixels[rng.permutation([*own, *rest])] * contrast + light))
-        records = Records(torch.stack(made), torch.from_numpy(kinds.astype(np.int64)))
-        name = f"institution{k + 1}"
+    wanted = BagOptions(**options)
+    maker = _BagMaker(pictures, wanted, np.random.default_rng([seed, 0x511DE]))
+    parts: dict[str, tuple[Records, Records, Records]] = {}
+    for name in (f"institution{k + 1}" for k in range(wanted.sites)):
+        records = maker.institution()
         train, validation, test = (records.select(p) for p in split_indices(records, seed, split, name))
-        cut[name] = (train, validation, test)
-    out = {}
-    for name, (train, validation, test) in cut.items():
-        others = concatenate([parts[2] for other, parts in cut.items() if other != name])
-        out[name] = SiteData(name, train, validation, test, common_test=others)
-    task = Task("multiclass", SUBTYPES, (members, 49))
-    notes = ("bags are made of digits by lot; the common test of a site are the test bags of all others",)
-    return Federation(card.name, task, out, None, card, notes)
+        parts[name] = (train, validation, test)
+    sites = {}
+    for name, (train, validation, test) in parts.items():
+        others = concatenate([p[2] for other, p in parts.items() if other != name])
+        sites[name] = SiteData(name, train, validation, test, common_test=others)
+    task = Task("multiclass", SUBTYPES, (wanted.members, 49))
+    return Federation(card.name, task, sites, None, card, (NOTE,))
+
+
+class _BagMaker:
+    """Draws pictures into bags, each picture once."""
+
+    def __init__(self, pictures: Records, options: BagOptions, rng: np.random.Generator) -> None:
+        self.pixels, self.options, self.rng = pictures.inputs, options, rng
+        labels = pictures.targets.numpy()
+        self.left = {
+            int(c): [int(i) for i in rng.permutation(np.flatnonzero(labels == c))] for c in range(10)
+        }
+        self.normal = [i for c in range(10) if c not in DIGITS for i in self.left[c]]
+        rng.shuffle(self.normal)
+        bags, telling = options.bags * options.sites, options.telling
+        fewest = min(map(len, self.left.values()))
+        if bags * (options.members - telling) > len(self.normal) or bags * telling > fewest * 3:
+            raise StudyError(
+                f"bags: {options.sites} × {options.bags} bags of {options.members} need more pictures than there are;"
+                " ask for fewer"
+            )
+
+    def institution(self) -> Records:
+        """The bags of one more institution, with its own class shares and staining."""
+        rng, options = self.rng, self.options
+        shares = rng.dirichlet(np.full(len(SUBTYPES), options.concentration))
+        subtypes = rng.choice(len(SUBTYPES), size=options.bags, p=shares)
+        contrast, light = 1 - options.stain * rng.uniform(), options.stain * rng.uniform() * 0.5
+        bags = [_vectors(self.pixels[self._members(DIGITS[s])] * contrast + light) for s in subtypes]
+        return Records(torch.stack(bags), torch.from_numpy(subtypes.astype(np.int64)))
+
+    def _members(self, digit: int) -> Any:
+        own = [self.left[digit].pop() for _ in range(self.options.telling) if self.left[digit]]
+        rest = [self.normal.pop() for _ in range(self.options.members - len(own))]
+        return self.rng.permutation([*own, *rest])
 
 
 def _vectors(patches: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confrere.data.bundled.opening import open_by_site, table_of
+from confrere.data.bundled.table_sites import open_by_site, table_of
 from confrere.data.records import Card, Federation
 from confrere.data.schema import Column, Label, Schema
 from confrere.data.split.holdout import SPLIT, SplitRule

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.bundled.opening import encoded, open_partitioned
+from confrere.data.bundled.table_sites import encoded, open_partitioned
 from confrere.data.federation import Opening, by_site
 from confrere.data.read.sources import read
 from confrere.data.records import Card, Federation

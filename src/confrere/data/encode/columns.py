@@ -11,12 +11,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
+from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.grids import load_grids
-from confrere.data.encode.tally import EncodingTally
 from confrere.data.encode.text import encode_texts
 from confrere.data.encode.units import converter, likely_slip
 from confrere.data.read.images import load_images
-from confrere.data.read.origin import BadRows, counted, origin_of, place, some
+from confrere.data.read.table_origin import BadRows, counted, origin_of, place, some
 from confrere.data.read.values import (
     as_dates,
     as_flags,

@@ -22,9 +22,9 @@ from confrere.core.errors import DataError
 from confrere.data import digests
 from confrere.data.encode.blocks import fill, plain
 from confrere.data.encode.columns import AS_WRITTEN, LIMIT, Translation, encode_column, scaled
+from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import encode_label, task_of
-from confrere.data.encode.tally import EncodingTally
-from confrere.data.read.origin import BadRows, counted, origin_of, place, some, with_bad_rows
+from confrere.data.read.table_origin import BadRows, counted, origin_of, place, some, with_bad_rows
 from confrere.data.read.values import kinds_of, numbers_or_texts
 from confrere.data.records import Records
 from confrere.data.schema import ARRAYS, Schema

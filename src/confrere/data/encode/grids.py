@@ -15,9 +15,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
-from confrere.data.encode.tally import EncodingTally
+from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.read.images import find_inside, is_picture, read_image
-from confrere.data.read.origin import counted, for_each_record, origin_of
+from confrere.data.read.table_origin import counted, for_each_record, origin_of
 from confrere.data.read.values import as_numbers
 from confrere.data.schema import Column
 

@@ -9,8 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
-from confrere.data.encode.tally import EncodingTally
-from confrere.data.read.origin import BadRows, counted, origin_of, place, some
+from confrere.data.encode.encoding_tally import EncodingTally
+from confrere.data.read.table_origin import BadRows, counted, origin_of, place, some
 from confrere.data.records import Branch, BranchKind, Task
 from confrere.data.schema import ARRAYS, TABLE, Column, Label, Schema
 from confrere.data.tasks import Targets, task_kinds

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from confrere.core.errors import DataError
-from confrere.data.read.origin import some
 from confrere.data.read.sources import DataSource, How, checked, data_source
+from confrere.data.read.table_origin import some
 
 
 @data_source("parquet")

@@ -22,8 +22,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
-from confrere.data.read.origin import NoRecords, TableOrigin, some
 from confrere.data.read.sources import DataSource, How, data_source
+from confrere.data.read.table_origin import NoRecords, TableOrigin, some
 from confrere.data.read.whole_lines import BadLines, WholeLines
 
 GAPS = ("", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "NULL", "null")

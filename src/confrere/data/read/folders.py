@@ -8,7 +8,7 @@ import pandas as pd
 
 from confrere.core.errors import DataError
 from confrere.data.read.images import is_picture
-from confrere.data.read.origin import TableOrigin, counted, some
+from confrere.data.read.table_origin import TableOrigin, counted, some
 
 TABLES = (".csv", ".tsv", ".txt", ".xlsx", ".parquet", ".pq")
 PICTURE, CLASS = "image", "label"

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.read.origin import for_each_record
+from confrere.data.read.table_origin import for_each_record
 from confrere.data.schema import Column
 
 DICOM = (".dcm", ".dicom")

@@ -26,7 +26,7 @@ import pandas as pd
 from confrere.core.errors import DataError
 from confrere.core.registry import Registry
 from confrere.data.read.folders import classes_table, label_file, size_of
-from confrere.data.read.origin import NoRecords, TableOrigin
+from confrere.data.read.table_origin import NoRecords, TableOrigin
 
 LIMIT = 2 * 1024**3
 """The largest file, in bytes, that is read into memory without being asked twice."""

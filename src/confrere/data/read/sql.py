@@ -17,8 +17,8 @@ from typing import Any
 import pandas as pd
 
 from confrere.core.errors import DataError
-from confrere.data.read.origin import NoRecords, TableOrigin
 from confrere.data.read.sources import DataSource, How, data_source, exact
+from confrere.data.read.table_origin import NoRecords, TableOrigin
 
 
 @data_source("sql")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from confrere.core.errors import DataError
 from confrere.data.encode.columns import Translation
 from confrere.data.encode.encoder import Earlier, Encoded, RowEncoder, only_class, patients_of
-from confrere.data.encode.tally import EncodingTally
+from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.read.delimited import Text
 from confrere.data.read.sources import is_address
 from confrere.data.records import Records

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
 from confrere.data.read.delimited import GAPS, parse_numbers
-from confrere.data.read.origin import BadRows, counted, origin_of, place, some
+from confrere.data.read.table_origin import BadRows, counted, origin_of, place, some
 from confrere.data.schema import Column
 
 NO = ("0", "f", "false", "n", "no", "nein", "non", "absent", "negative", "-")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from confrere.core.errors import DataError
-from confrere.data.read.origin import counted
+from confrere.data.read.table_origin import counted
 
 _UNDECODED = re.compile("[\udc80-\udcff]")
 """What «surrogateescape» makes of bytes that the encoding does not have."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from confrere.data.encode.tally import EncodingTally
+    from confrere.data.encode.encoding_tally import EncodingTally
     from confrere.data.records import Task
     from confrere.data.schema import Label
 

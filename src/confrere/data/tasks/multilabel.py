@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import refuse_gaps
-from confrere.data.encode.tally import EncodingTally
 from confrere.data.read.values import as_flags
 from confrere.data.records import Task
 from confrere.data.schema import Column, Label

@@ -10,9 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
+from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import label_column, refuse_gaps
-from confrere.data.encode.tally import EncodingTally
-from confrere.data.read.origin import BadRows, counted, place
+from confrere.data.read.table_origin import BadRows, counted, place
 from confrere.data.read.values import as_numbers
 from confrere.data.records import Task
 from confrere.data.schema import Label

