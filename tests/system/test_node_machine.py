@@ -26,13 +26,13 @@ from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.learning.engine.one_site import Job, Trained
 from confrere.learning.objectives import Supervised
-from confrere.node import replay as diary_module
+from confrere.node import replay as replay_module
 from confrere.node import store as store_module
 from confrere.node.conduct import Conduct
 from confrere.node.config import Setting
 from confrere.node.delivery import ParcelReceiver
 from confrere.node.inspection import ParcelRules
-from confrere.node.replay import CallCounter, DurableMailbox, OutboxTransport, RememberedSite
+from confrere.node.replay import CallCounter, DurableMailbox, DurableSiteRound, OutboxTransport
 from confrere.node.store import TABLES, Store
 from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
@@ -68,12 +68,12 @@ class Noisy:
     """A trainer whose every run gives another model, so that a second release of one round would be seen."""
 
     async def run(self, job: Job) -> Trained:
-        diary_module.reach("charged")
+        replay_module.reach("charged")
         out = Trained()
         for role in job.objective:
             start = job.weights[role] if getattr(job, "weights", None) else job.networks[role].params()
             out.params[role] = Params({n: t + 0.1 * torch.randn_like(t) for n, t in start.items()})
-        diary_module.reach("trained")
+        replay_module.reach("trained")
         return out
 
 
@@ -92,14 +92,14 @@ class Bench:
         context = SiteContext(setting.run, self.journal, Noisy(), ledger=self.ledger)
         self.site = participant_of(study, self.strategy, setting.data, setting.task, context)
         self.site.randomness, self.site.reuses = secure(), True
-        self.desk = OutboxTransport(self.store, setting.identity.key, lambda size: None, self.no_room)
-        self.mailbox = DurableMailbox(self.store, self.desk, self.no_room)
+        self.outbox = OutboxTransport(self.store, setting.identity.key, lambda size: None, self.no_room)
+        self.mailbox = DurableMailbox(self.store, self.outbox, self.no_room)
         shapes = {m.architecture: m.params.shapes for m in map(self.site.build, ("private", "proxy"))}
         rules = ParcelRules(self.me, setting.run, ROUNDS, keys, shapes)
         self.parcel_receiver = ParcelReceiver(rules, self.store, Conduct(self.me, keys, lambda event: None))
         self.parcel_receiver.mailbox = self.mailbox
         self.peers = SitePeers(
-            self.me, setting.run, NAMES, study.graph(), study.churn, Gate(site=self.me), self.desk,
+            self.me, setting.run, NAMES, study.graph(), study.churn, Gate(site=self.me), self.outbox,
             self.journal, patience=0.0, mailbox=self.mailbox, counter=lambda: self.ledger.counter,
         )  # fmt: skip
         found = next(iter(self.store.latest()), None)
@@ -129,7 +129,7 @@ class Bench:
     async def work(self) -> None:
         self.mailbox.call_counter = call_counter = CallCounter(self.done)
         self.outbox.clear()
-        inside = RememberedSite(self.site, self.store, call_counter, self.no_room)
+        inside = DurableSiteRound(self.site, self.store, call_counter, self.no_room)
         self.state = await self.strategy.round(self.state, inside, self.peers.round(self.done))
         self.done += 1
         self.store.close_round(self.done, self.content())
@@ -174,7 +174,7 @@ class Collaboration(RuleBasedStateMachine):
             if point == at:
                 raise Killed
 
-        modules = (diary_module, store_module)
+        modules = (replay_module, store_module)
         before = [m.reach for m in modules]  # type: ignore[attr-defined]
         for module in modules:
             module.reach = reach  # type: ignore[attr-defined]

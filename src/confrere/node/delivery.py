@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from confrere.core.errors import BadParcel, CheckpointError, PeerMissing
 from confrere.core.events import Event
-from confrere.core.parcel import LedgerMark, Parcel
+from confrere.core.parcel import Parcel
 from confrere.exchange.screening import Outlier
 from confrere.node.conduct import Conduct
+from confrere.node.handshake_state import HandshakeCallbacks
 from confrere.node.inspection import ParcelRules
 from confrere.node.replay import DurableMailbox
 from confrere.node.store import LEAVING, Equivocation, Store
@@ -31,22 +32,21 @@ LEAVING_SEQUENCE = 2**50
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 
-class Sends(Protocol):
-    """The part of `transport.grpc.Connections` that a `PeerSender` uses."""
+class Links(Protocol):
+    """What a node needs of its connections: `transport.grpc.Connections`, or a double of it."""
 
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
     async def send(self, to: str, parcel_id: str, body: Body) -> Receipt: ...
-
     async def wait_connected(self, peer: str, timeout: float) -> None: ...
-
-
-class KeepsMarks(Protocol):
-    """The part of `node.handshake_state.HandshakeCallbacks` that concerns the marks of parcels and receipts."""
-
-    def keep(self, peer: str, mark: LedgerMark) -> bool: ...
-
-    def seen(self, peer: str) -> tuple[LedgerMark, ...]: ...
-
-    def compare(self, seen: Sequence[LedgerMark]) -> None: ...
+    @property
+    def connected(self) -> frozenset[str]: ...
+    @property
+    def last_contact(self) -> Mapping[str, float]: ...
+    @property
+    def bytes_sent(self) -> Mapping[str, int]: ...
+    @property
+    def bytes_received(self) -> Mapping[str, int]: ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PeerSender:
     """Delivers to one peer, oldest first, the same bytes until they are acknowledged."""
 
     def __init__(
-        self, me: str, peer: str, store: Store, record: Callable[[Event], None], marks: KeepsMarks
+        self, me: str, peer: str, store: Store, record: Callable[[Event], None], marks: HandshakeCallbacks
     ) -> None:
         self.me, self.peer, self._store, self._record, self._marks = me, peer, store, record, marks
         self._work = asyncio.Event()
@@ -71,7 +71,7 @@ class PeerSender:
     def wake(self) -> None:
         self._work.set()
 
-    async def run(self, connections: Sends) -> None:
+    async def run(self, connections: Links) -> None:
         pause = FIRST_PAUSE
         while True:
             self._work.clear()
@@ -87,7 +87,7 @@ class PeerSender:
                 pause = min(2 * pause, LONGEST_PAUSE)
                 break
 
-    async def _hand_over(self, connections: Sends, sequence: int, body: Body) -> bool:
+    async def _hand_over(self, connections: Links, sequence: int, body: Body) -> bool:
         """Whether the peer has accepted or refused this parcel for good."""
         try:
             receipt = await connections.send(self.peer, f"{self.me}/{self.peer}/{sequence}", body)
@@ -114,7 +114,7 @@ class PeerSender:
         await asyncio.to_thread(self._store.delivered, self.peer, sequence, receipt.credited)
         return True
 
-    async def _bring_records(self, connections: Sends) -> None:
+    async def _bring_records(self, connections: Links) -> None:
         """Bring the leave messages of other members: the peer may not have received them from their senders."""
         with suppress(PeerMissing):
             for site, body in await asyncio.to_thread(self._store.leave_messages):
@@ -132,7 +132,7 @@ class ParcelReceiver:
         conduct: Conduct,
         epochs: Epochs = Epochs(),  # noqa: B008
         most_waiting: int = MOST_WAITING,
-        marks: KeepsMarks | None = None,
+        marks: HandshakeCallbacks | None = None,
     ) -> None:
         self.rules, self._store, self._conduct, self._epochs = rules, store, conduct, epochs
         self._most_waiting = most_waiting

@@ -27,7 +27,7 @@ from confrere.node import roster
 from confrere.node.conduct import Conduct
 from confrere.node.config import Setting
 from confrere.node.database import DiskFull
-from confrere.node.delivery import Epochs, ParcelReceiver, PeerSender
+from confrere.node.delivery import Epochs, Links, ParcelReceiver, PeerSender
 from confrere.node.failpoints import reach
 from confrere.node.handshake_state import HandshakeCallbacks
 from confrere.node.lateness import Lateness
@@ -37,13 +37,12 @@ from confrere.node.replay import (
     CallCounter,
     CapReached,
     DurableMailbox,
+    DurableSiteRound,
     OutboxTransport,
-    RememberedSite,
     durably,
     in_thread,
 )
 from confrere.node.setup import (
-    Links,
     ledger_of,
     lock_folder,
     lock_ledger,
@@ -236,7 +235,7 @@ class Node:
         if churn.present(number, self.me):
             self.mailbox.call_counter = call_counter = CallCounter(number)
             self.outbox.clear()
-            inside = RememberedSite(self.site, self.store, call_counter, self.wait_for_space)
+            inside = DurableSiteRound(self.site, self.store, call_counter, self.wait_for_space)
             await run.round(number, inside, time_is_up=self._time_is_up())
             await self.outbox.post()
         reasons = run.stop_reasons(churn, number)
@@ -295,7 +294,7 @@ class Node:
         if self._left_as_planned():
             self.site_run.announce(self.done)
         self._set_activity("training its own model to the end")
-        inside = RememberedSite(self.site, self.store, CallCounter(self.study.rounds), self.wait_for_space)
+        inside = DurableSiteRound(self.site, self.store, CallCounter(self.study.rounds), self.wait_for_space)
         if await self.site_run.finish(inside):
             await self._evaluate(self.study.rounds, fitted=True)
         elif not self.quality:

@@ -16,14 +16,13 @@ from typing import Any, TypeVar
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from torch import nn
 
-from confrere.core.custody import Custody, Scalar, may_leave
+from confrere.core.custody import Custody, may_leave
 from confrere.core.errors import PrivacyError
 from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.parcel import Inbox, LedgerMark, Parcel
-from confrere.core.protocols import Effort, Fitted, Loss, Metrics, Objective, Optimiser
+from confrere.core.protocols import Fitted, Loss, Metrics, Objective
 from confrere.learning.engine.one_site import Job, Trained, train_site
 from confrere.node.database import DiskFull
 from confrere.node.failpoints import reach
@@ -91,41 +90,20 @@ async def durably(wait_for_space: WaitForSpace, write: Callable[..., object], *w
             await wait_for_space()
 
 
-class RememberedSite:
-    """`Site` for one round: trainings are in the store before anything of them can leave."""
+class DurableSiteRound(SiteRound):
+    """`Site` for one round: the result of a training is in the store before anything of it can leave."""
 
     def __init__(
         self, participant: Participant, store: Store, call_counter: CallCounter, wait_for_space: WaitForSpace
     ) -> None:
-        self._site, self._store = participant, store
-        self._call_counter, self._wait_for_space = call_counter, wait_for_space
-        self._inner = SiteRound(participant, call_counter.round)
-        self.name, self.size = participant.name, participant.size
-        self.rehearsal = self._inner.rehearsal
-
-    def build(self, role: str) -> Model:
-        return self._inner.build(role)
-
-    def module(self, role: str) -> nn.Module:
-        return self._inner.module(role)
-
-    def notify(self, text: str) -> None:
-        self._inner.notify(text)
-
-    def effort(self, role: str, model: Model) -> Effort:
-        return self._inner.effort(role, model)
-
-    def weigh(self, weights: Mapping[str, Scalar], note: str = "") -> None:
-        self._inner.weigh(weights, note)
+        super().__init__(participant, call_counter.round)
+        self._store, self._call_counter, self._wait_for_space = store, call_counter, wait_for_space
 
     async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
-        return await in_thread(self._inner.evaluate(models))
+        return await in_thread(super().evaluate(models))
 
     async def fit(self, losses: Sequence[Loss], role: str, models: Mapping[str, Model]) -> Fitted:
-        return await in_thread(self._inner.fit(losses, role, models))
-
-    def optimiser(self) -> Optimiser:
-        return self._inner.optimiser()
+        return await in_thread(super().fit(losses, role, models))
 
     async def train(
         self, objective: Objective, models: Mapping[str, Model], *, protect: Sequence[str] = ()
@@ -135,21 +113,21 @@ class RememberedSite:
     async def gradient_sum(
         self, loss: Loss, *, at: Model, role: str = "model", reads: Mapping[str, Model] | None = None
     ) -> Model | None:
-        async def add_up(site: SiteRound) -> Mapping[str, Model]:
+        async def by_role(site: SiteRound) -> Mapping[str, Model]:
             found = await site.gradient_sum(loss, at=at, role=role, reads=reads)
             return {} if found is None else {role: found}
 
-        return (await self._once(add_up)).get(role)
+        return (await self._once(by_role)).get(role)
 
     async def _once(
         self, train: Callable[[SiteRound], Coroutine[Any, Any, Mapping[str, Model]]]
     ) -> Mapping[str, Model]:
-        """Train, or read back what the same call came to before a crash."""
+        """Train, or read back the result of the same call from before a crash."""
         round, call = self._call_counter.round, self._call_counter.call()
         site, journal = self._site, self._site.journal
         found = await asyncio.to_thread(self._before, round, call)
         if found is not None:
-            self._inner.trained_before()
+            self.trained_before()
             site.memory, site.spent = found["memory"], found["spent"]
             for row in found["events"]:
                 journal.add(
@@ -162,15 +140,13 @@ class RememberedSite:
         first, inner = len(journal.events), SiteRound(site, round)  # what was paid belongs to this call
         try:
             trained = await in_thread(train(inner))
-        except (
-            Exception
-        ):  # only the death of the process gives a charge back: else results could be chosen among
+        except Exception:  # only the death of the process gives a charge back: else results could be selected
             await asyncio.to_thread(self._keep_charge, inner.paid)
             raise
         mine = ("charged", "trained", "budget-spent")
-        told = [e.as_json() for e in journal.events[first:] if e.site == site.name and e.kind in mine]
+        events = [e.as_json() for e in journal.events[first:] if e.site == site.name and e.kind in mine]
         content = {
-            "models": dict(trained), "memory": site.memory, "spent": site.spent, "events": told,
+            "models": dict(trained), "memory": site.memory, "spent": site.spent, "events": events,
             "paid": inner.paid, "records": site.fingerprint,
         }  # fmt: skip
         body = await asyncio.to_thread(snapshot.dumps, content)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import torch
 
@@ -32,28 +31,9 @@ from confrere.site.open_sites import records_hash
 from confrere.site.participant import Participant
 from confrere.study import Caps
 from confrere.transport import wire
-from confrere.transport.body import Body
-from confrere.transport.receipt import Receipt
 
 FEWEST_WAITING = 4
 """Parcels of one peer that are kept however large they are: those of a round, and one ahead."""
-
-
-class Links(Protocol):
-    """What a node needs of its connections: `transport.grpc.Connections`, or a double of it."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-    async def send(self, to: str, parcel_id: str, body: Body) -> Receipt: ...
-    async def wait_connected(self, peer: str, timeout: float) -> None: ...
-    @property
-    def connected(self) -> frozenset[str]: ...
-    @property
-    def last_contact(self) -> Mapping[str, float]: ...
-    @property
-    def bytes_sent(self) -> Mapping[str, int]: ...
-    @property
-    def bytes_received(self) -> Mapping[str, int]: ...
 
 
 def lock_folder(setting: Setting) -> IO[str]:
