@@ -12,7 +12,7 @@ import torch
 
 from confrere.core.errors import CheckpointError, CustodyError
 from confrere.core.events import Journal
-from confrere.core.owner_only import make_private_folder, require_owner_only
+from confrere.core.owner_only import append_private, make_private_folder, require_owner_only
 from confrere.core.protocols import ChecksMembers, Strategy
 from confrere.data.records import Records, SiteData
 from confrere.node.config import Setting
@@ -39,7 +39,7 @@ FEWEST_WAITING = 4
 def lock_folder(setting: Setting) -> IO[str]:
     """Hold the node's folder for this process alone, as long as the file is open."""
     require_owner_only(make_private_folder(setting.home), CheckpointError)
-    lock = open(setting.home / "lock", "a")  # noqa: SIM115
+    lock = append_private(setting.home / "lock")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -59,7 +59,7 @@ def lock_ledger(setting: Setting, site: Participant) -> IO[str] | None:
     if setting.rehearsal:
         return None
     what = hashlib.sha256(f"{setting.run}/{site.fingerprint}".encode()).hexdigest()
-    lock = open(setting.ledger.with_name(f"{setting.ledger.name}.{what[:16]}.lock"), "a")  # noqa: SIM115
+    lock = append_private(setting.ledger.with_name(f"{setting.ledger.name}.{what[:16]}.lock"))
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -59,6 +59,7 @@ CASES = {
     "a series of objects": Case(STEPS, FILES, b"objects.npy,no", "column w: objects.npy cannot be read as num"),
     "a number with NUL": Case(NUMBER, NUMBERS, b"1\0,no", r"column a: '1\\x00' is not a number"),
     "a huge number": Case(NUMBER, NUMBERS, b"9" * 400 + b",no", "column a: inf is not a finite number"),
+    "a field of 200,000 characters": Case(NUMBER, NUMBERS, b"x" * 200_000 + b",no", "column a: 'x+.*is not a number"),
     "another site": Case(NUMBER, SITES, b"t,1,yes", site="centre"),
     "no site": Case(NUMBER, SITES, b",1,yes", "column centre: the record names no site", site="centre"),
     "a field too many": Case(NUMBER, NUMBERS, b"1,no,7", "3 fields where 2 were expected; is a field .* not quoted"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from confrere.data.encode.columns import Translation
 from confrere.data.encode.encoder import Encoded, encode_table
 from confrere.data.federation import Source
 from confrere.data.read.streaming import encode_stream
+from confrere.data.read.values import as_text
 from confrere.data.schema import Column, Label, Schema
 
 SCHEMA = Schema(label=Label(column="y"), columns=(Column("a", range=(0, 100)),), patient="p")
@@ -115,3 +117,10 @@ def test_the_same_record_is_recognised_beside_a_bad_number(way: str, tmp_path: P
     path = tmp_path / "a.csv"
     path.write_text("p,a,y\n1,1.50,yes\n2,2,no\n3,oops,no\n1,1.5,yes\n")
     assert len(encoded(Source(path), SCHEMA, way).records) == 2
+
+
+def test_an_id_with_more_digits_than_python_writes_stops_nothing() -> None:
+    ids = [Decimal("1e131071"), Decimal("1e999999"), 10**5000, 10**5000 + 1, Decimal("17.0"), 17]
+    texts = as_text(pd.Series(ids, dtype=object)).tolist()
+    assert texts[-2:] == ["17", "17"]
+    assert len(set(texts)) == 5

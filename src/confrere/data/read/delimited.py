@@ -37,6 +37,7 @@ _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _NUMERIC = re.compile(r"[+-]?(?:inf(?:inity)?|[0-9.,e+-]+)", re.IGNORECASE | re.ASCII)
 """What may be a number; the parser decides."""
 FLOAT = np.dtype(np.float64)
+csv.field_size_limit(2**31 - 1)  # the default of 131,072 characters would let one long field stop a node
 _FIELDS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 

@@ -19,6 +19,8 @@ from confrere.data.schema import Column
 
 NO = ("0", "f", "false", "n", "no", "nein", "non", "absent", "negative", "-")
 TRUTH = {"false": 0.0, "true": 1.0}
+MOST_DIGITS = 1000
+"""Longer whole numbers are no ids that anyone writes; they are told apart without writing them out."""
 YES = ("1", "t", "true", "y", "yes", "ja", "oui", "si", "present", "positive", "+")
 
 
@@ -115,7 +117,11 @@ def _text(x: Any) -> str:
     if isinstance(x, bool | np.bool_):
         return str(bool(x)).lower()
     if isinstance(x, Decimal):
-        return str(int(x)) if x.is_finite() and x == int(x) else repr(float(x))
+        if not x.is_finite() or x.adjusted() > MOST_DIGITS:
+            return str(x)
+        return str(int(x)) if x == x.to_integral_value() else repr(float(x))
+    if isinstance(x, int) and x.bit_length() > 4 * MOST_DIGITS:
+        return hex(x)  # Python refuses to write that many decimal digits
     if isinstance(x, int | float | np.number):
         return _number_text(float(x)) if not isinstance(x, int | np.integer) else str(int(x))
     return str(x).strip()
