@@ -70,15 +70,16 @@ def predict(model: str | Path, data: str | Path) -> pd.DataFrame:
     return predictions(SavedModel(Path(model)), Path(data))
 
 
-def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
+def write_report(folder: str | Path, out: str | Path | None = None, *, site: str | None = None) -> Path:
     """Write the report of a run or of a comparison: one HTML file that needs no network.
 
-    `folder` is the one that `simulate` or `compare` wrote; `out` is report.html in it unless stated.
+    `folder` is the one that `simulate` or `compare` wrote; `out` is report.html in it unless stated. With `site`, the report of
+    a comparison speaks to that site and shows no other.
 
     >>> confrere.write_report(folder).name
     'report.html'
     """
-    return write_page(Path(folder), Path(out) if out else None)
+    return write_page(Path(folder), Path(out) if out else None, site)
 
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -125,3 +126,24 @@ def test_the_slider_shows_one_round(report: Path, tmp_path: Path) -> None:
 def test_nothing_sticks_out_on_a_phone(report: Path, tmp_path: Path) -> None:
     """A page that is wider than the screen would scroll sideways; only wide tables may, inside themselves."""
     assert int(framed(report, tmp_path, "d.documentElement.scrollWidth", width=390)) <= 390
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_verdicts_are_visible_and_names_are_whole(report: Path, tmp_path: Path, width: int) -> None:
+    """Measured in the page: no verdict beyond the right edge, no short site name over two lines."""
+    script = (
+        "<script>addEventListener('load', () => { const found = [...document.querySelectorAll('.answers .word')];"
+        "const out = found.filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).length;"
+        "const names = [...document.querySelectorAll('.answers tbody th')];"
+        "const broken = names.filter(e => { const r = document.createRange(); r.selectNodeContents(e);"
+        "return r.getClientRects().length > 1; }).length;"
+        "document.title = `words ${found.length} out ${out} broken ${broken}`; });</script>"
+    )
+    page = tmp_path / "measured.html"
+    text = report.read_text(encoding="utf-8")
+    policy = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+    page.write_text(policy.sub("", text).replace("</body>", f"{script}</body>"), encoding="utf-8")
+    dom = chromium(page, tmp_path, f"--window-size={width},1400", "--dump-dom").stdout
+    title = re.search(r"<title>(.*?)</title>", dom)
+    assert title is not None
+    assert re.fullmatch(r"words [1-9]\d* out 0 broken 0", title[1]), title[1]

@@ -16,6 +16,10 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Write the report to this file.", show_default="RUN_DIR/report.html")
     ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option("--for", metavar="SITE", help="Speak to one site of a comparison; shows no other site."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the report of a run: one HTML file that needs no network.
@@ -24,7 +28,7 @@ def report(
     """
     from confrere.report.page import write_report
 
-    path = write_report(folder, out)
+    path = write_report(folder, out, site)
     if as_json:
         print_json({"report": str(path)})
     else:

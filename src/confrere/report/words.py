@@ -105,7 +105,7 @@ def tested(counts: Tested | None) -> str:
     """«60 patients, 14 of them «abnormal»»; nothing where it was not recorded."""
     if counts is None:
         return ""
-    patients = count(counts.patients, "patient")
+    patients = count(counts.patients, "patient").replace("\u2009", "\u202f")  # not broken over lines
     if counts.rarer_class is not None:
         return f"{patients}, {plain_number(counts.rarer)} of them «{counts.rarer_class}»"
     if counts.rarer < counts.patients:
@@ -114,8 +114,8 @@ def tested(counts: Tested | None) -> str:
 
 
 def plain_number(value: int) -> str:
-    """«12 300», with a thin space."""
-    return f"{value:,}".replace(",", "\u2009")
+    """«12 300», with a narrow space that no line breaks at."""
+    return f"{value:,}".replace(",", "\u202f")
 
 
 def _plain(value: float, sign: str = "", like: float = 0.0) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from federation import THYROID, write_comparison, write_run
 
+from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.report.history import history
 from confrere.report.page import write_report
@@ -335,3 +336,22 @@ def test_the_gain_is_stated_in_patients_with_their_number(tmp_path: Path) -> Non
 
 def test_without_two_classes_nothing_is_said_of_patients(tmp_path: Path) -> None:
     assert "In patients" not in report_of(tmp_path)
+
+
+def test_a_report_for_one_site_answers_seven_questions_and_shows_no_other_site(tmp_path: Path) -> None:
+    path = write_report(with_patients(tmp_path), None, "SVI")
+    assert path.name == "report-SVI.html"
+    said = words_of(path)
+    for question in (
+        "Is it better for us?", "By how much, in patients?", "What left our building?", "How much privacy is left?",
+        "Who helped us?", "Is our data odd?", "What should we do next?",
+    ):  # fmt: skip
+        assert question in said
+    assert "Of 100 patients like yours, 25 have the condition: missed 12 → 7" in said
+    assert "Spent: 3.0 of" in said or "Spent: 3.0 (" in said
+    assert not any(other in said for other in ("SVHC", "STMW", "SVHD"))
+
+
+def test_a_report_for_an_unknown_site_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match='"SVX" is not a site of this comparison'):
+        write_report(with_patients(tmp_path), None, "SVX")

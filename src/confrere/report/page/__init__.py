@@ -12,28 +12,40 @@ import re
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote
 
+from confrere.report.history import History
 from confrere.report.page.comparison_page import comparison_page
 from confrere.report.page.markup import Child, tag, together
+from confrere.report.page.questions import site_page
 from confrere.report.page.run_page import run_page
-from confrere.report.results import read_comparison, read_run
+from confrere.report.results import read_comparison, read_run, runs_of
 from confrere.version import __version__
 
 __all__ = ["write_report"]
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the report of a run or of a comparison; by default as report.html in its folder."""
-    if (folder / "comparison.json").exists():
+def write_report(folder: Path, out: Path | None = None, site: str | None = None) -> Path:
+    """Write the report of a run or of a comparison, or of one site in a comparison; by default report.html in its folder."""
+    if site is not None:
+        title, body = site_page(read_comparison(folder), site, _first_history(folder))
+    elif (folder / "comparison.json").exists():
         title, body = comparison_page(read_comparison(folder), folder)
     else:
         title, body = run_page(read_run(folder))
-    path = out or folder / "report.html"
+    path = out or folder / ("report.html" if site is None else f"report-{quote(site, safe=' ')}.html")
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
     beside.write_text(page(title, body), encoding="utf-8")
     beside.replace(path)
     return path
+
+
+def _first_history(folder: Path) -> History | None:
+    """The journal of the first run with collaboration."""
+    together = read_comparison(folder).together
+    runs = runs_of(folder, together.name) if together else []
+    return next((read_run(p).history for p in runs if (p / "journal.jsonl").exists()), None)
 
 
 def page(title: str, body: list[Child]) -> str:

@@ -93,7 +93,7 @@ def _pictures(site: str, alone: InPatients, together: InPatients, result: SiteRe
             "div",
             tag("div", tag("h4", "100 patients, alone"), icons(alone, f"{site}, alone")),
             tag("div", tag("h4", "100 patients, together"), icons(together, f"{site}, together")),
-            tag("div", tag("h4", "Calibration: stated and observed"), _calibration(site, alone, together)),
+            tag("div", tag("h4", "Calibration: observed by stated"), _calibration(site, alone, together)),
             tag("div", tag("h4", "Net benefit by threshold"), _net_benefit(site, alone, together)),
             class_="quarters",
         ),
@@ -143,14 +143,12 @@ def _calibration(site: str, alone: InPatients, together: InPatients) -> Markup:
         charts.ChartLine("alone", alone.calibration, title="alone"),
         charts.ChartLine("together", together.calibration, title="together"),
     ]
-    axes = charts.Axes(
-        whole, whole, lambda v: f"{100 * v:.0f} % stated" if v == 1 else f"{100 * v:.0f}", _observed
-    )
+    axes = charts.Axes(whole, whole, _percent, _percent)
     return charts.lines(series, axes, height=190, label=f"{site}: calibration curve, alone and together")
 
 
-def _observed(value: float) -> str:
-    return f"{100 * value:.0f} % observed" if value == 1 else f"{100 * value:.0f}"
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %" if value == 1 else f"{100 * value:.0f}"
 
 
 def _net_benefit(site: str, alone: InPatients, together: InPatients) -> Markup:
@@ -166,7 +164,7 @@ def _net_benefit(site: str, alone: InPatients, together: InPatients) -> Markup:
     axes = charts.Axes(
         Scale(0, 1),
         y,
-        lambda v: f"{100 * v:.0f} % threshold" if v == 1 else f"{100 * v:.0f}",
+        _percent,
         lambda v: f"{v:.2f}",
     )
     return charts.lines(

@@ -50,7 +50,7 @@ def table(
         made = []
         for index, cell in enumerate(cells):
             heads = name == "th" or index == 0
-            kind = None if index < text else "figure"
+            kind = ("text" if index else None) if index < text else "figure"
             made.append(
                 tag(
                     "th" if heads else "td",
