@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from confrere.core.custody import Custody, public
+from confrere.core.errors import TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.protocols import Predictor
 from confrere.core.seeds import generator
 from confrere.data.records import Records
 from confrere.exchange.topology import Nobody
-from confrere.learning.engine.one_site import RECORD_ERRORS
+from confrere.learning.engine.one_site import failure_reason
 from confrere.learning.evaluation import measure
 from confrere.learning.fit.tuning import FEW, fit
 from confrere.learning.objectives import Supervised, supervised_loss
@@ -61,10 +62,11 @@ def choose_deployment(run: SiteRun, name: str, predictor: Predictor) -> Deployme
     site = run.judges[name]
     try:
         found = _compare(site, predictor)
-    except RECORD_ERRORS as error:
+    except Exception as error:
+        text = f"not compared with a model of its own: {failure_reason(error)}"
         if not site.joined:
-            raise
-        found = Deployment(predictor, text=f"not compared with a model of its own: {error}")
+            raise TrainingError(f'site "{name}": {text}') from error
+        found = Deployment(predictor, text=text)
     data = {"model": "own" if found.own else "collaborative", "text": found.text, "test": found.scores}
     site.journal.add(Event("deployed", name, run.study.rounds, Custody.PRIVATE, data))
     return found

@@ -9,14 +9,14 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from confrere.core.custody import Custody, Scalar, private, strictest
-from confrere.core.errors import StudyError
+from confrere.core.errors import StudyError, TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.protocols import Effort, Fitted, Loss, Metrics, Objective, Optimiser
 from confrere.core.seeds import derive
 from confrere.data.records import Records, Task, concatenate
-from confrere.learning.engine.one_site import RECORD_ERRORS, Job
+from confrere.learning.engine.one_site import Job, failure_reason
 from confrere.learning.evaluation import loss_metrics, predict
 from confrere.learning.fit.calibration import best_scale
 from confrere.learning.fit.tuning import fit
@@ -69,12 +69,11 @@ class SiteRound:
         for role, model in models.items():
             try:
                 numbers = self._evaluated(role, model)
-            except RECORD_ERRORS as error:
+            except Exception as error:
+                text = f'"{role}" could not be evaluated on the site\'s records: {failure_reason(error)}'
                 if not site.joined:
-                    raise
-                self._site.note(
-                    self._round, f'"{role}" could not be evaluated on the site\'s records: {error}'
-                )
+                    raise TrainingError(f'site "{self.name}": {text}') from error
+                site.note(self._round, text)
                 numbers = {"loss": 0.0, "baseline_loss": 0.0, "accuracy": 0.0, "scale": 0.0}
             found[role] = {name: private(value) for name, value in numbers.items()}
         return found
@@ -95,10 +94,13 @@ class SiteRound:
             return self._unfitted(losses, role, models, "there are no records to train on")
         try:
             return self._fitted(losses, role, models)
-        except RECORD_ERRORS as error:
+        except Exception as error:
+            reason = failure_reason(error)
             if not self._site.joined:
-                raise
-            return self._unfitted(losses, role, models, str(error))
+                raise TrainingError(
+                    f'site "{self.name}": the model "{role}" was not fitted: {reason}'
+                ) from error
+            return self._unfitted(losses, role, models, reason)
 
     def _unfitted(
         self, losses: Sequence[Loss], role: str, models: Mapping[str, Model], reason: str

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confrere.core.custody import Custody, public
+from confrere.core.errors import TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Finishes, Predictor, Predicts, Site, Strategy, Transport
 from confrere.data.records import Task
+from confrere.learning.engine.one_site import failure_reason
 from confrere.privacy.gate import Gate
 from confrere.site.assemble import consents
 from confrere.site.deployment import Deployment, choose_deployment
@@ -120,7 +122,14 @@ class SiteRun:
         if self.state is not None:
             models = predictors(self.strategy, self.state)
             for name, judge in self.judges.items():
-                scores = dict(judge.scores(models, fitted))
+                try:
+                    scores = dict(judge.scores(models, fitted))
+                except Exception as error:
+                    text = f"the models could not be evaluated on the site's records: {failure_reason(error)}"
+                    if not judge.joined:
+                        raise TrainingError(f'site "{name}": {text}') from error
+                    judge.note(number, text)
+                    continue
                 judge.journal.add(Event("evaluated", name, number, Custody.PRIVATE, scores))
         return scores
 

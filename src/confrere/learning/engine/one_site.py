@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from confrere.core.errors import TrainingError
+from confrere.core.errors import ConfrereError, TrainingError
 from confrere.core.params import Params
 from confrere.core.protocols import Loss, Objective, Optimiser, Proximal
 from confrere.core.seeds import derive, generator
@@ -30,8 +30,19 @@ from confrere.privacy.steps import Draw, PrivateSteps
 
 Memory = dict[str, dict[str, dict[str, Tensor]]]
 
-RECORD_ERRORS = (ArithmeticError, IndexError, MemoryError, RuntimeError, ValueError)
-"""What computing on a site's own records may end in, where study and networks are in order."""
+
+def failure_reason(error: Exception) -> str:
+    """Why a network or loss failed on a site's own records, in a line.
+
+    Custom code may raise anything. Errors of this package pass through: a spent budget, a breach of custody or a study
+    that cannot be carried out are no failure of a model. A loss that is not finite is one.
+    """
+    if isinstance(error, TrainingError):
+        return str(error)
+    if isinstance(error, ConfrereError):
+        raise error
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +114,12 @@ def train_site(job: Job) -> Trained:
             try:
                 for batch in training.shuffled_batches():
                     training.step([(free, batch)])
-            except RECORD_ERRORS as error:
+            except Exception as error:
+                reason = failure_reason(error)
                 if not job.expendable.issuperset(free):
                     raise
                 for role in free:
-                    training.fail(role, f'the training of "{role}" failed: {error}')
+                    training.fail(role, f'the training of "{role}" failed: {reason}')
     return training.finish()
 
 
@@ -222,28 +234,41 @@ class _Training:
                     with self._guarded(role):
                         outputs[role] = job.networks[role].module(x)
             for other in sorted({o for loss in objective.values() for o in loss.reads} - set(outputs)):
-                with torch.no_grad(), _by_running_statistics(job.networks[other], other in alone):
-                    outputs[other] = job.networks[other].module(x)
+                readers = [r for r, loss in objective.items() if other in loss.reads and r not in self.failed]
+                if readers:
+                    with self._guarded(*readers), torch.no_grad():
+                        outputs[other] = _outputs(
+                            job.networks[other], x, by_running_statistics=other in alone
+                        )
         for role, loss in objective.items():
+            if role in self.failed:
+                continue
             others = {o: outputs[o].detach() for o in loss.reads} if len(rows) else {}
             if role in job.private:
                 assert draw is not None
                 moves[role] = self._private_gradient(role, loss, x, y, others, rows, draw)
-            elif len(rows) and role not in alone and role not in self.failed:
+            elif len(rows) and role not in alone:
                 with self._guarded(role):
                     values = loss(outputs[role], others, y)
                     if self._note(role, values):
                         moves[role] = job.networks[role].backward(values.mean())
 
     @contextmanager
-    def _guarded(self, role: str) -> Iterator[None]:
-        """Keep an error that a site's records cause in an expendable role from stopping the others."""
+    def _guarded(self, *roles: str) -> Iterator[None]:
+        """Keep an error that a site's records cause in expendable roles from stopping the others."""
         try:
             yield
-        except RECORD_ERRORS as error:
-            if role not in self.job.expendable:
-                raise
-            self.fail(role, f'the training of "{role}" failed: {error}')
+        except Exception as error:
+            reason = failure_reason(error)
+            if not self.job.expendable.issuperset(roles):
+                if isinstance(error, TrainingError):
+                    raise
+                names = '" and "'.join(roles)
+                raise TrainingError(
+                    f'site "{self.job.site}": the training of "{names}" failed: {reason}'
+                ) from error
+            for role in roles:
+                self.fail(role, f'the training of "{role}" failed: {reason}')
 
     def _private_gradient(
         self,
@@ -303,13 +328,13 @@ class _Training:
         return self.out
 
 
-@contextmanager
-def _by_running_statistics(network: Network, wanted: bool) -> Iterator[None]:
-    if wanted:
-        network.module.eval()
-    yield
-    if wanted:
+def _outputs(network: Network, x: Tensor, *, by_running_statistics: bool) -> Tensor:
+    network.module.train(not by_running_statistics)
+    try:
+        outputs: Tensor = network.module(x)
+    finally:
         network.module.train()
+    return outputs
 
 
 def not_finite(site: str, role: str) -> TrainingError:
