@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from confrere.core.events import Event
-from confrere.partners.ranking import METHODS
+from confrere.partners import METHODS
 from confrere.strategies import discover, strategies
 
 ROOT = Path(__file__).parents[2]
