@@ -1,9 +1,9 @@
 """Attacks: what a dishonest site sends, to rehearse robust combiners. Simulations only.
 
-An attack forges the model that is about to leave, after the gate: an attacker does not keep the rules. It works on the
-*update*, the way from the model that the round began with to the model that was trained, since that is what moves
-others. Two attacks need to know what the honest sites are about to send; a simulation tells them, no attacker in the field
-knows so much. Flipped labels are a matter of records: the attacker trains in good order on what is wrong.
+An attack forges the model that is about to leave, after the gate, since an attacker ignores the rules. It works on the
+*update*, the difference between the trained model and the model at the start of the round, since that is what moves
+others. Two attacks need to know what the honest sites are about to send: a simulation provides that, and no attacker in the
+field would know as much. An attacker that flips labels changes its records and trains on them as usual.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from confrere.core.protocols import Combiner, Peers
 
 
 async def common_model(peers: Peers) -> Model | None:
-    """The model that the others have in common, at a site that was not there when they agreed on it; else None."""
+    """The model that the others have in common, at a site that was absent when they agreed on it; else None."""
     return next((parcel.model for parcel in await peers.latest_common()), None)
 
 
@@ -35,9 +35,9 @@ async def agree_with_answer(
     adds: Callable[[], Mapping[str, Scalar]],
     **scalars: Scalar,
 ) -> tuple[Model, Parcel | None]:
-    """The same, for a centre that has something to say besides: what it `adds` once it has combined goes along.
+    """The same for a centre whose answer has more numbers: those that `adds` returns after combining.
 
-    A site that was answered is given the answer itself too.
+    Also returns the answer that this site received, if any.
     """
     agreed, answer = await _agreed(peers, own, weight, combiner, adds, scalars)
     await peers.send_common(agreed)

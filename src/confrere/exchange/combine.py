@@ -48,11 +48,11 @@ mean, replace = Mean(), Replace()
 def push_sum(own: Model, mass: Scalar, kept: float, inbox: Iterable[Parcel]) -> tuple[Model, Scalar]:
     """Mass-weighted mixing over directed graphs (Kempe et al., 2003; Assran et al., 2019).
 
-    `own` and every parcel hold the de-biased θ = x/w, and a mass w: one's own mass before the exchange, of
-    which the share `kept` stayed at home, and the parcel's scalar `mass`. The new mass is what was kept and
-    what arrived, and the new θ the mean weighted by it, so Σ w and Σ w·θ over all sites and all parcels under
-    way stay what they were. Late parcels count like any other; parcels without mass do not count at all.
-    Nothing kept and nothing arrived: the model stays, the mass is 0, and there is nothing to send.
+    `own` and every parcel hold the de-biased θ = x/w, and a mass w: the site's mass before the exchange, of which it kept
+    the share `kept`, and the parcel's scalar `mass`. The new mass is the sum of what was kept and what arrived, and the
+    new θ the mean weighted by mass, so Σ w and Σ w·θ over all sites and all parcels in transit do not change. Late
+    parcels count like any other; parcels without mass are ignored. If nothing was kept and nothing arrived, the model
+    stays, the mass is 0, and there is nothing to send.
     """
     arrived = [(p.scalars["mass"], model) for p, model in models(inbox) if "mass" in p.scalars]
     terms = [(mass * kept, own), *arrived]
@@ -65,7 +65,7 @@ def models(inbox: Iterable[Parcel]) -> list[tuple[Parcel, Model]]:
 
 
 def _average(terms: Sequence[tuple[Scalar, Model]], own: Model) -> Model:
-    """The weighted mean of the models that have weight, or one's own if none has.
+    """The weighted mean of the models that have weight, or the site's own if none has.
 
     Which models count is read from all weights, so the result is held as closely as the strictest of them.
     """

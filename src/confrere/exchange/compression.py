@@ -9,7 +9,7 @@ whatever is computed from a release is covered by that release.
 |---|---|---|
 | float16 | every weight in half precision | 2 |
 | int8 | every weight as one of 255 steps, and a step length for each tensor | 1 |
-| top-k | the share of the weights that changed most since they were last told, and which they are | 8 · share |
+| top-k | the share of the weights that changed most since they were last sent, and their indices | 8 · share |
 | random-k | a share of the weights that the round draws, the same at all sites | 4 · share |
 
 The receiver fills in weights that a parcel leaves out: see `packing`.
@@ -36,7 +36,7 @@ SCALES, VALUES, INDICES = ":scales", ":values", ":indices"
 
 @dataclass(frozen=True)
 class ParcelContext:
-    """Where in a run a parcel belongs: all that chance may depend on, and the same at both ends."""
+    """A parcel's place in a run: what random draws may depend on, and the same for sender and receiver."""
 
     run: str
     round: int
@@ -48,14 +48,14 @@ class Compression(Protocol):
     """Weights in, fewer bytes out, and back."""
 
     sparse: ClassVar[bool]
-    """Whether a parcel is silent about some weights."""
+    """Whether a parcel leaves out some weights."""
 
     def shapes(self, whole: Shapes) -> Shapes:
         """The tensors of a parcel that holds a model of these shapes: exactly these and no others."""
         ...
 
     def press(self, flat: Tensor, whole: Params, told: Tensor, moment: ParcelContext) -> Params:
-        """The tensors that travel. `flat` are the numbers to send, `told` what was last said of each."""
+        """The tensors to send. `flat` are the weights, `told` their values when they were last sent."""
         ...
 
     def check(self, pressed: Params, whole: Shapes) -> None:
@@ -63,7 +63,7 @@ class Compression(Protocol):
         ...
 
     def spread(self, pressed: Params, fill: Tensor, whole: Shapes, moment: ParcelContext) -> Tensor:
-        """All numbers again, with those of `fill` where nothing was said."""
+        """All weights, with those of `fill` where the parcel leaves them out."""
         ...
 
 
@@ -146,8 +146,8 @@ class EightBits:
 class TopK:
     """The weights that changed most since they were last sent; the others are sent once their change has grown.
 
-    What was said last of each weight is remembered (Stich et al., Sparsified SGD with memory, 2018): a change that is too
-    small for one round adds up until it is large enough.
+    The last value sent of each weight is remembered (Stich et al., Sparsified SGD with memory, 2018): changes that are too
+    small for one round add up until they are sent.
     """
 
     share: float = 0.1
@@ -181,7 +181,7 @@ class TopK:
 class RandomK:
     """A share of the weights that is drawn for each round, the same at all sites, so that positions need not be sent.
 
-    A weight that is not drawn stays what it is at every site, and goes on learning there until it is drawn.
+    A weight that is not drawn keeps its value at every site, and is trained there until it is drawn.
     """
 
     share: float = 0.1

@@ -31,7 +31,7 @@ from confrere.core.errors import StudyError
 
 @dataclass(frozen=True)
 class Prior:
-    """What is believed before the units are seen.
+    """The prior of the matching.
 
     `spread` is how far (in each weight) a site's unit lies from the common one, `scale` how far common units lie from
     0, and `mass` how readily new ones are made: small spreads and large masses make the common network wider.
@@ -41,7 +41,7 @@ class Prior:
     scale: float = 10.0
     mass: float = 1.0
     passes: int = 5
-    """How often the sites' assignments are looked at again, each in the light of all others."""
+    """How often each site's assignment is revised, given those of all others."""
 
     def __post_init__(self) -> None:
         for name in ("spread", "scale", "mass"):
@@ -89,7 +89,7 @@ def match(sites: Sequence[Tensor], shares: Sequence[float], most: int, prior: Pr
         raise ValueError(f"{max(map(len, rows))} units of a site do not fit into {most}")
     precision = [share / prior.spread**2 for share in shares]
     places = [torch.arange(len(rows[0]))]
-    for site in range(1, len(rows)):  # each in the light of those before it
+    for site in range(1, len(rows)):  # each given those before it
         places.append(_assigned(site, rows[: site + 1], places, precision, most, prior, len(rows)))
     for _ in range(prior.passes):
         before = [p.clone() for p in places]

@@ -1,7 +1,6 @@
 """Compress outgoing models and restore incoming ones, with error feedback that conserves mass.
 
-A strategy hands in a model and is handed models; that parcels are smaller than these is decided here. Two things must
-stay true, whatever a compression leaves out.
+Strategies send and receive whole models; parcels are compressed here. Two things hold for every compression.
 
 *Nothing is lost.* What a parcel did not say, because it was rounded or not chosen, stays at home and goes along
 later: the site remembers it as `rest`. So over time everything is sent (error feedback, Seide et al. 2014).
@@ -12,8 +11,8 @@ m·(θ − θ̂) is put into `rest`. At the other end the strategy is handed θ�
 difference counts there, with the other sign. So Σ mass·θ + Σ rest over all sites and all parcels under way never changes,
 and the mass itself is untouched. What a site sends next is θ + rest/mass, which brings the rest back into play.
 
-A strategy without mass keeps what it did not say in its own model: where a parcel is silent, its receiver's own weight
-takes the place, so that a weight is averaged among those who spoke of it. Only what rounding cut off is `rest` there.
+A strategy without mass keeps in its own model what it did not send: where a parcel leaves a weight out, its receiver uses
+its own, so a weight is averaged among the sites that sent it. There, `rest` is only what rounding cut off.
 
 The memory is made of models that had passed the gate, and of nothing else.
 """
@@ -42,13 +41,13 @@ class Memory:
     """What a site keeps about one kind of its parcels."""
 
     rest: Tensor | None = None
-    """What its parcels did not say and still have to: times mass, where there is mass."""
+    """What its parcels have left out and still have to send; times mass, where there is mass."""
     told: Tensor | None = None
-    """What was last said of each weight."""
+    """The value of each weight when it was last sent."""
     own: Tensor | None = None
-    """The weights that were last handed in, said or not."""
+    """The whole model that was last to be sent."""
     epoch: int = 0
-    """With a new membership the mass starts anew, and nothing is owed."""
+    """The membership epoch: with a new one the mass starts again, and nothing is owed."""
     custody: Custody = Custody.PUBLIC
 
 
@@ -77,7 +76,7 @@ class Packing:
         to: str = "",
         whole: bool = False,
     ) -> Model:
-        """The model as it travels. `leaving` is the mass that goes along in all, None for models without mass."""
+        """The model as it is sent. `leaving` is the total mass sent with it, None for models without mass."""
         rule = self.compression
         if rule is None or not self.wraps(model.architecture, whole):
             return model
@@ -103,7 +102,7 @@ class Packing:
         return replace(model, params=pressed)
 
     def unpack(self, parcel: Parcel, own: Model | None, whole: bool = False) -> Parcel:
-        """The parcel as a strategy sees it: a whole model, one's own where the parcel is silent."""
+        """The parcel as a strategy sees it: a whole model, with the site's own weights where the parcel has none."""
         rule, model = self.compression, parcel.model
         if rule is None or model is None or not self.wraps(model.architecture, whole):
             return parcel
@@ -158,12 +157,12 @@ class Packing:
         return shapes if rule is None or (rule.sparse and whole) else rule.shapes(shapes)
 
     def owed(self, architecture: str, phase: int = 0) -> Tensor | None:
-        """What this site's parcels still have to say, times mass."""
+        """What this site's parcels still have to send, times mass."""
         found = self.memory.get(self._key(phase, architecture, ""))
         return None if found is None else found.rest
 
     def restore(self, memory: Mapping[str, Memory]) -> None:
-        """Remember what was remembered when a checkpoint was taken."""
+        """Return to the memory of a checkpoint."""
         self.memory = dict(memory)
 
     def _owe(self, parcel: Parcel, amount: Tensor, custody: Custody) -> None:

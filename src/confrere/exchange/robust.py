@@ -5,9 +5,9 @@ count, since an attacker would declare a large one. What does not fit or is not 
 that no site can stop a round with it. The result depends on all that were looked at, and is held as closely
 as the strictest of them, even where one of them is picked.
 
-`attackers` is how many dishonest senders must be borne. A sender whose model was left aside is one of them, and no longer
-has to be borne. Each rule has a bound; with fewer models than it asks for, a rule refuses (`too_few = "refuse"`) or goes
-on with one's own model (`"keep"`). A site that received nothing always goes on with its own.
+`attackers` is the number of dishonest senders to tolerate. A sender whose model was ignored is one of them, and no longer
+has to be tolerated. Each rule has a bound; with fewer models than it needs, a rule refuses (`too_few = "refuse"`) or keeps
+the site's own model (`"keep"`). A site that received nothing always keeps its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from confrere.exchange.combine import combiner, models
 TooFew = Literal["refuse", "keep"]
 Radius = float | Literal["auto"]
 Rule = Callable[[Tensor, int], Tensor]
-"""From the models as rows, one's own first, and the attackers among them, to one row."""
+"""From the models as rows, the own one first, and the number of attackers among them, to one row."""
 
 LARGEST = 1e100  # beyond this, squares overflow; no honest weight is near it
 
@@ -55,7 +55,7 @@ class RobustCombiner:
         return _of_rows([own, *others], self.combined, bound.attackers)
 
     def combined(self, rows: Tensor, attackers: int) -> Tensor:
-        """One row from the models as rows, one's own first, with this number of attackers among them."""
+        """One row from the models as rows, the own one first, with this number of attackers among them."""
         raise NotImplementedError
 
 
@@ -162,7 +162,7 @@ class GeometricMedian(RobustCombiner):
 @combiner("centred-clip")
 @dataclass(frozen=True)
 class CentredClip(RobustCombiner):
-    """Steps from one's own model towards the mean, each pull cut to `radius` (Karimireddy et al., Learning
+    """Steps from the own model towards the mean, each pull cut to `radius` (Karimireddy et al., Learning
     from history for Byzantine robust optimization, 2021).
 
     With radius = "auto" each step takes the median of the distances that there are, which is ours.
@@ -187,7 +187,7 @@ class CentredClip(RobustCombiner):
 @combiner("self-centred-clip")
 @dataclass(frozen=True)
 class SelfCentredClip(RobustCombiner):
-    """One's own model, and the mean of what the others pull, each cut to `radius` around one's own (He,
+    """The own model moved by the mean of the others' pulls, each cut to `radius` around it (He,
     Karimireddy, Jaggi, Byzantine-robust decentralized learning via ClippedGossip, 2022).
 
     It needs no majority: whatever the others send, the model moves by less than `radius`. With "auto" that
@@ -219,7 +219,7 @@ class SelfCentredClip(RobustCombiner):
     def gossip(
         self, own: Model, inbox: Sequence[Parcel], kept: float, step: Scalar
     ) -> tuple[Model, Model | None]:
-        """One's own model moved by the share that is not kept, and what the peers alone said, cut off likewise."""
+        """The own model moved by the share that is not kept, and moved in full."""
         radius = step.value if self.radius == "auto" else self.radius
         voices, _ = _voices(own, inbox)
         if not voices:
@@ -237,7 +237,7 @@ class SelfCentredClip(RobustCombiner):
 
 @dataclass(frozen=True)
 class Bound:
-    """How many models, one's own included, a rule needs to bear a number of attackers."""
+    """How many models, including the own one, a rule needs to tolerate a number of attackers."""
 
     rule: str
     attackers: int
@@ -264,7 +264,7 @@ class Bound:
         return replace(self, attackers=attackers, needs=self.needs - self.each * (self.attackers - attackers))
 
     def most(self, count: int) -> int:
-        """How many attackers the rule bears among `count` models, one's own included; below 0 if it cannot work at all.
+        """How many attackers the rule tolerates among `count` models, including the own one; below 0 if it cannot work.
 
         >>> Bound("krum", 1, 5, "refuse").most(8), Bound("median", 0, 1, "refuse").most(4)
         (2, 1)
@@ -277,7 +277,7 @@ def _of_rows(voices: Sequence[Model], rule: Rule, attackers: int) -> Model:
     floats = [name for name, t in own.params.items() if t.is_floating_point()]
     rows = torch.stack([_row(m, floats) for m in voices])
     flat, tensors, at = rule(rows, attackers), dict(own.params), 0
-    for name in floats:  # counters and other integers stay one's own
+    for name in floats:  # counters and other integers are not combined
         like = own.params[name]
         tensors[name] = flat[at : at + like.numel()].reshape(like.shape).to(like.dtype)
         at += like.numel()
@@ -285,7 +285,7 @@ def _of_rows(voices: Sequence[Model], rule: Rule, attackers: int) -> Model:
 
 
 def _voices(own: Model, inbox: Sequence[Parcel]) -> tuple[list[Model], int]:
-    """The newest model of each sender that fits one's own and is finite, and how many senders have none."""
+    """The newest model of each sender that fits the own one and is finite, and how many senders have none."""
     newest: dict[str, tuple[tuple[int, ...], Model]] = {}
     for parcel, model in models(inbox):
         age = (parcel.epoch, parcel.round, parcel.phase, parcel.sequence)

@@ -17,8 +17,8 @@ from confrere.core.protocols import OpenedSum
 from confrere.core.seeds import derive
 
 SINCE, VERSION, SUM = "since", "version", "sum of "
-"""The names of the numbers that say which common state a vector was computed from, which follows from the sum,
-and how the name of a number begins that is itself a sum: a site's own `weight` is checked against the roster."""
+"""The names of numbers in a parcel: the common state that a vector was computed from, the state that follows from the sum, and
+the prefix of numbers that are sums themselves (a site's own `weight` is checked against the roster)."""
 
 VERSION_BITS = 39
 """A version is a number that travels exactly and is smaller than `screening.LARGEST`."""

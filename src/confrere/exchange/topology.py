@@ -59,7 +59,7 @@ class Nobody(_Centreless):
 class Exponential(_Centreless):
     """Each site sends to one other, at distances that double from round to round.
 
-    `keep` is the share of the mass that stays at home; with 0 each round is a permutation, so proxies travel
+    `keep` is the share of the mass that a site keeps; with 0 each round is a permutation, so proxies travel
     and are never averaged. `rota` chooses the distances:
 
     *published*: 1, 2, 4 … 2^⌊log2(K−1)⌋, over and over (Assran et al., Stochastic Gradient Push; Kalra et
@@ -287,7 +287,7 @@ def senders(graph: Topology, round: int, members: Sequence[str], receiver: str) 
 
 def senders_by_receiver(graph: Topology, round: int, members: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """For each receiver from whom it receives in this round, itself not counted."""
-    if isinstance(graph, Star):  # one column tells them all
+    if isinstance(graph, Star):  # no need to compute every column
         centre = graph.centre(round, members)
         others = [m for m in members if m != centre] if graph.keep < 1 else []
         return {m: [centre] for m in others} if graph.outwards else {centre: others}

@@ -63,7 +63,7 @@ class FedAvg:
 
     @property
     def steps(self) -> int | None:
-        """How many private steps a round has, whatever the study says; None leaves it to the study."""
+        """The number of private steps in a round; None leaves it to the study."""
         return 1 if self.gradient_sums else None
 
     def init(self, site: Site) -> State:

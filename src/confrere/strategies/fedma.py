@@ -65,7 +65,7 @@ class FedMA(Matching):
     topology: ClassVar[str] = "star"
 
     def networks(self, spec: Any, base: Architecture) -> Mapping[str, Any]:
-        """The networks of the way, one for each number of common layers."""
+        """The networks of all stages, one for each number of common layers."""
         return stages(spec, len(chain(base.build(), base.name)), self.growth)
 
     def init(self, site: Site) -> State:

@@ -1,4 +1,4 @@
-"""A common model made one's own: fine-tuned on a site's records, or interpolated with the site's own model."""
+"""Personalised models: a common model fine-tuned on a site's records, or interpolated with the site's own model."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class WeightErosion:
 
     `update = "gradient"` is one batch a round (with [privacy], its steps); "local" is a whole round of plain local
     descent, used likewise. With fewer than `k_min` peers left that count, the last one's gradient could be solved for
-    from the user's model: on a node the user goes on alone then. A rehearsal only says that it would.
+    from the user's model: on a node the user then continues alone. A rehearsal only adds a notice.
     """
 
     user: str = ""
@@ -78,7 +78,7 @@ class WeightErosion:
         return 1 if self.user else sites
 
     def check_members(self, members: Sequence[str], rehearsal: bool) -> list[str]:
-        """Refuse what cannot work with these members, and say what would be refused on a node."""
+        """Refuse what cannot work with these members, and return notices about what a node would refuse."""
         if self.user and self.user not in members:
             raise StudyError(
                 f'strategy.user is "{self.user}", which is no site of this study'
@@ -109,14 +109,14 @@ class WeightErosion:
         }
         models = asked | ({site.name: (state.model, rate)} if learns else {})
         gradients = await self._gradients(site, dict(sorted(models.items())))
-        heard = await peers.answer(
+        answers = await peers.answer(
             {name: gradients[name] for name in asked}, noise=effort.noise, passes=self._passes(effort)
         )
         if not learns:
             return replace(state, model=asked[self.user][0]) if self.user in asked else state
         others = {
             p.sender: ReleasedGradient(p.model, p.scalar("noise"), p.scalar("passes"))
-            for p in heard.current
+            for p in answers.current
             if p.model is not None
             and {"noise", "passes"} <= p.scalars.keys()
             and p.model.params.norm() > 0  # a site whose budget is spent sends zeros
@@ -158,8 +158,8 @@ class WeightErosion:
         if is_still(own):
             site.weigh(state.weights.share, note="stopped")
             return replace(state, stopped=True)
-        weights, told = eroded(state.weights, own, others, self.p_d, self.p_s, self.newcomer)
-        note, alone = "" if told else "hidden by noise", state.alone
+        weights, clear = eroded(state.weights, own, others, self.p_d, self.p_s, self.newcomer)
+        note, alone = "" if clear else "hidden by noise", state.alone
         if not site.rehearsal and sum(weights.share[n].value > 0 for n in others) < self.k_min:
             faded = sum(share.value == 0 for share in weights.share.values())
             others, note, alone = {}, "alone", alone or len(peers.members) - 1 - faded < self.k_min
