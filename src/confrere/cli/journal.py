@@ -40,7 +40,7 @@ def verify(
     if as_json:
         print_json({"journal": str(path), "events": count, "head": head, "whole": True})
         return
-    console.print(f"{path}: {count:,} events, all in place; the last has the hash {head}", markup=False)
+    console.print(f"{path}: {count:,} events, all in place; the last has the hash {head}")
     console.print(
         "Lines cut off at the end leave no trace in the file: compare this hash with one noted before.",
         markup=False,

@@ -15,7 +15,7 @@ from confrere.report.console import Console
 if TYPE_CHECKING:
     from confrere.core.events import Event
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)  # texts contain [privacy] and file names
 
 
 def print_json(document: Any) -> None:
@@ -44,7 +44,7 @@ def print_notes(events: Iterable[Event], but: str = "") -> None:
     events = list(events)
     for text in [*notes_of(events), *deployed_note(events)]:
         if text != but:
-            console.print(f"Note: {text}", markup=False)
+            console.print(f"Note: {text}")
 
 
 def deployed_note(events: Iterable[Event]) -> list[str]:

@@ -58,7 +58,7 @@ def partners(
     from confrere.partners.search import find_partners
     from confrere.study import load
 
-    progress = Console(stderr=True, highlight=False)
+    progress = Console(stderr=True, highlight=False, markup=False)
     quiet = as_json or not progress.is_terminal
     found = find_partners(
         load(study, change or []), site, by=by, top=top, z=z, groups=groups,

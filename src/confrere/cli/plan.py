@@ -122,7 +122,7 @@ def _verdict(plan: Plan) -> str:
 
 
 def _print(text: str) -> None:
-    console.print(text, soft_wrap=True, markup=False)
+    console.print(text, soft_wrap=True)
 
 
 def _show(plan: Plan) -> None:

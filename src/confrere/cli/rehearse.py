@@ -54,4 +54,4 @@ def rehearse(
         return
     console.print(run_table(run.result))
     print_notes(run.events, but=NOT_PRIVATE)
-    console.print(f"Run folder: {run.folder}   Each site's files: {run.folder}/sites/NAME", markup=False)
+    console.print(f"Run folder: {run.folder}   Each site's files: {run.folder}/sites/NAME")

@@ -48,7 +48,7 @@ def traffic(
         return
     _show(result)
     if figure is not None:
-        console.print(f"Figure: {figure}", markup=False)
+        console.print(f"Figure: {figure}")
 
 
 def _draw(study: Study, found: Traffic, counts: list[int], figure: Path) -> dict[str, Any]:

@@ -33,6 +33,11 @@ def test_people_read_that_the_study_is_in_order(desk: Desk) -> None:
     assert "3 sites, 2 rounds of fedavg over a complete graph" in " ".join(answer.out.split())
 
 
+def test_a_note_shows_the_name_of_a_section_in_brackets(desk: Desk) -> None:
+    answer = desk.confrere("check", desk.study(QUICK))
+    assert "the study has no [privacy]" in " ".join(answer.out.split())
+
+
 def test_what_has_no_guarantee_is_said_to_have_none(desk: Desk) -> None:
     found = desk.confrere("check", desk.study(QUICK), "--json").json
     assert any("no proven guarantee" in w for w in found["warnings"])
