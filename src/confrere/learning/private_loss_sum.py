@@ -1,7 +1,7 @@
 """Release a site's mean loss under differential privacy, charged like a model.
 
-A private step releases a sum of what each record says. Here each record says its loss, cut off at a public bound, as
-the slope of a single weight; so the mean loss is learned with the mechanism that everything else is learned with.
+A private step releases a sum of per-record gradients. Here the gradient of each record, with respect to a single weight,
+is its loss cut off at a public bound; so the mean loss is released by the same mechanism as a model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TALLY = "tally"
 
 
 class LossSum(nn.Module):
-    """One weight, and nothing of the record: it is moved by what the loss says about records."""
+    """A single weight that does not read the record: only the loss does."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()
@@ -36,13 +36,13 @@ class LossSum(nn.Module):
 
 @network(TALLY)
 def tally(shape: Sequence[int], outputs: int) -> nn.Module:
-    """Holds one number, the mean loss of another model; no model of a study."""
+    """Holds one number, the mean loss of another model; not for use as a model of a study."""
     return LossSum(outputs)
 
 
 @dataclass(frozen=True)
 class LossAsSum:
-    """Not a loss but a sum: its slope is minus the loss of the model `of`, between 0 and 1 bound."""
+    """A loss whose gradient is minus the loss of the model `of`, cut off at `bound` and divided by it."""
 
     of: str
     bound: float
@@ -59,8 +59,8 @@ class LossAsSum:
 async def mean_loss(site: Site, model: Model, bound: float) -> Scalar | None:
     """The mean loss of a model on the site's training records, each cut off at `bound`; it may leave the site.
 
-    None where the site's budget is spent: then nothing was measured. With noise the mean may come out below 0 or above
-    the bound; it is put back between them.
+    None if the site's budget is spent: then nothing was measured. With noise, the mean may be below 0 or above the bound;
+    it is clamped to that range.
     """
     start = site.build(TALLY)
     found = (

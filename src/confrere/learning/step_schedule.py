@@ -1,10 +1,10 @@
 """Default learning rate of private training, derived from noise, records and number of sites.
 
-Noise adds up over the steps of private training, and the weights with it: what counts is the sum of the steps (the
-learning rates, each over 1 − momentum), not how many there are. A long training drowns in its noise, a short one
-learns little. The rule stops where the noise that has come into the mean of all sites' weights has about the length
-1, if all sites are as large as this one. All that goes into it is public, and a site with few records, whose noise is
-loud beside what it knows, walks more slowly than the others (docs/decisions/0005-do-no-harm.md).
+Private training adds noise to the weights in every step. What matters is the sum of the learning rates (each divided
+by 1 − momentum), not the number of steps: with a large sum, noise dominates; with a small one, little is learned. The
+sum is chosen so that the noise in the mean of all sites' weights has a length of about 1, if all sites are as large as
+this one. Only public values are used. A site with few records, relative to which its noise is large, learns more slowly
+than the others (docs/decisions/0005-do-no-harm.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from confrere.learning.optimisers import SGD
 
 MOMENTUM = 0.5
 LONGEST = 500.0
-"""The sum of steps where there are enough records for noise not to matter."""
+"""The largest sum of steps, used if there are so many records that noise does not matter."""
 
 FURTHEST = 50_000.0
 """The same for records of norm 1, whose weights are that much larger."""
@@ -44,10 +44,10 @@ def time_for_unit_records(
 
 
 def slow_for_squares(time: float, steps: int, inputs: int) -> float:
-    """At most `time`, but with steps that squared errors bear.
+    """At most `time`, with steps short enough for squared errors.
 
-    The slope of a squared error grows with the error, so that steps which are too long swing further and further. Inputs
-    lie about within ±1; a linear model of them and a constant has a curvature of at most 2·(inputs + 1).
+    The gradient of a squared error grows with the error, so steps that are too long diverge. Inputs are roughly within
+    ±1; a linear model of them with a constant has a curvature of at most 2·(inputs + 1).
     """
     return min(time, max(1, steps) / ((1 - MOMENTUM) * (inputs + 1)))
 

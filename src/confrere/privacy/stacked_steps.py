@@ -1,9 +1,9 @@
-"""The private step of many sites at once: each site's records are clipped, and its noise drawn, as if it were alone.
+"""The private step of many sites at once: each site's records are clipped, and its noise is drawn, as if it were alone.
 
-Dense layers leave for each record what went in and the error that came back; a record's gradient is their outer
-product, so its length is known without writing it out (Goodfellow 2015). Rounding is allowed for as in
-`privacy.clipping`, whose clippings work on these gradients as on those of one site. Noise comes from each site's own
-source, in the order in which that site alone would draw it.
+For each record, a dense layer keeps its input and the error at its output. A record's gradient is their outer product,
+so its length is known without computing it (Goodfellow 2015). The clippings of `privacy.clipping` work on these gradients
+as on those of one site, with the same allowance for rounding. Noise comes from each site's own source, in the order in
+which that site alone would draw it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Trace:
-    """One dense layer: what went in [sites, records, inputs] and the error at its output [sites, records, outputs].
+    """One dense layer: its input [sites, records, inputs] and the error at its output [sites, records, outputs].
 
-    `weight` and `bias` say where its gradients lie in the flat vector.
+    `weight` and `bias` are the positions of its gradients in the flat vector.
     """
 
     inputs: Tensor
@@ -55,7 +55,7 @@ class ClippedSums:
 
 
 class ReleaseBuffer:
-    """Room for what is released at many sites, [sites, weights], and its rows one by one."""
+    """A buffer for the releases of many sites, [sites, weights], and its rows."""
 
     def __init__(self, like: Tensor) -> None:
         self.whole = torch.empty_like(like)
@@ -69,7 +69,7 @@ Drawn = tuple[Tensor, list[int]]
 class StackedSteps:
     """The private steps of many sites at once, each site drawing what `PrivateSteps.draw` would draw for it.
 
-    Sites are ordered by their number of steps, the most first: those that are done leave at the end.
+    Sites are ordered by their number of steps, largest first, so that those with steps left are always the first ones.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StackedSteps:
         }
 
     def draw(self) -> Iterator[tuple[int, dict[str, Drawn]]]:
-        """For one step after the other, how many sites take part and the sample of each role."""
+        """For each step, the number of sites that take part and the sample of each role."""
         for step in range(self.counts[0]):
             sites = len(self.counts)
             if self.counts[-1] <= step:
@@ -91,11 +91,10 @@ class StackedSteps:
 
 
 class StackedMechanism:
-    """The mechanisms of one role at many sites side by side. What stays the same from step to step is worked out once.
+    """The mechanisms of one role at many sites. What is the same in all steps is computed once.
 
-    Every site's source is asked for what it would be asked for if that site were alone, in the same order. All methods take
-    the number of sites that take part, which are the first ones. A sample pays for one release: `draw` comes before
-    every `release`.
+    Every site's source makes the same draws, in the same order, as if that site were alone. The sites that take part in
+    a step are the first ones. A sample pays for one release: `draw` comes before every `release`.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class StackedMechanism:
             most = max(sizes)
             self._uniforms = torch.full(
                 (len(sizes), most), 2.0, dtype=torch.float64
-            )  # who is no record is never drawn
+            )  # padding is never drawn
             self._uniform_rows = [
                 row if n == most else row[:n] for row, n in zip(self._uniforms.unbind(0), sizes, strict=True)
             ]
@@ -130,8 +129,7 @@ class StackedMechanism:
         self._batches = _column([m.expected_batch for m in mechanisms])
 
     def draw(self, sites: int) -> Drawn:
-        """The records of one step at every site, [sites, most records], and how many there are; 0 stands where there is
-        none."""
+        """The records of one step at every site, [sites, most records], padded with 0, and the number of each site."""
         self._unused = True
         sizes = self.sizes[:sites]
         if self._full:
@@ -162,7 +160,7 @@ class StackedMechanism:
     ) -> tuple[Tensor, list[Mapping[str, Tensor]]]:
         """Add each site's noise and let the clipping finish: `Mechanism.release` for all of them.
 
-        Returns the protected gradients [sites, weights], written on the sheet, and the clipping's next states.
+        Returns the protected gradients [sites, weights], held in the buffer, and the clipping's next states.
         """
         if not self._unused:
             raise already_released(self.role)
@@ -234,7 +232,7 @@ class StackedGradients:
     real: Tensor | None
     """1 for the records that exist and 0 for padding; None where all exist."""
     out: Tensor
-    """Room for the sums in single precision, [sites, weights]."""
+    """A buffer for sums in single precision, [sites, weights]."""
     precise: bool = False
     """Whether sums are in double precision, however few records there are."""
 
@@ -271,13 +269,13 @@ class StackedGradients:
         return ClippedSums(flat, self.counts, dropped, self._count(below))
 
     def _count(self, found: Tensor) -> list[int]:
-        """How many records of each site it holds for."""
+        """For each site, the number of records for which `found` is true."""
         there = found if self.real is None else found & (self.real > 0)
         return [int(n) for n in there.sum(1).tolist()]
 
 
 def stacked(states: Sequence[ClipState]) -> ClipState:
-    """The states of a clipping at many sites as one, a row for each site."""
+    """The states of a clipping at many sites as one, with a row per site."""
     return {name: torch.stack([state[name] for state in states]) for name in states[0]}
 
 

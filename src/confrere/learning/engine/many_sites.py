@@ -1,7 +1,7 @@
-"""The training loop of many sites at once: the result of `one.work` for each, computed together.
+"""The training loop of many sites at once: for each site the result of `one_site.train_site`, computed together.
 
-Every site keeps its own batches, weights, optimiser state, clipping state and noise; batches of different sizes are
-padded, and what is padded counts nothing. Sites that are done with their steps leave; the others are in front.
+Every site keeps its own batches, weights, optimiser state, clipping state and noise. Batches of different sizes are
+padded, and padding has no effect. Sites are ordered so that those with steps left come first.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Batch = tuple[Objective, Tensor, Sequence[int]]
 """Models that learn from the same records, their rows [sites, most records], and the number of records of each site."""
 
 Move = tuple[str, Tensor | list[stacked_steps.Trace]]
-"""A model with its gradient at every site, or with the traces that it is the sum of."""
+"""A model and its gradient at every site, or the traces from which the gradient is computed."""
 
 
 def train_together(jobs: Sequence[Job]) -> list[Trained | TrainingError]:
-    """Do several jobs of one kind (see `cohort.kind_of`); what each would have come to alone."""
+    """Train several jobs of one kind (see `cohort.kind_of`); each gets the result that it would get alone."""
     with torch.no_grad():
         training = _JointTraining(sorted(jobs, key=_length, reverse=True))
         training.train()
@@ -47,7 +47,7 @@ def _length(job: Job) -> tuple[int, int]:
 
 
 class _JointTraining:
-    """The jobs of many sites while they are being done; row k of every tensor belongs to site k."""
+    """A running training of many sites; row k of every tensor belongs to site k."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs, first = jobs, jobs[0]
@@ -71,7 +71,7 @@ class _JointTraining:
             if isinstance(loss, Proximal)
         }
         self.gradient: dict[str, Tensor] = {}
-        """Room for the gradient of each model, taken when it is needed."""
+        """A buffer for the gradient of each model, allocated on first use."""
         self.buffers = {r: stacked_steps.ReleaseBuffer(self.stacks[r].weights) for r in self.protected}
         self.own_rates = {r: self._own_rates(r) for r in self.objective}
         self.plain_sgd = {
@@ -86,7 +86,7 @@ class _JointTraining:
         self.record_counts = {r: [0] * len(jobs) for r in self.objective}
         self.dropped = [0] * len(jobs)
 
-    # -- what each site brings ---------------------------------------------------------------------
+    # -- setup: what each site has ---------------------------------------------------------------------
 
     def _stack(self, role: str) -> Stack:
         start = [job.weights[role] for job in self.jobs]
@@ -113,7 +113,7 @@ class _JointTraining:
         return {name: torch.stack([row[name] for row in rows]) for name in fresh}
 
     def _own_rates(self, role: str) -> Tensor | None:
-        """The learning rate of each site; None if all step alike."""
+        """The learning rate of each site; None if all are equal."""
         rules = [job.optimisers[role] for job in self.jobs]
         if all(rule == rules[0] for rule in rules):
             return None
@@ -149,7 +149,7 @@ class _JointTraining:
             self._step([(o, *sample) for o, sample in zip(objectives, placed, strict=True)])
 
     def _epochs(self, objective: Objective) -> None:
-        """Shuffled batches; the fewer records a site has, the earlier it is done."""
+        """Shuffled batches; sites with fewer records finish earlier."""
         size, epochs = max(job.batch_size for job in self.jobs), self.jobs[0].epochs
         if any(a < b for a, b in pairwise(self.sizes)):
             self._reorder(sorted(range(len(self.jobs)), key=lambda k: -self.sizes[k]))
@@ -182,7 +182,7 @@ class _JointTraining:
             self.stacks[role].join_layers()
 
     def _reorder(self, order: Sequence[int]) -> None:
-        """Put the sites into another order, with all that is theirs."""
+        """Reorder the sites and everything that belongs to them."""
         at = torch.tensor(order)
         self.jobs = [self.jobs[k] for k in order]
         self.sizes, self.starts = [self.sizes[k] for k in order], [self.starts[k] for k in order]
@@ -199,7 +199,7 @@ class _JointTraining:
         self.dropped = [self.dropped[k] for k in order]
 
     def _step(self, batches: Sequence[Batch]) -> None:
-        """One step of every model at the first sites, each on its batch, all computed before any is moved."""
+        """One step of every model at the first sites, each on its batch; all gradients are computed before any update."""
         found = [self._moves(*batch) for batch in batches]
         for (objective, rows, counts), moves in zip(batches, found, strict=True):
             sites, width = rows.shape
@@ -215,7 +215,7 @@ class _JointTraining:
                     self._move(role, objective, gradient, counts)
 
     def _moves(self, objective: Objective, rows: Tensor, counts: Sequence[int]) -> list[Move]:
-        """The gradient of every model of a batch, or what it is made of."""
+        """The gradient of every model of a batch, or its traces."""
         sites, width = rows.shape
         at = rows.reshape(-1)
         x = self.inputs.index_select(0, at).view(sites, width, *self.inputs.shape[1:])
@@ -243,7 +243,7 @@ class _JointTraining:
                 continue
             if real is not None:
                 slopes = slopes.mul_((real / torch.tensor(counts).clamp(min=1).unsqueeze(1)).unsqueeze(2))
-            elif role not in self.plain_sgd:  # who goes straight down takes the mean with the step
+            elif role not in self.plain_sgd:  # plain SGD divides by the batch size in its step
                 slopes = slopes.mul_(1 / width)
             moves.append((role, self.stacks[role].backward(slopes, kept[role])))
         return moves
@@ -282,7 +282,7 @@ class _JointTraining:
         if role in self.protected or min(counts) > 0:
             rule.update(weights, gradient, optimiser_states)
             return
-        who = torch.tensor(counts).nonzero()[:, 0]  # without records a plain model stays where it is
+        who = torch.tensor(counts).nonzero()[:, 0]  # without records, an unprotected model does not change
         if len(who):
             part, own = weights[who], {name: t[who] for name, t in optimiser_states.items()}
             rule.update(part, gradient[who], own)
@@ -294,7 +294,7 @@ class _JointTraining:
         self, role: str, weights: Tensor, gradient: Tensor, optimiser_states: OptimiserState, rates: Tensor,
         counts: Sequence[int],
     ) -> None:  # fmt: skip
-        """Descent in which every site has its own learning rate."""
+        """SGD in which every site has its own learning rate."""
         rule = self.jobs[0].optimisers[role]
         assert isinstance(rule, SGD)
         moved = gradient.add(weights, alpha=rule.weight_decay)
@@ -312,10 +312,10 @@ class _JointTraining:
         (loss_sums if sites == len(record_counts) else loss_sums[:sites]).add_(found)
         record_counts[:sites] = map(add, record_counts, counts)
 
-    # -- what each site takes home -----------------------------------------------------------------
+    # -- results of each site ----------------------------------------------------------------------
 
     def finish(self) -> list[Trained | TrainingError]:
-        """What came of each job, in the order of `jobs`."""
+        """The result of each job, in the order of `jobs`."""
         rows = {r: self.stacks[r].weights.unbind(0) for r in self.objective}
         largest = {r: _largest(self.stacks[r].weights) for r in self.objective}
         loss_sums = {r: self.loss_sums[r].tolist() for r in self.objective}
@@ -341,7 +341,7 @@ class _JointTraining:
         return out
 
     def _memory(self, role: str, k: int) -> dict[str, dict[str, Tensor]]:
-        """What stays at a site until the next round."""
+        """Optimiser and clipping state of a site, kept for the next round."""
         found = dict(self.jobs[k].memory.get(role, {}))
         found["optimiser"] = {name: t[k].clone() for name, t in self.optimiser_states[role].items()}
         if role in self.protected:

@@ -1,8 +1,8 @@
 """One dense network at many sites as batched matrix products, with a hand-written backward pass.
 
-A stack holds the weights of K sites as a matrix [K, weights], each row in the order of `Network.flat`. It covers
-networks that are chains of dense layers, activations that are told by their own output, and dropout-free reshaping;
-`layers_of` says None for all others.
+A stack holds the weights of K sites as a matrix [K, weights], each row in the order of `Network.flat`. It supports
+sequences of dense layers, reshaping, and activations whose derivative follows from their output; `layers_of` returns None
+for all other networks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from confrere.privacy.stacked_steps import Trace
 
 @dataclass(frozen=True)
 class Dense:
-    """A fully connected layer: where its weight and bias lie in the flat vector."""
+    """A fully connected layer: the positions of its weight and bias in the flat vector."""
 
     weight: tuple[int, int]
     bias: tuple[int, int] | None
@@ -28,7 +28,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Activation:
-    """A function of single numbers whose slope follows from its value."""
+    """An elementwise function whose derivative follows from its output."""
 
     kind: str
     slope: float = 0.0
@@ -62,19 +62,19 @@ def layers_of(module: nn.Module) -> tuple[Layer, ...] | None:
         elif type(part) in ACTIVATIONS:
             slope = float(getattr(part, "negative_slope", 0.0))
             if not found or slope < 0:
-                return None  # nothing to activate, or a slope that its output does not tell
+                return None  # nothing to activate, or a derivative that does not follow from the output
             found.append(Activation(ACTIVATIONS[type(part)], slope))
     if (
         sorted(used) != sorted(sizes)
         or not found
         or any(p.dtype != torch.float32 for p in module.parameters())
     ):
-        return None  # a layer that is used twice, or weights that the chain does not know
+        return None  # a layer that is used twice, or parameters outside of the sequence
     return tuple(found)
 
 
 def _chain(module: nn.Module) -> Iterator[nn.Module | None]:
-    """The parts of a chain one after the other; None stands for one that is not known."""
+    """The layers of a sequence in order; None for a layer that is not supported."""
     flat = type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
     still = type(module) is nn.Dropout and module.p == 0
     if type(module) is nn.Sequential and not _has_hooks(module):
@@ -87,7 +87,7 @@ def _chain(module: nn.Module) -> Iterator[nn.Module | None]:
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    """Whether somebody hooked into the module, so that more happens than its kind says."""
+    """Whether the module has hooks, which a stack would not call."""
     hooks = (
         module._forward_hooks,
         module._forward_pre_hooks,
@@ -98,7 +98,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 class Stack:
-    """The weights of K sites, and the way forwards and backwards through all of them at once."""
+    """The weights of K sites, with a forward and a backward pass for all of them at once."""
 
     def __init__(self, layers: Sequence[Layer], weights: Tensor) -> None:
         self.layers, self.weights = tuple(layers), weights
@@ -106,7 +106,7 @@ class Stack:
         self._separate: list[tuple[Tensor, Tensor | None] | None] | None = None
 
     def separate_layers(self) -> None:
-        """Lay each layer's weights down in one piece for a while, so that `sgd_step` need not copy them."""
+        """Hold each layer's weights in a contiguous tensor until `join_layers`, so that `sgd_step` need not copy them."""
         self._separate = [
             None
             if view is None
@@ -116,7 +116,7 @@ class Stack:
         self._views = {}
 
     def join_layers(self) -> None:
-        """Put the weights back into one row for each site."""
+        """Copy the layers' weights back into one row per site."""
         separate, self._separate, self._views = self._separate, None, {}
         for view, held in zip(self.views(len(self.weights)), separate or (), strict=True):
             if view is not None and held is not None:
@@ -125,7 +125,7 @@ class Stack:
                     view[1].copy_(held[1])
 
     def sgd_step(self, traces: Sequence[Trace], rate: float) -> None:
-        """Go straight down the gradient, which is not written down first."""
+        """A step of plain SGD, without storing the gradient first."""
         dense = [view for view in self.views(len(traces[0].errors)) if view is not None]
         for (weight, bias), trace in zip(reversed(dense), traces, strict=True):
             if self._separate is None:
@@ -147,7 +147,7 @@ class Stack:
         return self._views[sites]
 
     def forward(self, x: Tensor, kept: list[Tensor] | None = None) -> Tensor:
-        """Outputs [sites, records, outputs] for inputs [sites, records, …]; `kept` takes what backward needs."""
+        """Outputs [sites, records, outputs] for inputs [sites, records, …]; `kept` collects what `backward` needs."""
         sites = len(x)
         h = x.flatten(2)
         for layer, view in zip(self.layers, self.views(sites), strict=True):
@@ -167,7 +167,7 @@ class Stack:
         return h
 
     def backward(self, error: Tensor, kept: Sequence[Tensor]) -> list[Trace]:
-        """From the slope of each record's loss at the outputs to what each dense layer received and passed on."""
+        """The traces of all dense layers, from the derivative of each record's loss by the outputs."""
         traces: list[Trace] = []
         views = self.views(len(error))
         first = next(i for i, layer in enumerate(self.layers) if isinstance(layer, Dense))
