@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from confrere.learning.engine.one import Job, Trained
+from confrere.learning.engine.one_site import Job, Trained
 
 from confrere import Model, Peers, Site, Supervised, public, strategy
 from confrere.core.custody import Custody
