@@ -21,6 +21,7 @@ from confrere.data.records import Records
 from confrere.data.split.holdout import folds
 from confrere.learning.evaluation import measure
 from confrere.partners.learner import PRIORS, Learner, Losses, joined, losses_of, mean_and_error
+from confrere.statistics.verdict import LEVEL, judge_patients
 
 SHARES = tuple(n / 10 for n in range(11))
 DATA_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -55,6 +56,10 @@ class ApproachResult(Document):
     error: float
     note: str
     simulation_only: bool = True
+    word: str | None = None
+    """The verdict on the gain for this model, over the test records (`statistics.verdict`); None for training alone."""
+    tested: int = 0
+    """The number of test records."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +95,13 @@ def compare_approaches(
     ]
     outputs = [approach.predict(test) for approach in approaches]
     losses = [losses_of(output, test) for output in outputs]
+    level = LEVEL / (len(approaches) - 1)  # every way but alone has a word
     return tuple(
         ApproachResult(
             approach.name, measure(output, test.targets), *mean_and_error(losses[0] - loss), approach.note,
             approach is not approaches[0],
+            None if approach is approaches[0] else judge_patients(losses[0] - loss, level).word,
+            len(test),
         )
         for approach, output, loss in zip(approaches, outputs, losses, strict=True)
     )  # fmt: skip

@@ -79,7 +79,7 @@ def _approaches(approaches: tuple[ApproachResult, ...], site: str) -> Markup:
     rows: list[list[Child]] = []
     for way in approaches:
         note = way.note + (" (simulation only)" if way.simulation_only else "")
-        gain = f"{way.gain:+.3f} ± {way.error:.3f}" if way.name != "alone" else "–"
+        gain = f"{way.gain:+.3f} ± {way.error:.3f}: {way.word}" if way.word else "–"
         figures = [words.figure(m, way.metrics[m]) if m in way.metrics else "–" for m in shown]
         rows.append([way.name, note.strip(), *figures, gain])
     head: list[Child] = [
@@ -88,5 +88,6 @@ def _approaches(approaches: tuple[ApproachResult, ...], site: str) -> Markup:
     return section(
         "What it would bring",
         table(head, rows, text=2),
-        lead=f"On the test records of {site}, which no choice has used; ± is one standard error.",
+        lead=f"On the test records of {site}, which no choice has used, {approaches[0].tested} of them; ± is one standard error. "
+        "The word is about these models, corrected for the number of words.",
     )

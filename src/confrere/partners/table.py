@@ -51,7 +51,8 @@ def _ranking(ranking: Ranking) -> Table:
 
 
 def _approaches(approaches: tuple[ApproachResult, ...], site: str) -> Table:
-    table = _table(f"On the test records of {site}, which no choice has used")
+    tested = words.count(approaches[0].tested, "test record") if approaches else "no test records"
+    table = _table(f"On {tested} of {site}, which no choice has used; the word is about these models")
     measured = in_order(m for way in approaches for m in way.metrics)
     shown = [m for m in measured if not words.metric(m).detail]
     table.add_column("Way of learning")
@@ -63,7 +64,8 @@ def _approaches(approaches: tuple[ApproachResult, ...], site: str) -> Table:
         figures = [words.figure(m, way.metrics[m]) if m in way.metrics else "–" for m in shown]
         gain = "–" if way.name == "alone" else _value(way.gain, way.error)
         note = way.note + (" (simulation only)" if way.simulation_only else "")
-        table.add_row(way.name, *figures, gain, note.strip())
+        said = f"{way.word}; {note.strip()}" if way.word else note.strip()
+        table.add_row(way.name, *figures, gain, said)
     return table
 
 

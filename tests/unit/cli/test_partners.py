@@ -240,3 +240,12 @@ def test_a_page_shows_every_method_and_keeps_hostile_names_names(tmp_path: Path)
     assert all(r.title in text for r in asked().rankings)
     assert text.count("simulation only") >= 6
     assert "<script>x" not in text
+
+
+def test_what_a_choice_brings_has_a_word_and_a_number_of_records() -> None:
+    found = asked()
+    for way in found.as_json()["test"].values():
+        assert way["tested"] > 0
+    words = {name: way.get("word") for name, way in found.as_json()["test"].items()}
+    assert words.pop("alone") is None
+    assert set(words.values()) <= {"better", "worse", "no clear difference", "too few to judge"}

@@ -82,3 +82,11 @@ def test_a_share_that_is_not_known_well_is_not_stated() -> None:
     assert sure.share == pytest.approx(0.5)
     unsure = share_of_gap(gap, Gain(0.05, 0.1, -0.1, 0.2, 3), [0.1, 0.11, 0.09], [0.15, -0.05, 0.05])
     assert unsure.share is None
+
+
+def test_a_stricter_level_widens_the_interval_of_two_models() -> None:
+    differences = np.random.default_rng(0).normal(0.3, 1.0, 50)
+    plain, strict = judge_patients(differences), judge_patients(differences, 0.05 / 6)
+    assert plain.low is not None
+    assert strict.low is not None
+    assert strict.low < plain.low
