@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Generic, TypeVar
+from numbers import Real
+from typing import ClassVar, Generic, TypeVar
 
 from confrere.core.errors import CustodyError
 
@@ -74,6 +75,9 @@ class Scalar(Tagged[float]):
     <Custody.PRIVATE: 3>
     """
 
+    __array_ufunc__: ClassVar[None] = None
+    """NumPy leaves arithmetic to this class, instead of combining each number of an array."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", float(self.value))
 
@@ -108,8 +112,17 @@ class Scalar(Tagged[float]):
     __rmul__ = __mul__
 
 
-def _number(x: Scalar | float) -> float:
-    return x.value if isinstance(x, Scalar) else float(x)
+def _number(x: object) -> float:
+    if isinstance(x, Scalar):
+        return x.value
+    if not isinstance(
+        x, Real
+    ):  # a tensor: what shaped it is not known, and it would take on the custody of the other
+        raise CustodyError(
+            f"a number with custody cannot be combined with a {type(x).__name__}, which has none; write"
+            " private(float(…)) if records shaped it, public(float(…)) if none did"
+        )
+    return float(x)
 
 
 def public(value: float) -> Scalar:

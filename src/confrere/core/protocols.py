@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from dis import get_instructions
 from enum import Enum
+from functools import lru_cache
 from numbers import Number
-from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+)
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from numpy import ndarray
 from torch import Tensor, nn
 
 from confrere.core.custody import Custody, Scalar, Tagged, strictest
@@ -151,12 +161,26 @@ def _is_plain(held: Any) -> bool:
     if isinstance(held, FunctionType):
         values = [*(held.__defaults__ or ()), *(held.__kwdefaults__ or {}).values()]
         closed_over = [cell.cell_contents for cell in held.__closure__ or ()]
+        if any(_may_hold_records(held.__globals__.get(name)) for name in _globals_read(held.__code__)):
+            return False
         return all(map(_is_plain, [*values, *closed_over])) and not any(
             isinstance(v, Number) for v in closed_over
         )
     if isinstance(held, tuple | frozenset):
         return all(map(_is_plain, held))
     return isinstance(held, _PLAIN | BuiltinFunctionType)
+
+
+@lru_cache(maxsize=1024)
+def _globals_read(code: CodeType) -> frozenset[str]:
+    """The global variables that a function reads, and the functions defined in it."""
+    read = {i.argval for i in get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return frozenset(read).union(*(_globals_read(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+def _may_hold_records(held: Any) -> bool:
+    """Whether a global variable may carry values from one loss, or one step, to another."""
+    return isinstance(held, Tensor | Model | Tagged | MutableMapping | MutableSequence | MutableSet | ndarray)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ With `privacy.selection_share` every release has noise and is charged to the pee
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -150,7 +151,7 @@ def _released_sum(
     paid = selection.charge(site, share, what)
     noisy = paid.release(total, 1.0)
     released = Model(Params({what: noisy}), what, site.released)
-    admitted, _ = simulation.peers[name].gate.admit(released)
+    admitted, _ = replace(simulation.peers[name].gate, architectures=(what,)).admit(released)
     assert admitted is not None
     count = site.data.declared * (1 - split.test)
     return admitted.params[what], paid.noise_multiplier, count

@@ -4,13 +4,14 @@
 |---|---|
 | tagged | a bare number, or weights without custody: what shaped them is unknown |
 | released | anything but PUBLIC, PROTECTED and, if the site has accepted that, UNPROVEN (also above the ceiling on ε) |
+| known_architecture | a model whose architecture is none of the study's: its name is text that could carry anything |
 | finite | NaN and infinity, which would spread to every peer |
 | within_limits | more than the site lets out at once |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -40,6 +41,8 @@ class Gate:
     limits: GateLimits = field(default_factory=GateLimits)
     site: str | None = None
     on_event: Callable[[Event], None] | None = None
+    architectures: Collection[str] | None = None
+    """The names of the study's architectures at this site; None lets every name through."""
 
     def admit(
         self, model: Model | None, scalars: Mapping[str, Scalar] | None = None, *, round: int | None = None
@@ -103,6 +106,19 @@ def released(gate: Gate, leaving: Leaving) -> None:
         )
 
 
+def known_architecture(gate: Gate, leaving: Leaving) -> None:
+    if (
+        leaving.model is None
+        or gate.architectures is None
+        or leaving.model.architecture in gate.architectures
+    ):
+        return
+    raise CustodyError(
+        "the architecture of a model is none of the study's, so it may not leave the site; build models with site.build"
+        " and keep their architecture"
+    )
+
+
 def finite(gate: Gate, leaving: Leaving) -> None:
     if leaving.model is not None and not leaving.model.params.is_finite():
         broken = [n for n, t in leaving.model.params.items() if not t.isfinite().all()]
@@ -129,4 +145,10 @@ def within_limits(gate: Gate, leaving: Leaving) -> None:
             )
 
 
-RULES: tuple[Callable[[Gate, Leaving], None], ...] = (tagged, released, finite, within_limits)
+RULES: tuple[Callable[[Gate, Leaving], None], ...] = (
+    tagged,
+    released,
+    known_architecture,
+    finite,
+    within_limits,
+)

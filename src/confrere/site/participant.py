@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -164,6 +164,11 @@ class Participant:
         found = self.network_cache.architecture(spec, self.task.inputs, self.task.outputs, self.task.branches)
         self._architectures.setdefault(found.name, found)
         return found
+
+    @property
+    def architecture_names(self) -> KeysView[str]:
+        """The names of all architectures that the study has at this site: a view, which grows with them."""
+        return self._architectures.keys()
 
     def add_networks(self, strategy: Strategy) -> None:
         """Add the networks that a strategy needs in addition to the study's."""
