@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from confrere.learning.engine.one_site import Job, Trained
 
 from confrere import Model, Peers, Site, Supervised, public, strategy
 from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
+from confrere.learning.engine.one_site import Job, Trained
 from confrere.node import replay
 from confrere.node.node import Node
 from confrere.simulation.simulation import simulate
