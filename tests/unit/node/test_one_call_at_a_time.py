@@ -80,8 +80,8 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
-        self._lock, self._work = threading.Lock(), replay.work
-        monkeypatch.setattr(replay, "work", self)
+        self._lock, self._work = threading.Lock(), replay.train_site
+        monkeypatch.setattr(replay, "train_site", self)
 
     def __call__(self, job: Job) -> Trained:
         with self._lock:
