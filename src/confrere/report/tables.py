@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +21,6 @@ from confrere.report.history import read_history
 from confrere.report.results import with_ledgers
 from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS, Gain
 
-WIDE = 120
 STYLES = {"better": "green", "worse": "red", "no clear difference": "dim", "too few to judge": "dim"}
 
 
@@ -85,8 +85,17 @@ class _ComparisonTable:
     def __init__(self, comparison: ComparisonResult) -> None:
         self.comparison = comparison
 
+    def _fits(self, console: Console, options: ConsoleOptions) -> bool:
+        """Whether the wide layout fits without breaking a cell."""
+        comparison = self.comparison
+        tables = [_strategies(comparison, wide=True)]
+        if comparison.together is not None and comparison.alone is not None:
+            tables.append(_sites(comparison, comparison.alone, comparison.together, wide=True))
+        unlimited = options.update(max_width=10_000)
+        return all(Measurement.get(console, unlimited, t).maximum <= options.max_width for t in tables)
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        comparison, wide = self.comparison, options.max_width >= WIDE
+        comparison, wide = self.comparison, self._fits(console, options)
         if comparison.title:
             yield Text(comparison.title, style="bold")
         if comparison.question:
@@ -123,7 +132,7 @@ def _sites(
     table.add_column("Site", overflow="fold", max_width=28 if wide else 14)
     if wide:
         table.add_column("Records", justify="right")
-        table.add_column("Tested on", max_width=24)
+        table.add_column("Test patients")
     table.add_column("Measure")
     table.add_column("Alone", justify="right", no_wrap=True)
     table.add_column("Together", justify="right", no_wrap=True)
@@ -140,7 +149,7 @@ def _sites(
             row: list[RenderableType] = [_label(alone.sites[site], other, index, wide)]
             if wide:
                 row.append(_records(alone.sites[site]) if index == 0 else "")
-                row.append((words.tested(alone.sites[site].tested) or "–") if index == 0 else "")
+                row.append((" ".join(_tested(alone.sites[site])) or "–") if index == 0 else "")
             row += [
                 _measure(name),
                 words.measured(name, alone.sites[site].metrics.get(name)),
@@ -307,11 +316,17 @@ def _label(alone: SiteResult[Measured], together: SiteResult[Measured], index: i
 def _facts(alone: SiteResult[Measured], together: SiteResult[Measured]) -> list[str]:
     """What is said of a site beneath its name where there is no room for columns."""
     facts = [] if alone.records is None else [f"{_records(alone)} rec."]
-    if alone.tested is not None:
-        facts.append(f"{words.plain_number(alone.tested.patients)} tested,")
-        if alone.tested.rarer < alone.tested.patients:
-            facts.append(f"{words.plain_number(alone.tested.rarer)} {alone.tested.rarer_class or 'rarer'}")
-    return [*facts, f"{words.size(together.bytes_sent)} sent"]
+    return [*facts, *_tested(alone, " tested,"), f"{words.size(together.bytes_sent)} sent"]
+
+
+def _tested(site: SiteResult[Measured], after: str = ",") -> list[str]:
+    """How many patients a site was tested on, and how many of them are of the rarer class."""
+    if site.tested is None:
+        return []
+    found = [f"{words.plain_number(site.tested.patients)}{after}"]
+    if site.tested.rarer < site.tested.patients:
+        found.append(f"{words.plain_number(site.tested.rarer)} {site.tested.rarer_class or 'rarer'}")
+    return found
 
 
 def _measure(name: str) -> str:
