@@ -53,7 +53,7 @@ accept_unproven_privacy = true
 
 PICTURES = """
 rounds = 1
-strategy = "fedavg"
+strategy = "local"
 patience = 600.0
 [data]
 features = "gradients"

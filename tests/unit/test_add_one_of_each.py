@@ -254,8 +254,8 @@ def test_the_loss_of_a_task_kind_from_one_file_trains_one_site_and_many_stacked(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, used, stacked = load(folder / "study.toml"), sys.modules[NAME].USED, []
-    together = cohort.work_together
-    monkeypatch.setattr(cohort, "work_together", lambda jobs: stacked.append(len(jobs)) or together(jobs))
+    together = cohort.train_together
+    monkeypatch.setattr(cohort, "train_together", lambda jobs: stacked.append(len(jobs)) or together(jobs))
     for trainer in ("one", "cohort"):
         used.clear()
         again = simulate(study, trainer=trainer)

@@ -49,7 +49,7 @@ def test_the_keys_of_0_1_still_work_and_warn(read: Callable[[SiteResult[float]],
 
 def test_privacy_is_read_back_as_it_was_written() -> None:
     assert PrivacySpent.from_json(json.loads(json.dumps(SPENT.as_json()))) == SPENT
-    assert SPENT.peer_names == (("patient", None),)
+    assert SPENT.others == (("patient", None),)
     assert SPENT.exceeded_ceiling is None
     assert PrivacySpent.from_json(None) is None
     older = {"epsilon": 2.0, "delta": 1e-5, "proven": True, "unit": "record"}

@@ -55,7 +55,7 @@ def test_a_terminal_still_gets_colours() -> None:
 
 
 def test_a_node_prints_one_line_for_an_event(capsys: pytest.CaptureFixture[str]) -> None:
-    node_command._say(Event("notice", "a", 0, data={"text": HOSTILE}))
+    node_command._print_event(Event("notice", "a", 0, data={"text": HOSTILE}))
     said = capsys.readouterr().out
     assert not UNSAFE.search(said)
     assert said.count("\n") == 1

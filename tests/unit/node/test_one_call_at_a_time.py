@@ -37,7 +37,7 @@ class State:
 @strategy("both-at-once")
 @dataclass(frozen=True)
 class BothAtOnce:
-    """Trains the same model with and without noise, awaiting both calls together."""
+    """Trains the same model with and without noise, awaiting both calls together (made for this test)."""
 
     deploys: ClassVar[tuple[str, ...]] = ("model",)
     topology: ClassVar[str] = "complete"

@@ -110,7 +110,7 @@ def test_the_log_and_the_terminal_do_not_show_it(
     for held in (custody, Custody.PROTECTED):
         event = Event("notice", "a", 0, held, {"text": f"counted {float(held)}"})
         log(event)
-        node_command._say(event)
+        node_command._print_event(event)
     log.close()
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["text"] for line in lines] == ["counted 1.0"]

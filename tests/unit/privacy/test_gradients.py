@@ -195,7 +195,7 @@ def test_a_model_that_mixes_records_is_refused() -> None:
             out = self.linear(x)
             return out - out.mean(0)
 
-    with pytest.raises(UnsafeModule, match="depends on other records"):
+    with pytest.raises(UnsafeModule, match="mixes records"):
         record(Recorder(Centres()), torch.randn(4, 3))
 
 
