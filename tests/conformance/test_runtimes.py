@@ -227,8 +227,8 @@ def test_an_interrupted_rehearsal_goes_on(
 ) -> None:
     desk, study = Desk(tmp_path, monkeypatch, capsys), seen["nodes"].run.study
     with pytest.raises(asyncio.CancelledError):
-        # after the change of membership in round 3: exchanges that were not delivered by then are cancelled
-        nodes_in_process(study, tmp_path / "run", interrupted=lambda e: (e.kind, e.round) == ("trained", 4))
+        # before the change of membership in round 3: exchanges that are not delivered by then are cancelled
+        nodes_in_process(study, tmp_path / "run", interrupted=lambda e: (e.kind, e.round) == ("trained", 2))
     assert (tmp_path / "run" / "journal.jsonl").exists()
     answer = desk.confrere("rehearse", "--resume", "run", "--json")
     assert answer.code == 0, answer.err
