@@ -120,7 +120,7 @@ class Suggestion:
 def suggest(
     forecast: Forecast,
     budget: PlannedBudget,
-    study: StudySettings = StudySettings(),  # noqa: B008  # frozen
+    study: StudySettings = StudySettings(),
     rounds: int | None = None,
 ) -> Suggestion:
     """Suggest full batches, one step per round, and a graph that averages well."""

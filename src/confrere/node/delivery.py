@@ -130,7 +130,7 @@ class ParcelReceiver:
         rules: ParcelRules,
         store: Store,
         conduct: Conduct,
-        epochs: Epochs = Epochs(),  # noqa: B008
+        epochs: Epochs = Epochs(),
         most_waiting: int = MOST_WAITING,
         marks: HandshakeCallbacks | None = None,
     ) -> None:
