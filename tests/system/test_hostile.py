@@ -30,7 +30,7 @@ from confrere.transport.grpc import channel, frames, greeting, handshake
 from confrere.transport.grpc.identity import new_identity
 from confrere.transport.grpc.link import Link, Meter
 from confrere.transport.grpc.member import parse_member
-from confrere.transport.grpc.peer_link import VISITS_BURST
+from confrere.transport.grpc.peer_connection import VISITS_BURST
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
 from confrere.transport.spool import LinkLimits, Spool
 from tests.system.sites import RUN, Site, at, pair, two

@@ -15,7 +15,7 @@
 - `notice(event)` receives `connected`, `disconnected`, `unreachable` and `notice`, once per change and not per attempt.
 
 A site dials every peer that has an address. Where both can dial, the site whose name sorts first does so, and the other one
-only after a moment; `peer_link.py` resolves the case that both do. A site that cannot be dialled is served over the
+only after a moment; `peer_connection.py` resolves the case that both do. A site that cannot be dialled is served over the
 stream that it opened. Attempts go on for as long as the node runs, at growing intervals of up to half a minute.
 """
 
@@ -41,7 +41,7 @@ from confrere.transport.grpc import channel, frames, handshake
 from confrere.transport.grpc.greeting import Greeting
 from confrere.transport.grpc.identity import CertificateKeeper, Identity
 from confrere.transport.grpc.member import Member
-from confrere.transport.grpc.peer_link import ALREADY, AlreadyConnected, PeerConnection
+from confrere.transport.grpc.peer_connection import ALREADY, AlreadyConnected, PeerConnection
 from confrere.transport.receipt import Outcome, Receipt
 from confrere.transport.spool import LinkLimits, Spool
 from confrere.version import __version__
