@@ -19,7 +19,7 @@ from confrere.core.results import ALONE, POOLED, RunResult
 from confrere.data.records import Federation
 from confrere.evaluate.compare import default_arms, shared, variant
 from confrere.evaluate.traffic import methods
-from confrere.exchange.communication import LinkSpeed
+from confrere.exchange.round_cost import LinkSpeed
 from confrere.privacy import accounting
 from confrere.privacy.charges import gaussian
 from confrere.privacy.sampling import epoch

@@ -54,7 +54,7 @@ def traffic(
 def _draw(study: Study, found: Traffic, counts: list[int], figure: Path) -> dict[str, Any]:
     """Draw how every method grows with the sites, and return what was drawn."""
     from confrere.evaluate.traffic import methods
-    from confrere.exchange.communication import LinkSpeed
+    from confrere.exchange.round_cost import LinkSpeed
     from confrere.report.growth_chart import draw_growth
     from confrere.site.open_sites import open_sites
 

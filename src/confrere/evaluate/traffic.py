@@ -18,7 +18,7 @@ from confrere.core.protocols import Transport
 from confrere.core.results import Document
 from confrere.data.records import Federation
 from confrere.evaluate.compare import variant
-from confrere.exchange.communication import (
+from confrere.exchange.round_cost import (
     Growth,
     LinkSpeed,
     Load,

@@ -8,7 +8,7 @@ import pytest
 
 from confrere.core.errors import StudyError
 from confrere.evaluate.traffic import methods, planned_parcels, traffic
-from confrere.exchange.communication import LinkSpeed, Load, growth, phases, round_seconds, seconds
+from confrere.exchange.round_cost import LinkSpeed, Load, growth, phases, round_seconds, seconds
 from confrere.exchange.topology import Complete, Exponential, Star
 from confrere.report.growth_chart import draw_growth
 from confrere.simulation.simulation import simulate
