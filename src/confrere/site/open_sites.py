@@ -20,7 +20,7 @@ from confrere.data.federation import REHEARSAL, Opening, of_files
 from confrere.data.federation import Source as Origin
 from confrere.data.records import Federation, SiteData
 from confrere.data.split.holdout import SplitRule, file_group, fingerprints, whole_file
-from confrere.data.split.rehearsal_sites import recut
+from confrere.data.split.redistribute import recut
 from confrere.study import SiteConfig, Study, named
 
 Source = SiteData | pd.DataFrame | tuple[Any, Any] | tuple[Any, Any, Any] | str | Path | Origin

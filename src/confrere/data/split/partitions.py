@@ -280,7 +280,7 @@ def inequality(
 
     Of labels: each patient goes home, to the site of the own class, with probability `degree`, and else anywhere. Of a
     feature: as `feature` with that strength. Of size: each site has the part 1 − `degree` of the records of the one
-    before. Of missing values: sites alike, of which each then lacks that share of some columns (see `split.rehearsal_sites`).
+    before. Of missing values: sites alike, of which each then lacks that share of some columns (see `split.redistribute`).
     """
     _between("degree", degree, 0.0, 1.0)
     if of == "feature":
