@@ -17,7 +17,7 @@ from confrere.report.console import Console
 
 if TYPE_CHECKING:
     from confrere.data.records import Federation
-    from confrere.data.site_profile import FederationProfile
+    from confrere.data.federation_profile import FederationProfile
 
 app = typer.Typer(
     help="The real data sets that come along: list, show, fetch.\n\n"
@@ -69,7 +69,7 @@ def show_command(
     from confrere.data.bundled.catalogue import card, federation
     from confrere.data.bundled.fetch import cache_folder
     from confrere.data.profile_picture import draw
-    from confrere.data.site_profile import profile
+    from confrere.data.federation_profile import profile
 
     opened = federation(name, seed=seed, **_options(option or []))
     seen = profile(opened)

@@ -12,7 +12,7 @@ import numpy as np
 
 from confrere.core.errors import StudyError
 from confrere.data.records import Federation
-from confrere.data.site_profile import FederationProfile, profile
+from confrere.data.federation_profile import FederationProfile, profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
