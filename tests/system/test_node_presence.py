@@ -23,7 +23,7 @@ from confrere.node.node import Node
 from confrere.node.service import read_setting
 from confrere.privacy.charges import gaussian
 from confrere.privacy.ledger import Ledger
-from confrere.privacy.patients import check_of, hashes, secret_beside
+from confrere.privacy.patient_hashes import check_of, hashes, secret_beside
 from confrere.simulation.simulation import simulate
 from confrere.study import load
 from confrere.transport import wire

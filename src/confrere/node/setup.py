@@ -24,7 +24,7 @@ from confrere.node.store import Store
 from confrere.node.witness import Witness, gone
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import secure
-from confrere.privacy.patients import check_of, hashes, secret_beside
+from confrere.privacy.patient_hashes import check_of, hashes, secret_beside
 from confrere.site.assemble import SiteContext, consents, participant_of
 from confrere.site.exchange_rules import bounds_of, exchange_rules
 from confrere.site.open_sites import records_hash

@@ -2,7 +2,7 @@
 
 A file is SQLite with `synchronous=FULL`, readable by its owner only. It belongs to an institution and holds one ledger for
 each population of patients that the institution tells apart; by default that is one. Beside the entries it holds keyed
-hashes of the patients whose records were charged (`privacy.patients`); neither these nor the fingerprint of the records
+hashes of the patients whose records were charged (`privacy.patient_hashes`); neither these nor the fingerprint of the records
 goes into the chain of hashes, so that the head of a ledger, which peers see, is no function of any record.
 
 Several processes may share a file: reading what the others added and writing one's own entry are one `BEGIN IMMEDIATE`

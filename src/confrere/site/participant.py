@@ -52,7 +52,7 @@ from confrere.privacy.interpretation import meaning, readings, trade_off
 from confrere.privacy.ledger import Budget, Ledger
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
-from confrere.privacy.patients import fingerprint
+from confrere.privacy.patient_hashes import fingerprint
 from confrere.privacy.steps import UNPROTECTED, PrivateSteps
 from confrere.site.open_sites import records_hash
 from confrere.site.predictions import SelectedPredictions

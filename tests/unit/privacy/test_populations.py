@@ -17,7 +17,7 @@ from confrere.privacy import ledger as ledgers
 from confrere.privacy.charges import Charge, gaussian
 from confrere.privacy.ledger import Budget, Ledger
 from confrere.privacy.ledger_storage import charges_in
-from confrere.privacy.patients import check_of, fingerprint, hashes, secret_beside
+from confrere.privacy.patient_hashes import check_of, fingerprint, hashes, secret_beside
 
 STEP = gaussian(20.0)
 BUDGET = Budget(1.0, 1e-5)  # 28 such steps fit
