@@ -12,7 +12,7 @@ from confrere.evaluate.suggested_settings import PlannedBudget, StudySettings, S
 from confrere.exchange.topology import Nobody
 from confrere.privacy.accounting import check_delta, check_epsilon
 from confrere.privacy.charges import rounded_up
-from confrere.privacy.planning import (
+from confrere.privacy.forecast import (
     GRADIENT_VARIANCE,
     MEAN_GRADIENT,
     Contributor,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from confrere.learning.step_schedule import paced, time_for
 from confrere.privacy.charges import Accountant
-from confrere.privacy.planning import Forecast, least_noise
+from confrere.privacy.forecast import Forecast, least_noise
 
 CENTRED, LINEAR = "centred-linear", "linear"
 

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from confrere.evaluate.suggested_settings import PlannedBudget, StudySettings, suggest
-from confrere.privacy.planning import Contributor, Forecast, least_noise
+from confrere.privacy.forecast import Contributor, Forecast, least_noise
 from confrere.study import parse
 from tests.unit.cli.command import PRIVATE, QUICK, Desk
 

@@ -10,7 +10,7 @@ import pytest
 
 from confrere.core.errors import StudyError
 from confrere.privacy.accounting import calibrate
-from confrere.privacy.planning import (
+from confrere.privacy.forecast import (
     CLEAR,
     ENOUGH,
     GRADIENT_VARIANCE,
