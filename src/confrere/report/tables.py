@@ -18,7 +18,7 @@ from confrere.core.seeds import NOT_PRIVATE
 from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain, stated_gain, too_few
 from confrere.report.history import read_history
-from confrere.report.results import with_ledgers
+from confrere.report.results_folder import with_ledgers
 from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS, Gain
 
 STYLES = {"better": "green", "worse": "red", "no clear difference": "dim", "too few to judge": "dim"}

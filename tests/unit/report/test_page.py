@@ -22,7 +22,7 @@ from confrere.report.page.answer import fares, verdict
 from confrere.report.page.course import _band
 from confrere.report.page.in_patients import sentence
 from confrere.report.page.provenance import notes
-from confrere.report.results import read_comparison
+from confrere.report.results_folder import read_comparison
 from confrere.statistics.verdict import Gain, judge
 
 HOSTILE = {"<script>alert(1)</script>": 500, '"><img src=x onerror=alert(2)>': 300, "St. Mary's & Co": 900}

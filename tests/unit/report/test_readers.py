@@ -10,7 +10,7 @@ from federation import BYTES, THYROID, events, write_run
 from confrere.core.errors import CheckpointError
 from confrere.core.events import Event, Journal
 from confrere.report.history import Point, history, read_history
-from confrere.report.results import read_run
+from confrere.report.results_folder import read_run
 
 FINALS = {site: {"auc": 0.9, "accuracy": 0.8} for site in THYROID}
 

@@ -11,7 +11,7 @@ from federation import THYROID, write_comparison, write_run
 from rich.console import Console, RenderableType
 
 from confrere.core.results import ComparisonResult, RunResult
-from confrere.report.results import read_comparison
+from confrere.report.results_folder import read_comparison
 from confrere.report.tables import comparison_table, run_table
 
 

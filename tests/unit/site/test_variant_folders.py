@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from confrere.evaluate.compare import compare
-from confrere.report.results import runs_of
+from confrere.report.results_folder import runs_of
 from tests.conftest import arrays
 from tests.unit.quick import quick
 

@@ -19,7 +19,7 @@ from confrere.report.page.comparison_page import comparison_page
 from confrere.report.page.markup import Child, tag, together
 from confrere.report.page.questions import site_page
 from confrere.report.page.run_page import run_page
-from confrere.report.results import read_comparison, read_run, runs_of
+from confrere.report.results_folder import read_comparison, read_run, runs_of
 from confrere.version import __version__
 
 __all__ = ["write_report"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from confrere.core.results import ComparisonResult
 from confrere.report.page.markup import Child
 from confrere.report.page.sections import Page, body
-from confrere.report.results import read_facts, read_run, runs_of
+from confrere.report.results_folder import read_facts, read_run, runs_of
 
 
 def comparison_page(comparison: ComparisonResult, folder: Path) -> tuple[str, list[Child]]:

@@ -10,7 +10,7 @@ from confrere.report.gains import site_gain, stated_gain
 from confrere.report.page.answer import word
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.sections import Page, report_section
-from confrere.report.results import RunRecord
+from confrere.report.results_folder import RunRecord
 
 HANDLED = "«Imputed»: every value counts as missing there, and is marked so for the model. «Left out»: no site uses the column."
 CAUTION = "The two kinds of sites have different patients too, so a difference between them need not come from the columns."

@@ -10,7 +10,7 @@ from confrere.report import words
 from confrere.report.page import answer
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.sections import Page, body, report_section
-from confrere.report.results import RunRecord
+from confrere.report.results_folder import RunRecord
 
 
 def run_page(run: RunRecord) -> tuple[str, list[Child]]:

@@ -17,7 +17,7 @@ from confrere.core.registry import Registry
 from confrere.core.results import ComparisonResult
 from confrere.report.history import History
 from confrere.report.page.markup import Child, Markup
-from confrere.report.results import RunRecord
+from confrere.report.results_folder import RunRecord
 
 
 @dataclass(frozen=True)
