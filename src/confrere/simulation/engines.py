@@ -6,7 +6,7 @@ from typing import Any
 
 from confrere.core.errors import StudyError
 from confrere.data.records import Federation
-from confrere.simulation.pool import Sharded, WorkerPool, workers_for
+from confrere.simulation.sharded import Sharded, WorkerPool, workers_for
 from confrere.simulation.simulation import Simulation
 from confrere.simulation.workers import Processes
 from confrere.site.attackers import refuse_apart
