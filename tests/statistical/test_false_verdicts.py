@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from confrere.statistics.crossed import holm_levels, p_value, variance_parts
+from confrere.statistics.intervals import holm_levels, p_value, variance_parts
 
 Floats = NDArray[np.float32]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from confrere.core.metrics import METRICS, Predictions
 from confrere.core.metrics import draws as weighted
-from confrere.statistics.crossed import variance_parts
+from confrere.statistics.intervals import variance_parts
 from confrere.statistics.verdict import Effect
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from confrere.statistics.crossed import half_width, holm_levels, p_value
+from confrere.statistics.intervals import half_width, holm_levels, p_value
 
 Word = Literal["better", "no clear difference", "worse", "too few to judge"]
 WORDS: tuple[Word, ...] = get_args(Word)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtr
 
-from confrere.statistics.crossed import half_width, holm_levels, p_value, variance_parts
+from confrere.statistics.intervals import half_width, holm_levels, p_value, variance_parts
 
 
 def test_on_a_common_test_set_it_is_the_crossed_effects_estimate() -> None:
