@@ -31,7 +31,7 @@ from confrere.data.schema import Schema
 from confrere.exchange.topology import topologies
 from confrere.strategies import discover, strategies
 from confrere.study.churn import Churn
-from confrere.study.comparison import FULL, Comparing
+from confrere.study.comparison_settings import FULL, Comparing
 from confrere.study.exchange_settings import check_exchange
 from confrere.study.settings import Data, Evaluation, Models, NetworkSpec, Privacy, SiteConfig, Stop, Training
 

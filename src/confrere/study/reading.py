@@ -13,7 +13,7 @@ from typing import Any
 from confrere.core.errors import ConfrereError, Retired, StudyError
 from confrere.core.registry import nearest
 from confrere.core.strict_reader import build, read, read_toml_file
-from confrere.study.comparison import FULL
+from confrere.study.comparison_settings import FULL
 from confrere.study.definition import Study
 from confrere.study.settings import SiteConfig
 
