@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from confrere.learning.fit.regression import layer_of, left_out_losses, softmax
+from confrere.learning.fit.exact_regression import layer_of, left_out_losses, softmax
 
 
 def records(count: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

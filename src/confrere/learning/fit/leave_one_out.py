@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from confrere.learning.fit.regression import Matrix, Vector, chances, head_of
+from confrere.learning.fit.exact_regression import Matrix, Vector, chances, head_of
 from confrere.learning.networks.tables import Centred
 from confrere.learning.objectives import is_multilabel
 

@@ -29,7 +29,7 @@ from confrere.learning.balance import Balanced, log_shares
 from confrere.learning.engine.one_site import Job, train_site
 from confrere.learning.evaluation import predict
 from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
-from confrere.learning.fit.regression import (
+from confrere.learning.fit.exact_regression import (
     Fold,
     Head,
     Matrix,
