@@ -21,7 +21,7 @@ from confrere.core.results import (
     SiteResult,
     StrategyResult,
 )
-from confrere.evaluate.verdicts import Verdicts
+from confrere.evaluate.comparison_verdicts import Verdicts
 from confrere.site.outcome import by_columns, mean_metrics
 from confrere.site.run_folder import Run
 from confrere.statistics.in_patients import in_patients
