@@ -92,7 +92,7 @@ def _compare(
 
 
 def _show(results: list[tuple[str, ComparisonResult, Path]], as_json: bool) -> None:
-    from confrere.report.tables import comparison_table, studies_table
+    from confrere.report.result_tables import comparison_table, studies_table
 
     first = results[0][1]
     if as_json:

@@ -30,7 +30,7 @@ def demo(
     """
     from confrere.evaluate.compare import compare
     from confrere.report.progress import progress
-    from confrere.report.tables import comparison_table
+    from confrere.report.result_tables import comparison_table
     from confrere.study import load
 
     if seeds < 1:

@@ -30,7 +30,7 @@ def rehearse(
     from confrere.node.rehearsal import rehearse as rehearse_study
     from confrere.node.rehearsal import resume_rehearsal
     from confrere.report.progress import progress
-    from confrere.report.tables import run_table
+    from confrere.report.result_tables import run_table
     from confrere.study import load
 
     if (study is None) == (resume is None):

@@ -91,7 +91,7 @@ def simulate(
 
 
 def _show(run: Run, profile: Profile | None, as_json: bool) -> None:
-    from confrere.report.tables import profile_table, run_table
+    from confrere.report.result_tables import profile_table, run_table
 
     if as_json:
         more = {} if profile is None else {"profile": profile.as_json()}

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 
 from confrere.core.results import ComparisonResult, RunResult
 from confrere.report.results_folder import read_comparison
-from confrere.report.tables import comparison_table, run_table
+from confrere.report.result_tables import comparison_table, run_table
 
 
 def printed(table: RenderableType, width: int) -> str:

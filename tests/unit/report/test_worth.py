@@ -13,7 +13,7 @@ from test_page import words_of
 
 from confrere.core.results import ComparisonResult
 from confrere.report.page import write_report
-from confrere.report.tables import comparison_table, studies_table
+from confrere.report.result_tables import comparison_table, studies_table
 
 
 def changed(folder: Path, **gains: tuple[float, float, float]) -> dict[str, Any]:
