@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from confrere.core.errors import DataError
 from confrere.data.identifiers import looks_identifying
 from confrere.data.read.folders import PICTURE
-from confrere.data.read.images import DICOM, PICTURES
+from confrere.data.read.image_files import DICOM, PICTURES
 from confrere.data.read.table_origin import origin_of, some
 from confrere.data.read.values import NO, YES, as_text, guessed_date_format, parse_dates
 from confrere.data.reference_values import lookup

@@ -14,7 +14,7 @@ from confrere.data.encode.columns import Translation
 from confrere.data.encode.encoder import encode
 from confrere.data.encode.labels import task_of
 from confrere.data.encode.text import bucket
-from confrere.data.read.images import read_image
+from confrere.data.read.image_files import read_image
 from confrere.data.schema import Column, Label, Schema
 
 LABEL = Label(column="y")

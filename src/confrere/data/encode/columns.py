@@ -15,7 +15,7 @@ from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.grids import load_grids
 from confrere.data.encode.text import encode_texts
 from confrere.data.encode.units import converter, likely_slip
-from confrere.data.read.images import load_images
+from confrere.data.read.image_files import load_images
 from confrere.data.read.table_origin import BadRows, counted, origin_of, place, some
 from confrere.data.read.values import (
     as_dates,

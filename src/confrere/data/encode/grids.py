@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
 from confrere.data.encode.encoding_tally import EncodingTally
-from confrere.data.read.images import find_inside, is_picture, read_image
+from confrere.data.read.image_files import find_inside, is_picture, read_image
 from confrere.data.read.table_origin import counted, for_each_record, origin_of
 from confrere.data.read.values import as_numbers
 from confrere.data.schema import Column

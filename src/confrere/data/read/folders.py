@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from confrere.core.errors import DataError
-from confrere.data.read.images import is_picture
+from confrere.data.read.image_files import is_picture
 from confrere.data.read.table_origin import TableOrigin, counted, some
 
 TABLES = (".csv", ".tsv", ".txt", ".xlsx", ".parquet", ".pq")
