@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from confrere.report.history import history
-from confrere.report.page.course import privacy_over_rounds
+from confrere.report.page.learning_curves import privacy_over_rounds
 from confrere.simulation.simulation import simulate
 from confrere.study import Privacy
 from tests.conftest import arrays
