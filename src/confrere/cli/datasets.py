@@ -16,8 +16,8 @@ from confrere.core.terminal import json_text
 from confrere.report.console import Console
 
 if TYPE_CHECKING:
-    from confrere.data.records import Federation
     from confrere.data.federation_profile import FederationProfile
+    from confrere.data.records import Federation
 
 app = typer.Typer(
     help="The real data sets that come along: list, show, fetch.\n\n"
@@ -68,8 +68,8 @@ def show_command(
     """
     from confrere.data.bundled.catalogue import card, federation
     from confrere.data.bundled.fetch import cache_folder
-    from confrere.data.profile_picture import draw
     from confrere.data.federation_profile import profile
+    from confrere.data.profile_picture import draw
 
     opened = federation(name, seed=seed, **_options(option or []))
     seen = profile(opened)

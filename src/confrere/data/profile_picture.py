@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from confrere.core.errors import StudyError
-from confrere.data.records import Federation
 from confrere.data.federation_profile import FederationProfile, profile
+from confrere.data.records import Federation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

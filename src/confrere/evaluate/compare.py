@@ -15,8 +15,8 @@ from confrere.core.metrics import proper
 from confrere.core.registry import nearest, strategies
 from confrere.core.results import ALONE, POOLED, ComparisonResult, StrategyResult
 from confrere.data.records import Federation
-from confrere.evaluate.strategy_summary import gap, summary
 from confrere.evaluate.comparison_verdicts import verdicts
+from confrere.evaluate.strategy_summary import gap, summary
 from confrere.report.page import write_report
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import Source, open_sites

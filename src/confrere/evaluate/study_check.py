@@ -13,9 +13,9 @@ from confrere.evaluate.compare import variant
 from confrere.evaluate.plan import forecast_of
 from confrere.node.roster import Roster
 from confrere.privacy.charges import rounded_up
+from confrere.privacy.forecast import warnings as hardly_worth_it
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.ledger_storage import charges_in
-from confrere.privacy.forecast import warnings as hardly_worth_it
 from confrere.report import words
 from confrere.simulation.simulation import Simulation
 from confrere.site.assemble import unprotected_patients

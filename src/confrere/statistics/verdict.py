@@ -34,7 +34,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Effect:
-    """A paired difference, seed by seed, with the two parts of the variance of its mean (`crossed`)."""
+    """A paired difference, seed by seed, with the two parts of the variance of its mean (`intervals`)."""
 
     values: tuple[float, ...]
     between: float

@@ -8,8 +8,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
 from confrere.learning.fit.exact_regression import head_of, newton
+from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
 from confrere.learning.fit.tuning import near_best
 
 

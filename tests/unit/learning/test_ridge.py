@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
 from confrere.learning.fit.exact_regression import ridge
+from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
 from confrere.learning.step_schedule import MOMENTUM, slow_for_squares
 
 

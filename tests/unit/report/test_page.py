@@ -19,8 +19,8 @@ from confrere.core.events import Event
 from confrere.report.history import history
 from confrere.report.page import write_report
 from confrere.report.page.answer import fares, verdict
-from confrere.report.page.learning_curves import _band
 from confrere.report.page.in_patients import sentence
+from confrere.report.page.learning_curves import _band
 from confrere.report.page.provenance import notes
 from confrere.report.results_folder import read_comparison
 from confrere.statistics.verdict import Gain, judge

@@ -11,8 +11,8 @@ from federation import THYROID, write_comparison, write_run
 from rich.console import Console, RenderableType
 
 from confrere.core.results import ComparisonResult, RunResult
-from confrere.report.results_folder import read_comparison
 from confrere.report.result_tables import comparison_table, run_table
+from confrere.report.results_folder import read_comparison
 
 
 def printed(table: RenderableType, width: int) -> str:
