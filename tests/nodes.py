@@ -43,6 +43,12 @@ class Tasks(RehearsalNodes):
         self._whole = asyncio.current_task()
         await super().play()
 
+    def _interrupt(self) -> None:
+        """Cancel the whole rehearsal, once: nodes that are stopping are not interrupted again."""
+        whole, self._whole = self._whole, None
+        if whole is not None:
+            whole.cancel()
+
     def stop(self, player: NodeProcess) -> None:
         if player.name in self.running:
             self.running[player.name].cancel()
@@ -52,8 +58,8 @@ class Tasks(RehearsalNodes):
 
         def listen(event: Event) -> None:
             loop.call_soon_threadsafe(self._hear, player, event.as_json())  # a node trains in a thread
-            if self.interrupted(event) and self._whole is not None:
-                loop.call_soon_threadsafe(self._whole.cancel)
+            if self.interrupted(event):
+                loop.call_soon_threadsafe(self._interrupt)
             if self.killed(event):
                 raise Killed
 

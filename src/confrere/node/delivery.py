@@ -101,7 +101,7 @@ class PeerSender:
                     f'{body.file}: a parcel that is owed to "{self.peer}" is not there any more; restore the'
                     " folder from a backup (but never the ledger)"
                 ) from None
-            return True  # a new membership cancelled it meanwhile
+            return True  # it was acknowledged meanwhile
         await asyncio.to_thread(self._marks.compare, receipt.seen)
         if receipt.outcome == Outcome.DEFERRED:
             if receipt.reason == NO_RECORD:
@@ -152,6 +152,10 @@ class ParcelReceiver:
         self._begun.add(work)
         work.add_done_callback(self._begun.discard)
         return await asyncio.shield(work)
+
+    async def finish(self) -> None:
+        """Wait until every delivery that has begun is over; the store may be closed after this."""
+        await asyncio.gather(*self._begun, return_exceptions=True)
 
     async def _take_in(self, sender: str, body: Body) -> Receipt:
         """Every receipt carries what this site knows of the sender's ledgers."""

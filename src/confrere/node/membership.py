@@ -1,7 +1,9 @@
 """Who belongs to a run: the members that the study plans, without those that have signed that they leave.
 
 A change starts a new epoch at a round that every site can compute, so that sites need not switch at the same
-time: parcels of an earlier epoch are cancelled, those of a later one wait until their receiver is there too.
+time. Only the receiver knows which epoch it is in: it refuses parcels of an earlier one, and those of a later one
+wait until it is there too. A sender therefore delivers everything, also to a site that is still in the last
+round before the change.
 """
 
 from __future__ import annotations

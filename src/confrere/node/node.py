@@ -154,11 +154,14 @@ class Node:
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self.links.stop()
-            self.close()
+            try:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await self.links.stop()
+                await self.parcel_receiver.finish()
+            finally:  # also when it is interrupted a second time while it stops
+                self.close()
 
     def close(self) -> None:
         with suppress(ConfrereError, OSError):
@@ -330,7 +333,7 @@ class Node:
         """Stay connected after the last round: deliver what is owed, and acknowledge what peers still send."""
         told = False
         while True:
-            owed = await asyncio.to_thread(self.store.owed)
+            owed = self._still_expected(await asyncio.to_thread(self.store.owed))
             gone = self.me in await asyncio.to_thread(self.store.leaving)
             self._set_activity(
                 "left" if gone else "finished", f"parcels wait for {', '.join(owed)}" if owed else ""
@@ -342,6 +345,11 @@ class Node:
             if until_done and not owed:
                 return
             await asyncio.sleep(GLANCE if until_done or not told else SELDOM)
+
+    def _still_expected(self, owed: Mapping[str, int]) -> list[str]:
+        """The receivers that parcels are kept for, without sites that have left and are not reachable any more."""
+        there = {*self.churn.members(self.done, self.members), *self.links.connected}
+        return [peer for peer in owed if peer in there]
 
     # -- when a round may begin -------------------------------------------------------------------
 
@@ -403,8 +411,6 @@ class Node:
             text = f"leaves for good before round {leaving[site] + 1}"
             self.journal.add(Event("left", site, done, data={"text": text}))
         self._count_leaving(leaving)
-        if epoch := self.churn.epoch(done):
-            await durably(self.wait_for_space, self.store.cancel, epoch)
 
     def _content(self, done: int, leaving: Mapping[str, int]) -> dict[str, Any]:
         """A state is also where a new membership begins to count, so that a replayed round has the old one."""

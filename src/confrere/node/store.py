@@ -197,14 +197,6 @@ class Store:
         reach("delivery-noted")
         self._drop(gone)
 
-    def cancel(self, epoch: int) -> None:
-        """A new epoch of membership: exchanges that were not delivered in an earlier one never will be."""
-        which = "status = 0 AND epoch < ? AND phase < 2"
-        with self._writing() as database:
-            gone = _named(database, f"outbox WHERE {which}", (epoch,))
-            database.execute(f"UPDATE outbox SET status = 2, body = NULL WHERE {which}", (epoch,))
-        self._drop(gone)
-
     def bytes_out(self) -> int:
         """How many bytes of parcels were ever put into the outbox."""
         return int(self.facts().get("bytes_out", 0)) + int(

@@ -56,7 +56,7 @@ def test_a_parcel_is_in_the_mailroom_even_if_its_bringer_is_gone_before_the_answ
         bringing.cancel()
         await asyncio.gather(bringing, return_exceptions=True)
         assert bringing.cancelled()
-        await asyncio.gather(*node.parcel_receiver._begun)
+        await node.parcel_receiver.finish()
         assert len(node.store.balance()["in"]) == 1
         assert [p.id for p in node.mailbox.waiting()] == [("site1", "site0", 1)]
         node.close()
