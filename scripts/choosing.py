@@ -29,16 +29,16 @@ from confrere.partners.approaches import (
     together,
 )
 from confrere.partners.budget import Selection
+from confrere.partners.choice import SelectionRule
+from confrere.partners.choice import choose as chosen_by
 from confrere.partners.clusters import cluster, cluster_ranking
 from confrere.partners.gradient_similarity import gradient_history, similarity_ranking
 from confrere.partners.histograms import histogram_rankings
 from confrere.partners.influence import cross_fit, influence_rankings, running_ranking
-from confrere.partners.learner import Learner
+from confrere.partners.learner import Learner, patients_in
 from confrere.partners.peer_releases import histograms, models, own_records, profiles
 from confrere.partners.profiles import profile_ranking
 from confrere.partners.ranking import Criteria, Ranking
-from confrere.partners.search import SelectionRule
-from confrere.partners.search import choose as chosen_by
 from confrere.partners.transfer import transfer_ranking
 from confrere.site.attackers import flipped
 from confrere.site.open_sites import open_sites
@@ -90,7 +90,7 @@ def ask(study: Study, federation: Federation, site: str) -> tuple[list[tuple[Ran
     """
     selection = Selection(study, federation, site)
     learner, seed = learner_of(selection), derive(study.seed, "partners", site)
-    criteria = Criteria(site, 1.0, selection.released)
+    criteria = Criteria(site, selection.released)
     records = {n: own_records(d) for n, d in federation.sites.items()}
     own = records.pop(site)
     out: list[tuple[Ranking, float]] = []
@@ -100,13 +100,14 @@ def ask(study: Study, federation: Federation, site: str) -> tuple[list[tuple[Ran
 
     history, spent = timed(lambda: gradient_history(selection))
     gains = {n: peer.gains for n, peer in history.peers.items() if peer.weights}
-    note(([running_ranking(gains, criteria)], spent))
+    note(([running_ranking(gains, history.patients, criteria)], spent))
     note(([similarity_ranking(history.peers, criteria)], spent))
 
     def transferred() -> list[Ranking]:
         theirs, home = models(selection, learner)
         losses = {n: learner.losses(p, own) for n, p in theirs.items()}
-        return [transfer_ranking(losses, home, knowing_nothing(own.targets, own.targets), criteria)]
+        frequencies = knowing_nothing(own.targets, own.targets)
+        return [transfer_ranking(losses, home, frequencies, patients_in(own), criteria)]
 
     def counted() -> Sequence[Ranking]:
         return histogram_rankings(*histograms(selection), federation.task.features, seed, criteria)
@@ -121,7 +122,7 @@ def ask(study: Study, federation: Federation, site: str) -> tuple[list[tuple[Ran
     found, spent = timed(lambda: cluster(learner, all_sites, site, 2))
     note(([cluster_ranking(learner, found, all_sites, criteria)], spent))
     by = {r.method: r for r, _ in out}
-    chosen, _ = chosen_by(list(by.values()), SelectionRule(), site)
+    chosen = chosen_by(list(by.values()), SelectionRule(), site).chosen
     both = [replace(s, chosen=s.peer in chosen) for s in by["add-one-in"].scores]
     spent = next(s for r, s in out if r.method == "add-one-in")
     out.append((replace(by["add-one-in"], method="influence", scores=tuple(both)), spent))

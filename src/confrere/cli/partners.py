@@ -26,9 +26,7 @@ def partners(
     top: Annotated[
         int | None, typer.Option(metavar="K", help="Choose the first K, whatever they are worth.")
     ] = None,
-    z: Annotated[
-        float, typer.Option(help="By how many standard errors a peer must help to be chosen.")
-    ] = 1.0,
+    z: Annotated[float | None, typer.Option(hidden=True)] = None,
     groups: Annotated[int, typer.Option(help="How many groups sites are put into.")] = 2,
     write: Annotated[
         bool | None,
@@ -44,9 +42,13 @@ def partners(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the other sites as partners by every method, with how sure that is, and put the choice into the study.
+    """Ask every method whether a site should learn from each other site, and put the choice into the study.
 
-    The choice is a line `partners = ["NAME", …]` that anybody may change; a run then has these sites only.
+    A site is chosen where an interval says that it helps, and where no trial on held-out patients finds it harmful. The
+    answer states what the choice brings on test patients, against training alone and against all sites. --json and
+    --report have the values.
+
+    The choice is a line `partners = ["NAME", …]` that you may change; a run then has these sites only.
 
     «Simulation only» marks what needs records or unprotected models of peers: it cannot be asked in the field. With
     privacy.selection_share in the study, peers send gradients and models with noise for the other methods; that share of
@@ -55,13 +57,15 @@ def partners(
     Example: `confrere partners studies/quickstart.toml --site SVHD`
     """
     from confrere.partners.page import write_partners
-    from confrere.partners.search import find_partners
+    from confrere.partners.search import RETIRED, find_partners
     from confrere.study import load
 
     progress = Console(stderr=True, highlight=False, markup=False)
     quiet = as_json or not progress.is_terminal
+    if z is not None:
+        progress.print(f"Warning: --{RETIRED}", soft_wrap=True)
     found = find_partners(
-        load(study, change or []), site, by=by, top=top, z=z, groups=groups,
+        load(study, change or []), site, by=by, top=top, groups=groups,
         listener=lambda text: None if quiet else progress.print(f"… {text}"),
     )  # fmt: skip
     if report is not None:

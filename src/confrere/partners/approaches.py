@@ -14,15 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from confrere.core.metrics import proper
 from confrere.core.params import Params
-from confrere.core.results import Document
+from confrere.core.results import Document, Tested
 from confrere.core.seeds import derive
-from confrere.data.records import Records
+from confrere.data.records import Records, Task
 from confrere.data.split.holdout import folds
 from confrere.learning.evaluation import measure
 from confrere.partners.learner import PRIORS, Learner, Losses, joined, losses_of, mean_and_error
-from confrere.statistics.verdict import LEVEL, judge_patients
+from confrere.site.outcome import tested
+from confrere.site.predictions import RecordPredictions, marks_of
+from confrere.statistics.fixed_models import judge_fixed, model_effects
+from confrere.statistics.verdict import Gain, Word
 
+ALONE, CHOICE, ALL_SITES = "alone", "with the chosen partners", "with everybody"
+OVER_ALL = "choice over all sites"
 SHARES = tuple(n / 10 for n in range(11))
 DATA_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 PULLS = (1e5, 1000.0, 100.0, 10.0, 1.0)
@@ -47,6 +53,7 @@ class ApproachResult(Document):
     """What a way of learning brings the user, on test records that no choice has used."""
 
     UNSTATED = ("name",)
+    OPTIONAL = ("gain_over_alone",)
     KEYS: ClassVar[Mapping[str, str]] = {"gain": "loss_less_than_alone", "error": "standard_error"}
 
     name: str
@@ -56,10 +63,36 @@ class ApproachResult(Document):
     error: float
     note: str
     simulation_only: bool = True
-    word: str | None = None
-    """The verdict on the gain for this model, over the test records (`statistics.verdict`); None for training alone."""
-    tested: int = 0
-    """The number of test records."""
+    gain_over_alone: JudgedGain | None = None
+    """By the primary measure; None for training alone."""
+
+
+@dataclass(frozen=True)
+class JudgedGain(Document):
+    """A gain by the primary measure; positive is better. The word is about these models, not about another run."""
+
+    OPTIONAL = ("interval",)
+
+    mean: float
+    word: Word
+    interval: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, gain: Gain) -> JudgedGain:
+        ends = None if gain.low is None or gain.high is None else (gain.low, gain.high)
+        return cls(gain.mean, gain.word, ends)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What every way of learning brings, on how many test patients; empty without test records."""
+
+    approaches: tuple[ApproachResult, ...] = ()
+    metric: str | None = None
+    """The primary measure."""
+    tested: Tested | None = None
+    over_all_sites: JudgedGain | None = None
+    """The chosen partners against all sites; None if none, or all, are chosen."""
 
 
 @dataclass(frozen=True)
@@ -71,40 +104,62 @@ class PartnerRecords:
     test: Records
     """The user's test records."""
     peers: Mapping[str, Records]
+    task: Task
+
+    def judged(self, outputs: Tensor) -> RecordPredictions:
+        """What a model predicts for the user's test patients."""
+        marks = marks_of(self.test, "user")
+        return RecordPredictions(outputs.float().numpy(), self.test.targets.numpy(), marks, self.task.spread)
 
 
 def compare_approaches(
-    learner: Learner, records: PartnerRecords, chosen: Sequence[str], cluster: Sequence[str], seed: int
-) -> tuple[ApproachResult, ...]:
-    """Metrics and loss of every way of learning on the user's test records, compared with training alone."""
+    learner: Learner,
+    records: PartnerRecords,
+    chosen: Sequence[str],
+    cluster: Sequence[str],
+    *,
+    primary: str | None,
+    seed: int,
+) -> Outcome:
+    """Every way of learning on the user's test records, compared with training alone, and the choice with all sites.
+
+    All words are one family and are corrected together.
+    """
     own, test, peers = records.own, records.test, list(records.peers.values())
     if not len(test):
-        return ()
+        return Outcome()
 
     def with_peers(names: Sequence[str], title: str) -> Approach:
         return together(learner, own, [records.peers[n] for n in names], seed, title)
 
     approaches = [
         alone(learner, own, seed),
-        *([with_peers(chosen, "with the chosen partners")] if chosen else []),
-        together(learner, own, peers, seed, "with everybody"),
+        *([with_peers(chosen, CHOICE)] if chosen else []),
+        together(learner, own, peers, seed, ALL_SITES),
         with_peers(cluster, "with its group"),
         fine_tuned(learner, own, peers, seed),
         interpolated_models(learner, own, peers, seed),
         interpolated_data(learner, own, peers, seed),
     ]
-    outputs = [approach.predict(test) for approach in approaches]
-    losses = [losses_of(output, test) for output in outputs]
-    level = LEVEL / (len(approaches) - 1)  # every way but alone has a word
-    return tuple(
+    outputs = {approach.name: approach.predict(test) for approach in approaches}
+    judged = {name: records.judged(output) for name, output in outputs.items()}
+    pairs = {name: (ALONE, name) for name in outputs if name != ALONE}
+    if chosen and len(chosen) < len(peers):
+        pairs[OVER_ALL] = (ALL_SITES, CHOICE)
+    effects = {key: model_effects(judged[one], judged[two]) for key, (one, two) in pairs.items()}
+    common = set.intersection(*(set(found) for found in effects.values()))
+    metric = primary if primary in common else proper(common)
+    gains = judge_fixed({key: found[metric] for key, found in effects.items()}) if metric else {}
+    stated = {key: JudgedGain.of(gain) for key, gain in gains.items()}
+    losses = {name: losses_of(output, test) for name, output in outputs.items()}
+    results = tuple(
         ApproachResult(
-            approach.name, measure(output, test.targets), *mean_and_error(losses[0] - loss), approach.note,
-            approach is not approaches[0],
-            None if approach is approaches[0] else judge_patients(losses[0] - loss, level).word,
-            len(test),
+            a.name, measure(outputs[a.name], test.targets), *mean_and_error(losses[ALONE] - losses[a.name]),
+            a.note, a.name != ALONE, stated.get(a.name),
         )
-        for approach, output, loss in zip(approaches, outputs, losses, strict=True)
+        for a in approaches
     )  # fmt: skip
+    return Outcome(results, metric, tested(test, records.task), stated.get(OVER_ALL))
 
 
 def _best(tried: Mapping[float, Losses]) -> float:
@@ -137,7 +192,7 @@ def _held_out(
     return held
 
 
-def alone(learner: Learner, user: Records, seed: int, name: str = "alone") -> Approach:
+def alone(learner: Learner, user: Records, seed: int, name: str = ALONE) -> Approach:
     """The user's own records only, regularised by cross-validation."""
     return together(learner, user, [], seed, name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from confrere.core.params import Params
 from confrere.data.records import Records
-from confrere.partners.learner import Learner, joined, mean_and_error
-from confrere.partners.ranking import NEEDS_RECORDS, Criteria, PartnerScore, Ranking, ranked
+from confrere.partners.learner import Learner, joined, patients_in
+from confrere.partners.ranking import NEEDS_RECORDS, Candidate, Criteria, Finding, Ranking, ranked
 
 TURNS = 20
 
@@ -56,7 +57,7 @@ def cluster_ranking(
     learner: Learner, found: Clusters, sites: Mapping[str, Records], criteria: Criteria
 ) -> Ranking:
     """Peers by how much better the user's cluster fits them than the next best one."""
-    scores, user = [], criteria.user
+    candidates, user = [], criteria.user
     own = found.member[user]
     for peer in sorted(sites):
         if peer == user:
@@ -64,14 +65,18 @@ def cluster_ranking(
         fits = [learner.losses(m, sites[peer]) for m in found.models]
         others = [f for k, f in enumerate(fits) if k != own]
         next_best = min(others, key=lambda f: float(f.mean())) if others else fits[own]
-        value, error = mean_and_error(next_best - fits[own])
-        same = found.member[peer] == own
-        sure = "clearly" if abs(value) > criteria.z * error else "by a narrow margin"
+        favour = patients_in(sites[peer]).effect(next_best - fits[own])
+        value, error, same = favour.mean, math.sqrt(favour.variance), found.member[peer] == own
         group = f"the same group as {user}" if same else f"another group than {user}"
-        sentence = f"{peer} belongs {sure} to {group} ({value:+.4f} ± {error:.4f} in loss)."
-        scores.append(PartnerScore(peer, value, error, same, sentence))
+        shown = f"{value:+.4f} ± {error:.4f} in loss"
+
+        def sentence(finding: Finding, peer: str = peer, group: str = group, shown: str = shown) -> str:
+            sure = "clearly" if finding in ("yes", "no") else "by a narrow margin"
+            return f"{peer} belongs {sure} to {group} ({shown})."
+
+        candidates.append(Candidate(peer, value, error, favour, sentence, suits=same))
     return Ranking(
         "clusters", f"Groups ({len(found.models)})",
         "how much better the model of the user's group fits the peer than the other groups' models; more is better",
-        ranked(scores), NEEDS_RECORDS, True,
+        ranked(candidates), NEEDS_RECORDS, True,
     )  # fmt: skip

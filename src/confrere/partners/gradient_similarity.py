@@ -18,11 +18,12 @@ from confrere.exchange.erosion import NO_WEIGHTS, ReleasedGradient, distance, er
 from confrere.learning.evaluation import predict
 from confrere.learning.objectives import Descent
 from confrere.partners.budget import GRADIENTS, Selection
-from confrere.partners.learner import Losses, losses_of
-from confrere.partners.ranking import Criteria, PartnerScore, Ranking, ranked
+from confrere.partners.learner import Losses, losses_of, patients_in
+from confrere.partners.ranking import Candidate, Criteria, Finding, Ranking, ranked
 from confrere.simulation.simulation import Simulation
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound
+from confrere.statistics.fixed_models import FixedEffect, Patients
 
 ROLE = "asked"
 STEP = 1e-3
@@ -50,6 +51,8 @@ class GradientHistory:
     """The gradients of all peers, and the rounds in which noise hid the user's own gradient."""
 
     peers: dict[str, PeerGradients]
+    patients: Patients
+    """Those of the user's held-out records."""
     hidden: list[int] = field(default_factory=list)
 
 
@@ -62,7 +65,8 @@ async def _gradient_history(selection: Selection) -> GradientHistory:
     simulation = selection.prepare(GRADIENTS, {"name": "weight_erosion", "user": selection.user})
     user, weights = simulation.sites[selection.user], NO_WEIGHTS
     held_out = user.data.validation if len(user.data.validation) else user.data.train
-    out = GradientHistory({n: PeerGradients(gains=np.zeros(len(held_out))) for n in selection.peers})
+    peers = {n: PeerGradients(gains=np.zeros(len(held_out))) for n in selection.peers}
+    out = GradientHistory(peers, patients_in(held_out))
     model = user.build("proxy")
     rate = public(SiteRound(user, 0).effort(ROLE, model).rate)
     for number in range(selection.study.rounds):
@@ -126,26 +130,31 @@ def similarity_ranking(peers: Mapping[str, PeerGradients], criteria: Criteria) -
     return Ranking(
         "similarity", "Gradient similarity",
         "the weight that Weight Erosion leaves the peer; from 1 (alike) to 0 (faded); more is better",
-        ranked([_score(name, peer, criteria) for name, peer in peers.items() if peer.weights]),
+        ranked([_candidate(name, peer, criteria.user) for name, peer in peers.items() if peer.weights]),
         criteria.sends("a gradient in every round"), not criteria.released,
     )  # fmt: skip
 
 
-def _score(name: str, peer: PeerGradients, criteria: Criteria) -> PartnerScore:
-    left, apart, user = peer.weights[-1], peer.distances, criteria.user
+def _candidate(name: str, peer: PeerGradients, user: str) -> Candidate:
+    left, apart = peer.weights[-1], peer.distances
     spread = statistics.stdev(apart) if len(apart) > 1 else math.inf
     error = spread * sum(f * f for f in peer.falls) ** 0.5 if apart else math.inf
     mean = statistics.fmean(apart) if apart else math.nan
-    near = mean + criteria.z * spread / max(1, len(apart)) ** 0.5 < RIGHT_ANGLE
-    chosen = len(apart) >= MIN_ROUNDS and left > 0 and near
-    if len(apart) < MIN_ROUNDS:
-        words = f"Noise hid what {user} itself wants to learn, so little can be said about {name}"
-    elif chosen:
-        words = f"{name} mostly pulls the model where {user} would"
-    elif left > 0:
-        words = f"{name} often pulls the model away from where {user} would"
-    else:
-        words = f"{name} pulls the model away from where {user} would, until it no longer counts"
+    favour = None
+    if len(apart) >= MIN_ROUNDS:
+        favour = FixedEffect(RIGHT_ANGLE - mean, spread**2 / len(apart), len(apart) - 1)
     how_far = f", mean distance {mean:.2f}" if apart else ""
+
+    def sentence(finding: Finding) -> str:
+        if finding == "noise":
+            words = f"Noise hid what {user} itself wants to learn, so little can be said about {name}"
+        elif finding == "yes":
+            words = f"{name} mostly pulls the model where {user} would"
+        elif left > 0:
+            words = f"{name} often pulls the model away from where {user} would"
+        else:
+            words = f"{name} pulls the model away from where {user} would, until it no longer counts"
+        return f"{words} (weight left {left:.2f}{how_far})."
+
     terms = {"mean_distance": mean, "mean_weight": statistics.fmean(peer.weights)}
-    return PartnerScore(name, left, error, chosen, f"{words} (weight left {left:.2f}{how_far}).", terms)
+    return Candidate(name, left, error, favour, sentence, terms, left > 0)

@@ -22,7 +22,7 @@ from torch import Tensor
 from confrere.core.seeds import generator
 from confrere.data.records import Records
 from confrere.partners import Method
-from confrere.partners.ranking import Criteria, PartnerScore, Ranking, compare_records, ranked
+from confrere.partners.ranking import Criteria, Ranking, RecordDistance, ranked
 
 Counts = NDArray[np.float64]
 """Of each column, outcome and bin; with a first axis for repetitions where there are any."""
@@ -155,22 +155,20 @@ def histogram_rankings(
     """Peers by how far apart their histograms are, by each divergence. `names` are those of the columns, if any."""
     found = []
     for method, (title, unit, measure) in MEASURES.items():
-        scores = []
+        candidates = []
         for peer, there in theirs.items():
             chance = np.random.default_rng(generator(seed, "histogram", peer).initial_seed() % 2**32)
             value, error, columns = _divergence(measure, own, there, chance)
-            hidden, margin = there.effective_records < FEW, criteria.z * error
-            chosen, words = compare_records(peer, criteria.user, value, margin, SMALL[method], hidden=hidden)
-            if not hidden and value - margin >= SMALL[method]:
-                words += _difference(measure, own, there, columns, names)
-            scores.append(
-                PartnerScore(peer, value, error, chosen, f"{words} ({value:.4f} ± {error:.4f} {unit}).")
-            )
+            distance = RecordDistance(
+                value, error, SMALL[method], there.effective_records < FEW,
+                f"{value:.4f} ± {error:.4f} {unit}", _difference(measure, own, there, columns, names),
+            )  # fmt: skip
+            candidates.append(distance.candidate(peer, criteria.user))
         found.append(
             Ranking(
                 method, title,
                 "how far apart the shares of records in public bins are, by outcome, before any training; less is better",
-                ranked(scores, least_first=True),
+                ranked(candidates, least_first=True),
                 criteria.sends("counts of its records in public bins"), not criteria.released,
             )
         )  # fmt: skip

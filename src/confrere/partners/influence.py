@@ -11,6 +11,7 @@ All three forms are measured on records of the user that the model has not been 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,8 +19,9 @@ import numpy as np
 
 from confrere.data.records import Records
 from confrere.data.split.holdout import folds
-from confrere.partners.learner import Learner, Losses, joined, mean_and_error
-from confrere.partners.ranking import NEEDS_RECORDS, Criteria, PartnerScore, Ranking, ranked
+from confrere.partners.learner import Learner, Losses, joined, patients_in
+from confrere.partners.ranking import NEEDS_RECORDS, Candidate, Criteria, Finding, Ranking, ranked
+from confrere.statistics.fixed_models import FixedEffect, Patients
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class CrossFitted:
     all_peers: Losses
     without: Mapping[str, Losses]
     only: Mapping[str, Losses]
+    patients: Patients
 
 
 def cross_fit(learner: Learner, user: Records, peers: Mapping[str, Records], seed: int) -> CrossFitted:
@@ -46,6 +49,7 @@ def cross_fit(learner: Learner, user: Records, peers: Mapping[str, Records], see
     return CrossFitted(
         held_out[()], held_out[names],
         {n: held_out[without[n]] for n in names}, {n: held_out[n,] for n in names},
+        patients_in(user),
     )  # fmt: skip
 
 
@@ -53,8 +57,8 @@ def influence_rankings(found: CrossFitted, criteria: Criteria) -> tuple[Ranking,
     """Leave one out and add one in."""
     user = criteria.user
     left = [
-        _score(
-            n, losses - found.all_peers, criteria.z,
+        _candidate(
+            n, found.patients.effect(losses - found.all_peers),
             helps=f"Without {n}, predictions for patients of {user} would get worse",
             unclear=f"Without {n}, predictions for patients of {user} would be about as good",
             harms=f"Without {n}, predictions for patients of {user} would get better: it does harm",
@@ -62,8 +66,8 @@ def influence_rankings(found: CrossFitted, criteria: Criteria) -> tuple[Ranking,
         for n, losses in found.without.items()
     ]  # fmt: skip
     added = [
-        _score(
-            n, found.alone - losses, criteria.z,
+        _candidate(
+            n, found.patients.effect(found.alone - losses),
             helps=f"Learning with {n} alone already helps {user}",
             unclear=f"Learning with {n} alone makes no measurable difference to {user}",
             harms=f"Learning with {n} alone would make predictions for {user} worse",
@@ -84,12 +88,12 @@ def influence_rankings(found: CrossFitted, criteria: Criteria) -> tuple[Ranking,
     )  # fmt: skip
 
 
-def running_ranking(slopes: Mapping[str, Losses], criteria: Criteria) -> Ranking:
+def running_ranking(slopes: Mapping[str, Losses], patients: Patients, criteria: Criteria) -> Ranking:
     """The running form. `slopes` has, for each peer, how much its steps lowered the loss of each held-out record."""
     on = f"held-out patients of {criteria.user}"
-    scores = [
-        _score(
-            n, gains, criteria.z,
+    candidates = [
+        _candidate(
+            n, patients.effect(gains),
             helps=f"The steps of {n} lowered the error on {on}",
             unclear=f"The steps of {n} made no measurable difference to {on}",
             harms=f"The steps of {n} raised the error on {on}",
@@ -99,12 +103,19 @@ def running_ranking(slopes: Mapping[str, Losses], criteria: Criteria) -> Ranking
     return Ranking(
         "running", "Influence, running",
         "how much the peer's gradients lowered the user's held-out loss, summed over the rounds; more is better",
-        ranked(scores), criteria.sends("a gradient in every round"), not criteria.released,
+        ranked(candidates), criteria.sends("a gradient in every round"), not criteria.released,
     )  # fmt: skip
 
 
-def _score(peer: str, gains: Losses, z: float, *, helps: str, unclear: str, harms: str) -> PartnerScore:
-    value, error = mean_and_error(gains)
-    chosen = value > z * error
-    words = helps if chosen else harms if value < -z * error else unclear
-    return PartnerScore(peer, value, error, chosen, f"{words} ({value:+.4f} ± {error:.4f} in loss).")
+def _candidate(peer: str, favour: FixedEffect, *, helps: str, unclear: str, harms: str) -> Candidate:
+    value, error = favour.mean, math.sqrt(favour.variance)
+
+    def sentence(finding: Finding) -> str:
+        if finding == "too few":
+            return (
+                f"There are too few held-out patients to judge {peer} ({value:+.4f} ± {error:.4f} in loss)."
+            )
+        words = {"yes": helps, "no": harms}.get(finding, unclear)
+        return f"{words} ({value:+.4f} ± {error:.4f} in loss)."
+
+    return Candidate(peer, value, error, favour, sentence)

@@ -21,6 +21,7 @@ from confrere.data.records import Records
 from confrere.learning.evaluation import predict
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import supervised_loss
+from confrere.statistics.fixed_models import Patients
 
 Losses = NDArray[np.float64]
 """One loss for each record."""
@@ -125,6 +126,12 @@ def losses_of(outputs: Tensor, records: Records) -> Losses:
 def joined(parts: Sequence[Records]) -> Records:
     """Records of several sites in one set, without patients."""
     return Records(torch.cat([p.inputs for p in parts]), torch.cat([p.targets for p in parts]))
+
+
+def patients_in(records: Records) -> Patients:
+    """Whose records these are."""
+    units = None if records.units is None else records.units.numpy()
+    return Patients.of(records.targets.numpy(), units)
 
 
 def mean_and_error(values: Losses) -> tuple[float, float]:

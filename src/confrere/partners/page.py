@@ -1,16 +1,12 @@
-"""The HTML page of a partner search: every ranking with its errors, and what the choice would bring."""
+"""The HTML page of a partner search: the answer, the matrix, what the choice would bring, and every ranking."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
-from confrere.core.metrics import in_order
-from confrere.partners.approaches import ApproachResult
 from confrere.partners.ranking import PartnerScore, Ranking
 from confrere.partners.search import PartnerSearch
-from confrere.partners.table import cost_text
-from confrere.report import words
+from confrere.partners.table import approaches_lead, approaches_table, cost_text, legend, matrix_table
 from confrere.report.page import charts, page
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.scale import Scale, around
@@ -25,25 +21,33 @@ def write_partners(found: PartnerSearch, path: Path) -> Path:
 
 
 def _body(title: str, found: PartnerSearch) -> list[Child]:
-    answer = f"From {words.listing(found.chosen, 20)}. " if found.chosen else ""
     kicker = f" · partners for {found.site} · seed {found.study.seed}"
     return [
         tag(
             "header",
             tag("p", tag("b", "Confrère"), kicker, class_="kicker"),
             tag("h1", title),
-            tag("p", tag("strong", answer) if answer else None, found.reason, class_="answer"),
+            tag("p", tag("strong", found.answer), " ", found.reason, class_="answer"),
             tag("p", cost_text(found.privacy)) if found.privacy else None,
             *(tag("p", note) for note in found.notes),
         ),
-        _approaches(found.approaches, found.site) if found.approaches else None,
+        _words("All sites by all methods", *matrix_table(found), legend(found)),
+        _words("What it would bring", *approaches_table(found), approaches_lead(found))
+        if found.approaches
+        else None,
         *(_ranking(ranking) for ranking in found.rankings),
     ]
 
 
+def _words(title: str, head: list[str], rows: list[list[str]], lead: str) -> Markup:
+    named: list[list[Child]] = [[_name(row[0]), *row[1:]] for row in rows]
+    columns: list[Child] = [*head]
+    return section(title, table(columns, named), lead=lead)
+
+
 def _ranking(ranking: Ranking) -> Markup:
     mark = "simulation only" if ranking.simulation_only else "released with noise"
-    scale = around([s.value + sign * _error(s) for s in ranking.scores for sign in (-1, 1)], zero=True)
+    scale = around([end for s in ranking.scores for end in _ends(s)], zero=True)
     rows: list[list[Child]] = [
         [_name(s.peer), tag("span", "✓ " if s.chosen else "", s.sentence), _mark(s, scale)]
         for s in ranking.scores
@@ -52,7 +56,8 @@ def _ranking(ranking: Ranking) -> Markup:
     return section(
         f"{ranking.title} ({mark})",
         table(head, rows, text=2),
-        lead=f"Shown: {ranking.measures}. Bars are one standard error. A peer sends {ranking.sends}.",
+        lead=f"Shown: {ranking.measures}. Bars are 95 % intervals, corrected for the number of sites; ± in words is one"
+        f" standard error. A peer sends {ranking.sends}.",
     )
 
 
@@ -62,32 +67,12 @@ def _name(site: str) -> Child:
 
 
 def _mark(score: PartnerScore, scale: Scale) -> Markup:
-    value, error = score.value, _error(score)
-    kind = "better" if score.chosen else "unclear"
-    title = f"{score.peer}: {value:.4f} ± {error:.4f}"
-    return charts.row([charts.Mark(kind, value, value - error, value + error, title)], scale, zero=True)
+    low, high = _ends(score)
+    kind = {"yes": "better", "no": "worse"}.get(score.finding, "unclear")
+    title = f"{score.peer}: {score.value:.4f} ({low:.4f} to {high:.4f})"
+    return charts.row([charts.Mark(kind, score.value, low, high, title)], scale, zero=True)
 
 
-def _error(score: PartnerScore) -> float:
-    """An unknown error is not drawn; the sentence says so."""
-    return score.error if math.isfinite(score.error) else 0.0
-
-
-def _approaches(approaches: tuple[ApproachResult, ...], site: str) -> Markup:
-    measured = in_order(m for way in approaches for m in way.metrics)
-    shown = [m for m in measured if not words.metric(m).detail]
-    rows: list[list[Child]] = []
-    for way in approaches:
-        note = way.note + (" (simulation only)" if way.simulation_only else "")
-        gain = f"{way.gain:+.3f} ± {way.error:.3f}: {way.word}" if way.word else "–"
-        figures = [words.figure(m, way.metrics[m]) if m in way.metrics else "–" for m in shown]
-        rows.append([way.name, note.strip(), *figures, gain])
-    head: list[Child] = [
-        "Way of learning", "", *(words.capital(words.metric(m).label) for m in shown), "Loss less than alone",
-    ]  # fmt: skip
-    return section(
-        "What it would bring",
-        table(head, rows, text=2),
-        lead=f"On the test records of {site}, which no choice has used, {approaches[0].tested} of them; ± is one standard error. "
-        "The word is about these models, corrected for the number of words.",
-    )
+def _ends(score: PartnerScore) -> tuple[float, float]:
+    """An unknown interval is not drawn; the sentence says so."""
+    return score.interval or (score.value, score.value)

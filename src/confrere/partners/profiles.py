@@ -19,7 +19,7 @@ from torch import Tensor
 
 from confrere.core.seeds import generator
 from confrere.data.records import Records
-from confrere.partners.ranking import Criteria, PartnerScore, Ranking, compare_records, ranked
+from confrere.partners.ranking import Criteria, Ranking, RecordDistance, ranked
 
 WAVES = 100
 """The number of pairs of cosine and sine."""
@@ -72,21 +72,17 @@ def by_patient(rows: Tensor, units: Tensor | None) -> Tensor:
 
 def profile_ranking(own: RecordProfile, theirs: Mapping[str, RecordProfile], criteria: Criteria) -> Ranking:
     """Peers by the distance of their records from the user's."""
-    scores = []
+    candidates = []
     for peer, profile in theirs.items():
         apart, size = profile.mean - own.mean, len(own.mean)
         expected = own.noise + profile.noise + own.sampling_variance + profile.sampling_variance
         value = float(apart @ apart) - expected
         error = math.sqrt(4 * max(0.0, value) * expected / size + 2 * expected**2 / size)
-        chosen, words = compare_records(
-            peer, criteria.user, value, criteria.z * error, SMALL, hidden=error > 0.5
-        )
-        sentence = (
-            f"{words} (squared distance {value:.4f} ± {error:.4f}; sets with nothing in common have 2)."
-        )
-        scores.append(PartnerScore(peer, value, error, chosen, sentence))
+        shown = f"squared distance {value:.4f} ± {error:.4f}; sets with nothing in common have 2"
+        distance = RecordDistance(value, error, SMALL, error > 0.5, shown)
+        candidates.append(distance.candidate(peer, criteria.user))
     return Ranking(
         "profiles", "Similarity of records",
         "how far apart the profiles of both sites' records are, before any training; less is better",
-        ranked(scores, least_first=True), criteria.sends("a profile of its records"), not criteria.released,
+        ranked(candidates, least_first=True), criteria.sends("a profile of its records"), not criteria.released,
     )  # fmt: skip

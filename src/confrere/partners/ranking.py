@@ -1,27 +1,42 @@
-"""Rankings of possible partners: for each peer a value, its standard error, and a sentence in plain words."""
+"""Rankings of possible partners: for each peer a value with its interval, a finding, and a sentence in plain words.
+
+A method states for each peer how far its value speaks for the peer, with an error. All peers of one method are judged
+together by the one rule (`statistics`): a finding is «yes» or «no» only where the interval says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from confrere.core.results import Document
 from confrere.partners import Method
+from confrere.statistics.fixed_models import FixedEffect, judge_fixed
+from confrere.statistics.verdict import Word
 
 NEEDS_RECORDS = "its records, which no site does"
 """What a peer would have to send for a method that works in simulations only."""
 
+KNOWN = 10**6
+"""Degrees of freedom of an error that follows from known noise instead of being estimated."""
+
+Finding = Literal["yes", "no", "unclear", "too few", "noise"]
+"""Whether a method speaks for a peer: clearly, clearly not, neither, too few patients to judge, or hidden by noise."""
+
+FINDINGS: Mapping[Word, Finding] = {
+    "better": "yes", "worse": "no", "no clear difference": "unclear", "too few to judge": "too few",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Criteria:
-    """Whose partners are ranked, and when a difference counts."""
+    """Whose partners are ranked, and whether peers add noise to what they send."""
 
     user: str
-    z: float = 1.0
-    """A difference counts if it exceeds this many standard errors."""
     released: bool = False
-    """Whether peers add noise to what they send; without it, the result is for simulations only."""
+    """Without noise, the result is for simulations only."""
 
     def sends(self, what: str) -> str:
         """What a peer has to send, in words."""
@@ -39,10 +54,28 @@ class PartnerScore(Document):
     value: float
     error: float
     """Standard error of the value."""
+    finding: Finding
+    interval: tuple[float, float] | None
+    """Of the value, at the level at which the peer was judged; None where it was not."""
     chosen: bool
     sentence: str
     terms: Mapping[str, float] = field(default_factory=dict)
     """The parts of the value."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One peer by one method, before all peers are judged together."""
+
+    peer: str
+    value: float
+    error: float
+    favour: FixedEffect | None
+    """How far the value speaks for the peer; None where noise hides it."""
+    sentence: Callable[[Finding], str]
+    terms: Mapping[str, float] = field(default_factory=dict)
+    suits: bool = True
+    """Whether the rest of what is known allows the peer to be chosen."""
 
 
 @dataclass(frozen=True)
@@ -66,26 +99,65 @@ class Ranking(Document):
     def chosen(self) -> list[str]:
         return [s.peer for s in self.scores if s.chosen]
 
+    @property
+    def findings(self) -> dict[str, Finding]:
+        return {s.peer: s.finding for s in self.scores}
+
     def top(self, count: int) -> Ranking:
         """The same ranking with the first `count` peers chosen."""
         return replace(self, scores=tuple(replace(s, chosen=n < count) for n, s in enumerate(self.scores)))
 
 
-def ranked(scores: Sequence[PartnerScore], *, least_first: bool = False) -> tuple[PartnerScore, ...]:
-    """The best first; ties are ordered by name."""
+def ranked(candidates: Sequence[Candidate], *, least_first: bool = False) -> tuple[PartnerScore, ...]:
+    """All peers of one method, judged together; the best first, ties by name."""
+    judged = judge_fixed({c.peer: c.favour for c in candidates if c.favour is not None})
+    scores = []
+    for c in candidates:
+        gain = judged.get(c.peer)
+        finding: Finding = "noise" if gain is None else FINDINGS[gain.word]
+        if finding == "yes" and not c.suits:
+            finding = "unclear"
+        interval = None
+        if gain is not None and gain.high is not None and c.favour is not None and math.isfinite(c.error):
+            width = math.sqrt(c.favour.variance)
+            reach = c.error * (gain.high - gain.mean) / width if width else 0.0
+            interval = (c.value - reach, c.value + reach)
+        scores.append(
+            PartnerScore(
+                c.peer, c.value, c.error, finding, interval, finding == "yes", c.sentence(finding), c.terms
+            )
+        )
     return tuple(sorted(scores, key=lambda s: (s.value if least_first else -s.value, s.peer)))
 
 
-def compare_records(
-    peer: str, user: str, distance: float, margin: float, small: float, *, hidden: bool
-) -> tuple[bool, str]:
-    """Whether to choose a peer whose records are `distance` ± `margin` from the user's, and a sentence that says so.
+@dataclass(frozen=True)
+class RecordDistance:
+    """How far a peer's records are from the user's, before any training."""
 
-    A distance below `small` is small; `hidden` means that noise hides the peer's records.
-    """
-    if hidden:
-        return False, f"Noise hides what the records of {peer} look like"
-    if distance + margin < small:
-        return True, f"The records of {peer} look much like those of {user}"
-    degree = "somewhat" if distance - margin < small else "clearly"
-    return False, f"The records of {peer} look {degree} different from those of {user}"
+    value: float
+    error: float
+    small: float
+    """A distance clearly below this is small."""
+    hidden: bool
+    """Whether noise hides the peer's records."""
+    shown: str
+    """The distance in words."""
+    most: str = ""
+    """What differs most, in words."""
+
+    def candidate(self, peer: str, user: str) -> Candidate:
+        """The peer: its records are alike if the distance is clearly small."""
+
+        def sentence(finding: Finding) -> str:
+            if finding == "noise":
+                words = f"Noise hides what the records of {peer} look like"
+            elif finding == "yes":
+                words = f"The records of {peer} look much like those of {user}"
+            elif finding == "no":
+                words = f"The records of {peer} look clearly different from those of {user}{self.most}"
+            else:
+                words = f"The records of {peer} look somewhat different from those of {user}"
+            return f"{words} ({self.shown})."
+
+        favour = None if self.hidden else FixedEffect(self.small - self.value, self.error**2, KNOWN)
+        return Candidate(peer, self.value, self.error, favour, sentence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,11 @@ from confrere.data.records import Federation
 from confrere.data.split.holdout import file_group, whole_file
 from confrere.learning.evaluation import knowing_nothing
 from confrere.learning.networks.network import Network
-from confrere.partners import METHODS, Method
-from confrere.partners.approaches import ApproachResult, PartnerRecords, compare_approaches
+from confrere.partners import Method
+from confrere.partners.recommendation import recommendation
+from confrere.partners.approaches import ApproachResult, Outcome, PartnerRecords, compare_approaches
 from confrere.partners.budget import Selection
+from confrere.partners.choice import Choice, SelectionRule, choose
 from confrere.partners.clusters import Clusters, cluster, cluster_ranking
 from confrere.partners.gradient_similarity import GradientHistory, gradient_history, similarity_ranking
 from confrere.partners.histograms import histogram_rankings
@@ -24,11 +27,12 @@ from confrere.partners.influence import CrossFitted, cross_fit, influence_rankin
 from confrere.partners.learner import Learner
 from confrere.partners.peer_releases import histograms, models, own_records, profiles
 from confrere.partners.profiles import profile_ranking
-from confrere.partners.ranking import Criteria, Ranking
+from confrere.partners.ranking import Criteria, Finding, Ranking
 from confrere.partners.transfer import transfer_ranking
 from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study
 
+RETIRED = "z is retired and has no effect: a peer is chosen where an interval says that it helps"
 FEW = 20
 """A site with fewer records cannot judge possible partners."""
 
@@ -57,45 +61,61 @@ class PartnerSearch:
     site: str
     by: Method
     rankings: tuple[Ranking, ...]
-    chosen: tuple[str, ...]
-    reason: str
-    """Why these were chosen, or why none, in a sentence."""
-    approaches: tuple[ApproachResult, ...]
+    choice: Choice
+    outcome: Outcome
     """What each way of learning would bring the site, on its test records."""
     privacy: SelectionCost | None
     """None if peers added no noise."""
     notes: tuple[str, ...]
 
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        return self.choice.chosen
+
+    @property
+    def reason(self) -> str:
+        """Why these were chosen, or why none, in a sentence."""
+        return self.choice.reason
+
+    @property
+    def approaches(self) -> tuple[ApproachResult, ...]:
+        return self.outcome.approaches
+
+    @property
+    def answer(self) -> str:
+        """Whom to learn from, and what that brings on how many patients, in one sentence."""
+        return recommendation(self.site, self.chosen, self.outcome)
+
+    @property
+    def matrix(self) -> dict[str, dict[Method, Finding]]:
+        """What each method finds about each peer: chosen peers first, then by name."""
+        findings = {r.method: r.findings for r in self.rankings}
+        peers = sorted({p for found in findings.values() for p in found} - set(self.chosen))
+        return {p: {m: f.get(p, "noise") for m, f in findings.items()} for p in (*self.chosen, *peers)}
+
     def as_json(self) -> dict[str, Any]:
         """What `confrere partners --json` prints."""
+        outcome = self.outcome
         return {
             "study": self.study.hash(),
             "seed": self.study.seed,
             "site": self.site,
             "by": self.by,
+            "answer": self.answer,
+            "matrix": self.matrix,
             "methods": {r.method: r.as_json() for r in self.rankings},
             "chosen": list(self.chosen),
             "partners": [self.site, *self.chosen] if self.chosen else None,
             "reason": self.reason,
+            "refused": list(self.choice.refused),
+            "unconfirmed": list(self.choice.unconfirmed),
+            "primary": outcome.metric,
+            "tested": outcome.tested.as_json() if outcome.tested else None,
             "test": {w.name: w.as_json() for w in self.approaches},
+            "gain_over_all_sites": outcome.over_all_sites.as_json() if outcome.over_all_sites else None,
             "privacy": self.privacy.as_json() if self.privacy else None,
             "notes": list(self.notes),
         }
-
-
-@dataclass(frozen=True)
-class SelectionRule:
-    """How partners are chosen from the rankings."""
-
-    by: Method = "influence"
-    top: int | None = None
-    z: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.by not in METHODS:
-            raise StudyError(f'--by "{self.by}"{nearest(self.by, METHODS)}: there are {", ".join(METHODS)}')
-        if not 0 <= self.z < 100:
-            raise StudyError(f"--z is {self.z:g}; it is a number of standard errors, such as 1 or 2")
 
 
 def find_partners(
@@ -105,37 +125,40 @@ def find_partners(
     *,
     by: str = "influence",
     top: int | None = None,
-    z: float = 1.0,
+    z: float | None = None,
     groups: int = 2,
     listener: Callable[[str], None] = lambda text: None,
 ) -> PartnerSearch:
     """Rank the other sites as partners of `site` by every method, and choose by one of them.
 
-    `sites` are your own records, as in `simulate`. A peer is chosen if its value exceeds `z` standard errors; with `top`,
-    the first `top` peers are chosen. `groups` is the number of clusters; `listener` receives a line about each step.
+    `sites` are your own records, as in `simulate`. A peer is chosen if the interval of its value says that it helps, and
+    no trial finds it harmful (`partners.choice`); with `top`, the first `top` peers are chosen. `groups` is the number of
+    clusters; `listener` receives a line about each step. `z` is retired and has no effect.
 
     >>> found = confrere.find_partners(study, "site0", sites)
     >>> found.site, set(found.chosen) <= {"site1", "site2"}
     ('site0', True)
     """
-    rule = SelectionRule(by, top, z)  # type: ignore[arg-type]  # checked there
+    if z is not None:
+        warnings.warn(RETIRED, DeprecationWarning, stacklevel=2)
+    rule = SelectionRule(by, top)  # type: ignore[arg-type]  # checked there
     study = study.with_(partners=None)
     federation = open_sites(study, sites)
     _check(sorted(federation.sites), site, top, groups)
     selection = Selection(study, federation, site)
     evidence = _gather(selection, groups, listener)
     listener("Their models on the records of the user")
-    rankings = _rankings(evidence, selection, z)
+    rankings = _rankings(evidence, selection)
     if top is not None:
         rankings = tuple(r.top(top) for r in rankings)
-    chosen, reason = choose(rankings, rule, site)
+    choice = choose(rankings, rule, site)
     listener("What the choice would bring")
-    approaches = compare_approaches(
-        evidence.learner, evidence.records, chosen, evidence.clusters.others_in_cluster(site),
-        derive(study.seed, "partners", site),
+    outcome = compare_approaches(
+        evidence.learner, evidence.records, choice.chosen, evidence.clusters.others_in_cluster(site),
+        primary=study.evaluation.primary, seed=derive(study.seed, "partners", site),
     )  # fmt: skip
     notes = _notes(selection, evidence.gradients.hidden, rule.by, rankings)
-    return PartnerSearch(study, site, rule.by, rankings, chosen, reason, approaches, _cost(selection), notes)
+    return PartnerSearch(study, site, rule.by, rankings, choice, outcome, _cost(selection), notes)
 
 
 def _check(names: Sequence[str], site: str, top: int | None, groups: int) -> None:
@@ -179,7 +202,7 @@ def _gather(selection: Selection, groups: int, listener: Callable[[str], None]) 
     fitted = cross_fit(learner, own, peers, derive(study.seed, "partners", site))
     listener(f"{groups} groups of similar sites")
     clusters = cluster(learner, {site: own, **peers}, site, groups)
-    records = PartnerRecords(own, federation.sites[site].test, peers)
+    records = PartnerRecords(own, federation.sites[site].test, peers, federation.task)
     return Evidence(learner, records, gradients, clusters, fitted)
 
 
@@ -191,9 +214,9 @@ def _learner(selection: Selection) -> Learner:
     return Learner(network, site.build("proxy").params, seed=derive(selection.study.seed, "partners"))
 
 
-def _rankings(found: Evidence, selection: Selection, z: float) -> tuple[Ranking, ...]:
+def _rankings(found: Evidence, selection: Selection) -> tuple[Ranking, ...]:
     """All peers by every method."""
-    criteria, records = Criteria(selection.user, z, selection.released), found.records
+    criteria, records = Criteria(selection.user, selection.released), found.records
     peer_models, home = models(selection, found.learner)
     on_user = {n: found.learner.losses(p, records.own) for n, p in peer_models.items()}
     frequencies = knowing_nothing(records.own.targets, records.own.targets)
@@ -204,54 +227,14 @@ def _rankings(found: Evidence, selection: Selection, z: float) -> tuple[Ranking,
     gains = {n: peer.gains for n, peer in found.gradients.peers.items() if peer.weights}
     return (
         *influence_rankings(found.fitted, criteria),
-        running_ranking(gains, criteria),
+        transfer_ranking(on_user, home, frequencies, found.fitted.patients, criteria),
+        running_ranking(gains, found.gradients.patients, criteria),
         similarity_ranking(found.gradients.peers, criteria),
-        transfer_ranking(on_user, home, frequencies, criteria),
         cluster_ranking(
             found.learner, found.clusters, {criteria.user: records.own, **records.peers}, criteria
         ),
         profile_ranking(*profiles(selection), criteria),
         *histogram_rankings(*histograms(selection), columns, seed, criteria),
-    )
-
-
-def choose(rankings: Sequence[Ranking], rule: SelectionRule, site: str) -> tuple[tuple[str, ...], str]:
-    """The chosen peers, best first, and the reason."""
-    known = {r.method: r for r in rankings}
-    if rule.by == "influence":
-        return _choose_by_influence(known["add-one-in"], known["leave-one-out"], rule, site)
-    ranking = known[rule.by]
-    title, chosen = ranking.title.lower(), tuple(ranking.chosen)
-    if rule.top is not None:
-        return chosen, f"The first {rule.top} by {title}, whatever their value."
-    if chosen:
-        return chosen, f"Chosen by {title}: {ranking.measures}."
-    best = ranking.scores[0].sentence if ranking.scores else "nothing was measured."
-    return (), f"No partner is chosen by {title}: {best}"
-
-
-def _choose_by_influence(
-    added: Ranking, left_out: Ranking, rule: SelectionRule, site: str
-) -> tuple[tuple[str, ...], str]:
-    """Choose each peer that clearly helps when added, or clearly harms when left out, and does no clear harm in either way.
-
-    Leaving one out is not enough: partners that can replace one another are not missed.
-    """
-    order = [s.peer for s in added.scores]
-    if rule.top is not None:
-        return tuple(order[: rule.top]), f"The first {rule.top} by influence, whatever their value."
-    harms = {s.peer for r in (added, left_out) for s in r.scores if s.value + rule.z * s.error < 0}
-    helps = {*added.chosen, *left_out.chosen}
-    chosen = tuple(p for p in order if p in helps and p not in harms)
-    if chosen:
-        return chosen, (
-            f"Chosen by influence: predictions for held-out patients of {site} get better with them, by more than"
-            f" {rule.z:g} standard error{'s' if rule.z != 1 else ''}."
-        )
-    best = added.scores[0]
-    return (), (
-        f"No partner is worth learning from: even the best, {best.peer}, changes the held-out loss of {site} by only"
-        f" {best.value:+.4f} ± {best.error:.4f}. Train alone, or ask again with more records."
     )
 
 

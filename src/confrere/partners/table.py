@@ -1,76 +1,111 @@
-"""A partner search in the terminal: a table for each method, what the choice would bring, and the choice."""
+"""A partner search in the terminal: the answer, the matrix of sites and methods, and what the choice would bring."""
 
 from __future__ import annotations
-
-import math
 
 from rich.table import Table
 from rich.text import Text
 
 from confrere.core.metrics import in_order
 from confrere.partners.approaches import ApproachResult
-from confrere.partners.ranking import Ranking
+from confrere.partners.choice import TRIALS
+from confrere.partners.ranking import Finding
 from confrere.partners.search import PartnerSearch, SelectionCost
 from confrere.report import words
 
 Renderable = Table | Text
 
+SHOWN: dict[Finding, str] = {"yes": "yes", "no": "no", "unclear": "?", "too few": "few", "noise": "noise"}
+
 
 def partners_tables(found: PartnerSearch) -> list[Renderable]:
     """Everything to print, from top to bottom."""
-    out: list[Renderable] = []
-    for ranking in found.rankings:
-        out += [_ranking(ranking), Text("")]
+    out: list[Renderable] = [Text(found.answer, style="bold"), Text(found.reason), Text("")]
+    matrix = _table(f"Should {found.site} learn from them?", *matrix_table(found))
+    out += [matrix, Text(legend(found)), Text("")]
     if found.approaches:
-        out += [_approaches(found.approaches, found.site), Text("")]
+        head, rows = approaches_table(found)
+        without_notes = [row[:-1] for row in rows]
+        figures = range(1, len(head) - 2)
+        out += [_table(approaches_lead(found), head[:-1], without_notes, figures), Text("")]
     if found.privacy:
         out.append(Text(cost_text(found.privacy)))
     out += [Text(f"Note: {note}") for note in found.notes]
-    out.append(Text(found.reason, style="bold"))
-    if found.chosen:
-        out.append(Text(f"Choice for {found.site}: {words.listing(found.chosen, 20)}", style="bold"))
     return out
 
 
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+def matrix_table(found: PartnerSearch) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the matrix: a row for each peer, a column for each method; an asterisk marks simulation only."""
+    head = [f"{r.method.replace('-', ' ')}{' *' if r.simulation_only else ''}" for r in found.rankings]
+    rows = [
+        [f"{'✓ ' if peer in found.chosen else ''}{peer}", *(SHOWN[f] for f in by_method.values())]
+        for peer, by_method in found.matrix.items()
+    ]
+    return ["Site", *head], rows
 
 
-def _ranking(ranking: Ranking) -> Table:
-    mark = "simulation only" if ranking.simulation_only else f"a peer sends {ranking.sends}"
-    table = _table(f"{ranking.title} ({mark}): {ranking.measures}")
-    table.add_column("")
-    table.add_column("Site")
-    table.add_column("Value ± error", justify="right", no_wrap=True)
-    table.add_column("In words", overflow="fold")
-    for score in ranking.scores:
-        table.add_row(
-            "✓" if score.chosen else "", score.peer, _value(score.value, score.error), score.sentence
-        )
-    return table
+def legend(found: PartnerSearch) -> str:
+    """How to read the matrix."""
+    tried = words.listing([r.method.replace("-", " ") for r in found.rankings if r.method in TRIALS])
+    marks = (
+        "yes: clearly; no: clearly not; ?: not clear; few: too few patients to judge; noise: hidden by noise."
+    )
+    simulated = any(r.simulation_only for r in found.rankings)
+    star = " *: simulation only, needs what no site would send." if simulated else ""
+    return (
+        f"{marks}{star} Trials ({tried}) measure what a site does to predictions for held-out patients of {found.site};"
+        " they decide. The others compare records or gradients; they only propose."
+    )
 
 
-def _approaches(approaches: tuple[ApproachResult, ...], site: str) -> Table:
-    tested = words.count(approaches[0].tested, "test record") if approaches else "no test records"
-    table = _table(f"On {tested} of {site}, which no choice has used; the word is about these models")
-    measured = in_order(m for way in approaches for m in way.metrics)
+def approaches_lead(found: PartnerSearch) -> str:
+    """What the figures of the ways of learning rest on."""
+    return (
+        f"On {words.tested(found.outcome.tested)}, which no choice has used (test patients of {found.site}). All but alone"
+        " pool records: simulation only. Words are about these models, corrected together."
+    )
+
+
+def approaches_table(found: PartnerSearch) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of what each way of learning brings; the last two columns are words: verdict and note."""
+    metric = found.outcome.metric
+    measured = in_order(m for way in found.approaches for m in way.metrics)
     shown = [m for m in measured if not words.metric(m).detail]
-    table.add_column("Way of learning")
-    for metric in shown:
-        table.add_column(words.capital(words.metric(metric).label), justify="right")
-    table.add_column("Loss less than alone", justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for way in approaches:
+    label = words.metric(metric).label if metric else "gain"
+    head = [
+        "Way of learning",
+        *(words.capital(words.metric(m).label) for m in shown),
+        f"Gain in {label}",
+        "",
+        "",
+    ]
+    rows = []
+    for way in found.approaches:
         figures = [words.figure(m, way.metrics[m]) if m in way.metrics else "–" for m in shown]
-        gain = "–" if way.name == "alone" else _value(way.gain, way.error)
-        note = way.note + (" (simulation only)" if way.simulation_only else "")
-        said = f"{way.word}; {note.strip()}" if way.word else note.strip()
-        table.add_row(way.name, *figures, gain, said)
+        word = way.gain_over_alone.word if way.gain_over_alone else ""
+        rows.append([way.name, *figures, _gain(metric, way), word, way.note])
+    return head, rows
+
+
+def _gain(metric: str | None, way: ApproachResult) -> str:
+    gain = way.gain_over_alone
+    if gain is None or metric is None:
+        return "–"
+    if gain.interval is None:
+        return words.signed(metric, gain.mean)
+    low, high = (words.signed(metric, end) for end in gain.interval)
+    return f"{words.signed(metric, gain.mean)} ({low} to {high})"
+
+
+def _table(title: str, head: list[str], rows: list[list[str]], figures: range = range(0)) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
+    for index, column in enumerate(head):
+        figure, longest = index in figures, max((len(word) for word in column.split()), default=0)
+        table.add_column(
+            column, justify="right" if figure else "left", no_wrap=figure, overflow="fold", min_width=longest
+        )
+    for row in rows:
+        table.add_row(*row)
     return table
-
-
-def _value(value: float, error: float) -> str:
-    return f"{value:+.3f} ± {error:.3f}" if math.isfinite(error) else f"{value:+.3f} ± ?"
 
 
 def cost_text(cost: SelectionCost) -> str:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from confrere.data.records import Records
 from confrere.data.split.holdout import folds
 from confrere.partners.learner import Learner, Losses, mean_and_error
-from confrere.partners.ranking import Criteria, PartnerScore, Ranking, ranked
+from confrere.partners.ranking import Candidate, Criteria, Finding, Ranking, ranked
+from confrere.statistics.fixed_models import FixedEffect, Patients, judge_fixed
+from confrere.statistics.verdict import Word
 
 CAP = 4.0
 """Each record's loss is capped here, which bounds how far one record can move a released mean."""
@@ -47,36 +50,58 @@ def transfer_ranking(
     on_user: Mapping[str, Losses],
     home: Mapping[str, HomeLoss],
     knowing_nothing: float,
+    patients: Patients,
     criteria: Criteria,
 ) -> Ranking:
     """Peers by increasing transfer loss. `on_user` has the loss of each peer's model on each of the user's records."""
-    scores, user, z = [], criteria.user, criteria.z
-    for peer, losses in on_user.items():
-        there, doubt = mean_and_error(np.minimum(losses, CAP))
-        value, error = there - home[peer].loss, math.hypot(doubt, home[peer].error)
-        useful = there + z * doubt < knowing_nothing
-        chosen, hidden = useful and value <= z * error, home[peer].error > HIDDEN
-        if not useful:
-            words = f"says no more about the patients of {user} than the frequency of each outcome there"
-        elif hidden:
-            words = f"is useful for the patients of {user}; its own loss at home is hidden by noise"
-        elif value <= -z * error:
-            words = f"does even better on the patients of {user} than on its own"
-        elif chosen:
-            words = (
-                f"does about as well on the patients of {user} as on its own: what it learned carries over"
-            )
-        else:
-            words = f"does clearly worse on the patients of {user} than on its own: they differ"
-        at = f"{home[peer].loss:.3f} at home" + (", which is mostly noise" if hidden else "")
-        sentence = f"The model of {peer} {words} (loss {there:.3f} there, {at})."
+    useful = {n: patients.effect(knowing_nothing - np.minimum(losses, CAP)) for n, losses in on_user.items()}
+    carried = {n: _carried_over(useful[n], home[n], knowing_nothing) for n in on_user}
+    judged = judge_fixed(carried)
+    candidates = []
+    for peer, favour in useful.items():
+        there = knowing_nothing - favour.mean
+        value, error = -carried[peer].mean, math.sqrt(carried[peer].variance)
         terms = {"loss_on_user": there, "loss_at_home": home[peer].loss, "knowing_nothing": knowing_nothing}
-        scores.append(PartnerScore(peer, value, error, chosen, sentence, terms))
+        sentence = partial(
+            _sentence, peer, criteria.user, terms, judged[peer].word, home[peer].error > HIDDEN
+        )
+        candidates.append(
+            Candidate(peer, value, error, favour, sentence, terms, judged[peer].word != "worse")
+        )
     return Ranking(
         "transfer",
         "Transfer loss",
         "how much more a peer's own model errs on the user's records than at home; less is better",
-        ranked(scores, least_first=True),
+        ranked(candidates, least_first=True),
         criteria.sends("its model and its loss at home"),
         not criteria.released,
     )
+
+
+def _carried_over(useful: FixedEffect, home: HomeLoss, knowing_nothing: float) -> FixedEffect:
+    """The loss at home minus that on the user's records: the transfer loss with its sign changed."""
+    there = knowing_nothing - useful.mean
+    return replace(useful, mean=home.loss - there, variance=useful.variance + home.error**2)
+
+
+def _sentence(
+    peer: str, user: str, terms: Mapping[str, float], compared: Word, hidden: bool, finding: Finding
+) -> str:
+    if finding == "too few":
+        words = f"cannot be judged: {user} has too few patients"
+    elif finding == "no":
+        words = (
+            f"says less about the patients of {user} than the frequency of each outcome there: it misleads"
+        )
+    elif finding == "unclear" and compared != "worse":
+        words = f"says no more about the patients of {user} than the frequency of each outcome there"
+    elif hidden:
+        words = f"is useful for the patients of {user}; its own loss at home is hidden by noise"
+    elif compared == "worse":
+        words = f"does clearly worse on the patients of {user} than on its own: they differ"
+    elif compared == "better":
+        words = f"does even better on the patients of {user} than on its own"
+    else:
+        words = f"does about as well on the patients of {user} as on its own: what it learned carries over"
+    at = f"{terms['loss_at_home']:.3f} at home" + (", which is mostly noise" if hidden else "")
+    return f"The model of {peer} {words} (loss {terms['loss_on_user']:.3f} there, {at})."

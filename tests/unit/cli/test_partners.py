@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from dataclasses import replace
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from confrere.cli import add_commands, app
 from confrere.core.custody import Custody
 from confrere.core.errors import DataError, StudyError
 from confrere.data.records import Federation
+from confrere.partners.recommendation import recommendation
+from confrere.partners.approaches import CHOICE, JudgedGain
+from confrere.partners.choice import TRIALS, SelectionRule, choose, trials
 from confrere.partners.page import write_partners
-from confrere.partners.search import PartnerSearch, SelectionRule, choose, find_partners
+from confrere.partners.ranking import Finding, Ranking
+from confrere.partners.search import PartnerSearch, find_partners
+from confrere.partners.table import partners_tables
 from confrere.privacy.gate import Gate
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import open_sites
@@ -37,7 +46,7 @@ def sites(strangers: bool = True) -> dict[str, Any]:
     """A small user, two sites that are like it, and one whose labels are the other way round."""
     found = arrays(4, records=240)
     x, y = found["site0"]
-    found["site0"] = (x[:120], y[:120])
+    found["site0"] = (x[:160], y[:160])
     if strangers:
         a, b = found["site3"]
         found["site3"] = (a, 1 - b)
@@ -46,7 +55,7 @@ def sites(strangers: bool = True) -> dict[str, Any]:
 
 @cache
 def asked(privacy: Privacy | None = None) -> PartnerSearch:
-    """What site0 is told; the same question is asked once."""
+    """The search of site0; the same question is asked once."""
     study = Study(name="asked", rounds=5, privacy=privacy)
     return find_partners(study, "site0", sites())
 
@@ -137,25 +146,28 @@ def test_a_choice_of_no_partner_states_its_reason() -> None:
     study = Study(name="strangers", rounds=4)
     found = find_partners(study, "site0", strangers)
     assert found.chosen == ()
-    assert found.reason.startswith("No partner is worth learning from: even the best, site")
+    assert found.reason.startswith("No partner is clearly worth learning from: the best, site")
+    assert found.answer.startswith("site0 should learn alone: on ")
+    assert "learning with all sites is clearly worse than alone" in found.answer
     assert found.as_json()["partners"] is None
 
 
 def test_the_first_so_many_may_be_asked_for() -> None:
     rankings = [r.top(3) for r in asked().rankings]
-    assert len(choose(rankings, SelectionRule("influence", 3), "site0")[0]) == 3
-    assert (
-        choose([r.top(1) for r in asked().rankings], SelectionRule("similarity", 1), "site0")[0][0] != "site3"
-    )
+    found = choose(rankings, SelectionRule("influence", 3), "site0")
+    assert len(found.chosen) == 3
+    assert "A trial finds site3 harmful" in found.reason
+    first = choose([r.top(1) for r in asked().rankings], SelectionRule("similarity", 1), "site0")
+    assert first.chosen[0] != "site3"
     with pytest.raises(StudyError, match="3 possible partners"):
         find_partners(Study(name="asked", rounds=2), "site0", sites(), top=4)
 
 
 def test_each_method_may_decide() -> None:
     for ranking in asked().rankings:
-        chosen, reason = choose(asked().rankings, SelectionRule(ranking.method), "site0")
-        assert "site3" not in chosen
-        assert ranking.title.lower() in reason
+        found = choose(asked().rankings, SelectionRule(ranking.method), "site0")
+        assert "site3" not in found.chosen
+        assert ranking.title.lower() in found.reason
 
 
 def test_what_cannot_be_asked_is_refused() -> None:
@@ -213,9 +225,9 @@ def test_the_words_are_there_for_people(cli: CliRunner, tmp_path: Path) -> None:
     text = cli.invoke(app, ["partners", str(path), "--site", "site0", "--dry-run"], terminal_width=200).output
     for words in (
         "simulation only",
-        "Transfer loss",
-        "patients of site0",
-        "± ",
+        "transfer",
+        "test patients of site0",
+        "Gain in log loss",
         "Privacy spent on choosing",
         "δ = 5e-05",
     ):
@@ -234,7 +246,7 @@ def test_a_page_shows_every_method_and_keeps_hostile_names_names(tmp_path: Path)
         replace(r, scores=tuple(replace(s, peer=hostile, sentence=f"{hostile} helps") for s in r.scores))
         for r in asked().rankings
     ]
-    found = replace(asked(), rankings=tuple(rankings), chosen=(hostile,))
+    found = replace(asked(), rankings=tuple(rankings), choice=replace(asked().choice, chosen=(hostile,)))
     text = write_partners(found, tmp_path / "p.html").read_text()
     assert "Whom should site0 learn from?" in text
     assert all(r.title in text for r in asked().rankings)
@@ -242,10 +254,99 @@ def test_a_page_shows_every_method_and_keeps_hostile_names_names(tmp_path: Path)
     assert "<script>x" not in text
 
 
-def test_what_a_choice_brings_has_a_word_and_a_number_of_records() -> None:
-    found = asked()
-    for way in found.as_json()["test"].values():
-        assert way["tested"] > 0
-    words = {name: way.get("word") for name, way in found.as_json()["test"].items()}
+def test_what_a_choice_brings_has_a_word_and_a_number_of_patients() -> None:
+    facts = asked().as_json()
+    assert facts["tested"]["patients"] > facts["tested"]["rarer"] > 0
+    assert facts["primary"] == "log_loss"
+    words = {n: way.get("gain_over_alone", {}).get("word") for n, way in facts["test"].items()}
     assert words.pop("alone") is None
     assert set(words.values()) <= {"better", "worse", "no clear difference", "too few to judge"}
+    assert facts["gain_over_all_sites"]["word"] in {*words.values(), "better", "no clear difference"}
+
+
+def shown(found: PartnerSearch) -> str:
+    console = Console(width=100, file=StringIO())
+    for table in partners_tables(found):
+        console.print(table)
+    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]  # a StringIO
+
+
+def test_terminal_json_and_page_say_the_same(tmp_path: Path) -> None:
+    found = asked()
+    page = write_partners(found, tmp_path / "p.html").read_text()
+    facts, terminal = found.as_json(), shown(found)
+    text = " ".join(html.unescape(re.sub("<[^>]*>", " ", page)).split())
+    for sentence in (facts["answer"], facts["reason"]):
+        assert " ".join(sentence.split()) in terminal
+        assert " ".join(sentence.split()) in text
+    assert facts["matrix"].keys() == {"site1", "site2", "site3"}
+    for method, ranking in facts["methods"].items():
+        findings = {s["site"]: s["finding"] for s in ranking["ranking"]}
+        assert findings == {peer: row[method] for peer, row in facts["matrix"].items()}
+    assert len(facts["matrix"]["site3"]) == 9
+    assert "all sites" in facts["answer"]
+    assert f"{facts['tested']['patients']} test patients" in facts["answer"]
+    assert "*: simulation only" in terminal
+    assert "*: simulation only" in text
+
+
+def test_a_choice_that_does_not_beat_all_sites_says_so() -> None:
+    found = asked()
+    unclear = replace(found.outcome, over_all_sites=JudgedGain(0.001, "no clear difference", (-0.01, 0.012)))
+    assert "and not clearly better than learning with all sites" in recommendation("site0", ["site1"], unclear)
+    worse = replace(found.outcome, over_all_sites=JudgedGain(-0.1, "worse", (-0.2, -0.01)))
+    assert "and clearly worse than learning with all sites" in recommendation("site0", ["site1"], worse)
+    few = [replace(a, gain_over_alone=JudgedGain(0.3, "too few to judge")) for a in found.approaches]
+    assert "too few to judge" in recommendation("site0", ["site1"], replace(found.outcome, approaches=tuple(few)))
+    same = [replace(a, gain_over_alone=unclear.over_all_sites) for a in found.approaches if a.name == CHOICE]
+    text = recommendation("site0", ["site1"], replace(unclear, approaches=tuple(same)))
+    assert text.startswith("The choice for site0 is site1: on ")
+    assert "not clearly better than alone" in text
+
+
+def found_by(**findings: Finding) -> list[Ranking]:
+    """The rankings of one search, with site3 found as stated by each method; other methods are unclear about it."""
+    changed = []
+    for ranking in asked().rankings:
+        finding = findings.get(ranking.method.replace("-", "_"), "unclear")
+        scores = (
+            replace(s, finding=finding, chosen=finding == "yes") if s.peer == "site3" else s
+            for s in ranking.scores
+        )
+        changed.append(replace(ranking, scores=tuple(scores)))
+    return changed
+
+
+def test_likeness_proposes_and_trial_decides() -> None:
+    rule = SelectionRule("profiles")
+    refused = choose(found_by(profiles="yes", transfer="no"), rule, "site0")
+    assert "site3" not in refused.chosen
+    assert refused.refused == ("site3",)
+    assert "Left out, although proposed: site3" in refused.reason
+    unclear = choose(found_by(profiles="yes"), rule, "site0")
+    assert "site3" in unclear.chosen
+    assert unclear.unconfirmed == ("site3",)
+    assert "likeness only proposes" in unclear.reason
+    confirmed = choose(found_by(profiles="yes", transfer="yes"), rule, "site0")
+    assert confirmed.unconfirmed == ()
+
+
+def test_the_trial_nearest_to_what_would_be_done_decides() -> None:
+    assert set(TRIALS) == {"add-one-in", "leave-one-out", "transfer", "running"}
+    assert trials(found_by(add_one_in="yes", transfer="no"), "profiles")["site3"] == "yes"
+    assert trials(found_by(add_one_in="yes", leave_one_out="no"), "profiles")["site3"] == "no"
+    assert trials(found_by(add_one_in="too few", transfer="no", running="yes"), "profiles")["site3"] == "no"
+
+
+def test_in_the_field_only_trials_that_are_possible_there_decide() -> None:
+    rankings = found_by(add_one_in="no", transfer="yes", profiles="yes")
+    field = [replace(r, simulation_only=r.method in ("add-one-in", "leave-one-out")) for r in rankings]
+    assert trials(rankings, "profiles")["site3"] == "no"
+    assert trials(field, "profiles")["site3"] == "yes"
+    assert trials(field, "influence")["site3"] == "no"
+
+
+def test_the_number_of_standard_errors_is_retired() -> None:
+    with pytest.warns(DeprecationWarning, match="z is retired"):
+        found = find_partners(Study(name="asked", rounds=5), "site0", sites(), z=3.0)
+    assert found.as_json() == asked().as_json()

@@ -86,7 +86,7 @@ def test_other_outcomes_of_like_patients_are_noticed_and_named() -> None:
     own, there = counted(records(400, 30)), {"like": records(300, 31), "unlike": records(300, 32, -1.0)}
     names = ["age", "b", "c", "d"]
     for found in histogram_rankings(
-        own, {n: counted(r) for n, r in there.items()}, names, 0, Criteria("user", z=2.0)
+        own, {n: counted(r) for n, r in there.items()}, names, 0, Criteria("user")
     ):
         assert found.chosen == ["like"], found.method
         assert found.scores[-1].peer == "unlike"
@@ -118,7 +118,7 @@ def test_what_noise_and_luck_do_to_equal_sites_is_taken_out(noise: float) -> Non
 
 def test_too_much_noise_chooses_nobody_and_says_why() -> None:
     own, there = counted(records(200, 30)), {"like": counted(records(100, 31), 8.0)}
-    for found in histogram_rankings(own, there, [], 0, Criteria("user", z=0.0, released=True)):
+    for found in histogram_rankings(own, there, [], 0, Criteria("user", released=True)):
         assert found.chosen == []
         assert found.scores[0].sentence.startswith("Noise hides")
 

@@ -20,10 +20,11 @@ from confrere.partners.approaches import (
 from confrere.partners.clusters import cluster, cluster_ranking
 from confrere.partners.gradient_similarity import PeerGradients, similarity_ranking
 from confrere.partners.influence import cross_fit, influence_rankings, running_ranking
-from confrere.partners.learner import Learner, joined, losses_of
+from confrere.partners.learner import Learner, joined, losses_of, patients_in
 from confrere.partners.profiles import RecordProfile, features, profile_ranking
 from confrere.partners.ranking import Criteria
 from confrere.partners.transfer import HomeLoss, home_loss, transfer_ranking
+from confrere.statistics.fixed_models import Patients
 
 RULE = torch.tensor([1.5, -1.0, 0.5, 0.0])
 
@@ -97,9 +98,36 @@ def test_with_two_sites_leaving_one_out_is_adding_it(learner: Learner, peers: di
 
 def test_the_error_of_an_influence_is_that_of_a_mean_over_the_users_records() -> None:
     gains = np.array([0.1, 0.3, -0.1, 0.1])
-    found = running_ranking({"a": gains}, Criteria("user", released=True)).scores[0]
+    one_each = Patients(np.arange(4), 2)
+    found = running_ranking({"a": gains}, one_each, Criteria("user", released=True)).scores[0]
     assert found.value == pytest.approx(0.1)
     assert found.error == pytest.approx(gains.std(ddof=1) / 2)
+    assert found.finding == "too few"
+    assert "too few held-out patients" in found.sentence
+
+
+def test_a_peer_helps_only_where_the_interval_over_patients_says_so_for_all_peers_together() -> None:
+    rng, patients = np.random.default_rng(1), Patients(np.arange(200), 60)
+    noise = rng.normal(0, 1, 200)
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+
+    def finding(error_units: float, others: int) -> str:
+        gains = {"a": noise + error_units / np.sqrt(200)}
+        gains |= {f"other {k}": noise for k in range(others)}
+        scores = running_ranking(gains, patients, Criteria("user")).scores
+        return next(s.finding for s in scores if s.peer == "a")
+
+    assert finding(1.5, 0) == "unclear"  # one standard error is not enough
+    assert finding(2.3, 0) == "yes"
+    assert finding(-2.3, 0) == "no"
+    assert finding(2.3, 7) == "unclear"  # corrected for the number of peers
+    assert finding(3.0, 7) == "yes"
+
+
+def test_records_of_one_patient_do_not_count_as_many() -> None:
+    gains = np.repeat(np.random.default_rng(0).normal(0.1, 1, 50), 20)
+    alone, together = Patients(np.arange(1000), 500), Patients(np.repeat(np.arange(50), 20), 25)
+    assert together.effect(gains).variance == pytest.approx(20 * alone.effect(gains).variance, rel=0.05)
 
 
 def test_transfer_loss_shows_both_terms_and_is_not_fooled_by_a_model_that_is_bad_everywhere(
@@ -109,19 +137,23 @@ def test_transfer_loss_shows_both_terms_and_is_not_fooled_by_a_model_that_is_bad
     there = {**peers, "coin": coin}
     on_user = {n: learner.losses(learner.learn(r), USER) for n, r in there.items()}
     home = {n: home_loss(learner, r, 0) for n, r in there.items()}
-    found = transfer_ranking(on_user, home, float(np.log(2)), Criteria("user"))
+    found = transfer_ranking(on_user, home, float(np.log(2)), patients_in(USER), Criteria("user"))
     standing = {s.peer: s for s in found.scores}
     assert abs(standing["coin"].value) < 0.1  # as bad at home as there
     assert not standing["coin"].chosen
-    assert "no more about the patients" in standing["coin"].sentence
+    assert "says less about the patients of user than the frequency" in standing["coin"].sentence
     assert found.scores[-1].peer == "unlike"
+    assert found.scores[-1].finding == "no"
     assert standing["like"].terms.keys() == {"loss_on_user", "loss_at_home", "knowing_nothing"}
     assert "like" in found.chosen
 
 
 def test_a_loss_at_home_that_noise_hides_is_not_relied_on() -> None:
     losses = {"a": np.full(50, 0.3) + 0.01 * np.arange(50)}
-    found = transfer_ranking(losses, {"a": HomeLoss(0.0, 2.0)}, 0.9, Criteria("user", released=True))
+    patients = Patients(np.arange(50), 25)
+    found = transfer_ranking(
+        losses, {"a": HomeLoss(0.0, 2.0)}, 0.9, patients, Criteria("user", released=True)
+    )
     assert "hidden by noise" in found.scores[0].sentence
 
 
@@ -174,7 +206,7 @@ def test_profiles_tell_unlike_records_and_their_noise_is_taken_out() -> None:
 
     own = profile(records(200, 30))
     there = {"like": profile(records(300, 31)), "unlike": profile(records(300, 32, -1.0))}
-    found = profile_ranking(own, there, Criteria("user", z=2.0))
+    found = profile_ranking(own, there, Criteria("user"))
     assert found.chosen == ["like"]
     noisy = [
         profile_ranking(own, {"like": profile(records(300, 31), 5.0, s)}, Criteria("user", released=True))
