@@ -16,7 +16,6 @@ from confrere.data.split.holdout import file_group, whole_file
 from confrere.learning.evaluation import knowing_nothing
 from confrere.learning.networks.network import Network
 from confrere.partners import Method
-from confrere.partners.recommendation import recommendation
 from confrere.partners.approaches import ApproachResult, Outcome, PartnerRecords, compare_approaches
 from confrere.partners.budget import Selection
 from confrere.partners.choice import Choice, SelectionRule, choose
@@ -28,6 +27,7 @@ from confrere.partners.learner import Learner
 from confrere.partners.peer_releases import histograms, models, own_records, profiles
 from confrere.partners.profiles import profile_ranking
 from confrere.partners.ranking import Criteria, Finding, Ranking
+from confrere.partners.recommendation import recommendation
 from confrere.partners.transfer import transfer_ranking
 from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study

@@ -1,7 +1,7 @@
 """Differences between fixed models on the same patients: the claim is about these models, not about another run.
 
 There is no luck of the run, so patients are the only source of variance, and the degrees of freedom are those of the
-patients in the one rule (`crossed`): patients of the rarer class, minus one. Several differences are corrected together
+patients in the one rule (`intervals`): patients of the rarer class, minus one. Several differences are corrected together
 (Holm), and each interval is at the level at which its word was judged.
 """
 
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from confrere.core.metrics import METRICS
 from confrere.statistics.contributions import Judged, _Blocks, _counted
-from confrere.statistics.crossed import half_width, holm_levels, p_value
+from confrere.statistics.intervals import half_width, holm_levels, p_value
 from confrere.statistics.verdict import LEAST_RARER, LEVEL, Gain, Key, Word
 
 NO_SEEDS = 2
-"""`crossed` takes a number of seeds; without variance between them it does not matter."""
+"""`intervals` takes a number of seeds; without variance between them it does not matter."""
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from confrere.cli import add_commands, app
 from confrere.core.custody import Custody
 from confrere.core.errors import DataError, StudyError
 from confrere.data.records import Federation
-from confrere.partners.recommendation import recommendation
 from confrere.partners.approaches import CHOICE, JudgedGain
 from confrere.partners.choice import TRIALS, SelectionRule, choose, trials
 from confrere.partners.page import write_partners
 from confrere.partners.ranking import Finding, Ranking
+from confrere.partners.recommendation import recommendation
 from confrere.partners.search import PartnerSearch, find_partners
 from confrere.partners.table import partners_tables
 from confrere.privacy.gate import Gate
@@ -293,11 +293,15 @@ def test_terminal_json_and_page_say_the_same(tmp_path: Path) -> None:
 def test_a_choice_that_does_not_beat_all_sites_says_so() -> None:
     found = asked()
     unclear = replace(found.outcome, over_all_sites=JudgedGain(0.001, "no clear difference", (-0.01, 0.012)))
-    assert "and not clearly better than learning with all sites" in recommendation("site0", ["site1"], unclear)
+    assert "and not clearly better than learning with all sites" in recommendation(
+        "site0", ["site1"], unclear
+    )
     worse = replace(found.outcome, over_all_sites=JudgedGain(-0.1, "worse", (-0.2, -0.01)))
     assert "and clearly worse than learning with all sites" in recommendation("site0", ["site1"], worse)
     few = [replace(a, gain_over_alone=JudgedGain(0.3, "too few to judge")) for a in found.approaches]
-    assert "too few to judge" in recommendation("site0", ["site1"], replace(found.outcome, approaches=tuple(few)))
+    assert "too few to judge" in recommendation(
+        "site0", ["site1"], replace(found.outcome, approaches=tuple(few))
+    )
     same = [replace(a, gain_over_alone=unclear.over_all_sites) for a in found.approaches if a.name == CHOICE]
     text = recommendation("site0", ["site1"], replace(unclear, approaches=tuple(same)))
     assert text.startswith("The choice for site0 is site1: on ")
