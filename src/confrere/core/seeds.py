@@ -26,3 +26,14 @@ def derive(seed: int, *purpose: str | int) -> int:
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
     """A CPU generator for one purpose, so that results do not depend on the device."""
     return torch.Generator().manual_seed(derive(seed, *purpose))
+
+
+def seed_torch(seed: int) -> None:
+    """Set the seed of torch's default generators, of the CPU and of a GPU if there is one.
+
+    Without a GPU `torch.manual_seed` would format and keep three tracebacks on every call.
+    """
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)

@@ -145,7 +145,8 @@ def build(kind: Any, options: Mapping[str, Any], what: str) -> Any:
 
 def check_types(value: Any, where: str = "") -> None:
     """What TOML cannot get wrong, Python can: a dictionary where `Privacy(…)` belongs, text for a number."""
-    hints = typing.get_type_hints(type(value))
+    kind: Any = type(value)
+    hints = _hints(kind)
     for f in fields(value):
         given, key = getattr(value, f.name), f"{where}.{f.name}".lstrip(".")
         plain = given.item() if isinstance(given, np.generic) else given
@@ -212,6 +213,11 @@ def short(value: Any) -> str:
         return f"{'-' if value < 0 else ''}10^{math.floor(math.log10(abs(value)))} or more"
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:59] + "…"
+
+
+@lru_cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 @lru_cache

@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from confrere.core.params import Params
-from confrere.core.seeds import generator
+from confrere.core.seeds import generator, seed_torch
 from confrere.data.records import Records
 from confrere.learning.evaluation import predict
 from confrere.learning.networks.network import Network
@@ -98,7 +98,7 @@ class Learner:
         flat = self.network.flat
         mean, square, steps = torch.zeros_like(flat), torch.zeros_like(flat), 0
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)  # dropout
+            seed_torch(self.seed)  # dropout
             for epoch in range(max(1, self.length // 5)):
                 order = torch.randperm(len(records), generator=generator(self.seed, "order", epoch))
                 for rows in torch.split(order, 256):

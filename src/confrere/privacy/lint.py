@@ -21,6 +21,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from confrere.core.errors import UnsafeModule
 from confrere.core.protocols import Loss
+from confrere.core.seeds import seed_torch
 
 TOLERANCE = 1e-5
 """How much, relative to the largest output, other records' outputs may wobble by rounding alone."""
@@ -242,7 +243,7 @@ def _run(
     """
     trial = copy.deepcopy(module).train()
     with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(gradients):
-        torch.manual_seed(0)
+        seed_torch(0)
         outputs = list(_tensors(trial(batch)))
         if gradients and (sloped := [t.sum() for t in outputs if t.requires_grad]):
             torch.stack(sloped).sum().backward()  # type: ignore[no-untyped-call]

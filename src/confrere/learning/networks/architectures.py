@@ -17,7 +17,7 @@ from torch import nn
 from confrere.core.errors import StudyError
 from confrere.core.model import Architecture
 from confrere.core.registry import Registry, nearest
-from confrere.core.seeds import derive
+from confrere.core.seeds import derive, seed_torch
 from confrere.data.records import Branch
 
 Build = Callable[..., nn.Module]
@@ -114,5 +114,5 @@ def _shape_in_words(shape: Sequence[int], branches: Sequence[Branch]) -> str:
 def fresh(arch: Architecture, seed: int) -> nn.Module:
     """A newly initialised network whose weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         return arch.build()
