@@ -28,7 +28,7 @@ from confrere.data.records import Records
 from confrere.exchange.topology import Nobody
 from confrere.learning.engine.one_site import failure_reason
 from confrere.learning.evaluation import measure
-from confrere.learning.fit.tuning import FEW, fit
+from confrere.learning.fit.tuning import FEW, Choice, fit
 from confrere.learning.objectives import Supervised, supervised_loss
 from confrere.site.participant import Participant
 from confrere.site.site_round import fitting_job
@@ -74,11 +74,16 @@ def choose_deployment(run: SiteRun, name: str, predictor: Predictor) -> Deployme
 
 def train_alone(site: Participant, records: Records) -> Model:
     """The model that the site gets from these records of its own, without peers and without noise (as `local` does)."""
+    return _fit_alone(site, records)[0]
+
+
+def _fit_alone(site: Participant, records: Records, chosen: Choice | None = None) -> tuple[Model, Choice]:
+    """The same, and the regularisation that was chosen; or trained with the one `chosen` before."""
     start, loss = site.build("private"), Supervised()
     job = fitting_job(site, records, "private", [loss], {"private": start})
-    counted = site.counted(loss, start, noisy=False)
-    params, _ = fit(job, "private", [counted], start.params, site.study.training.search())
-    return Model(params, start.architecture, Custody.PRIVATE)
+    counted, search = site.counted(loss, start, noisy=False), site.study.training.search()
+    params, choice = fit(job, "private", [counted], start.params, search, chosen=chosen)
+    return Model(params, start.architecture, Custody.PRIVATE), choice
 
 
 def _needs_comparison(run: SiteRun) -> bool:
@@ -92,7 +97,7 @@ def _compare(site: Participant, predictor: Predictor) -> Deployment:
     every = site.own_records()
     if every.patients < 2:
         return Deployment(predictor, text="not compared with a model of its own: too few records")
-    together, alone = _held_out_losses(site, predictor)
+    together, alone, own = _held_out_losses(site, predictor)
     behind = together - alone
     mean, error = float(behind.mean()), float(behind.std()) / math.sqrt(len(behind))
     on = (
@@ -101,29 +106,33 @@ def _compare(site: Participant, predictor: Predictor) -> Deployment:
     )
     if mean <= STANDARD_ERRORS * error:  # False if the model predicts NaN
         return Deployment(predictor, text=f"deploys the collaborative model: not worse than its own {on}")
-    own, test = _only(train_alone(site, every)), site.data.test
-    outputs = site.own_mix(site.predicted(own, test))
+    deployed, test = _only(own or train_alone(site, every)), site.data.test
+    outputs = site.own_mix(site.predicted(deployed, test))
     scores = measure(outputs, test.targets, site.task.spread) if len(test) else {}
-    return Deployment(own, True, f"deploys its own model: the collaborative one is worse {on}", scores)
+    return Deployment(deployed, True, f"deploys its own model: the collaborative one is worse {on}", scores)
 
 
-def _held_out_losses(site: Participant, predictor: Predictor) -> tuple[Tensor, Tensor]:
+def _held_out_losses(site: Participant, predictor: Predictor) -> tuple[Tensor, Tensor, Model | None]:
     """The losses of the collaborative model, and of a model trained alone, for each held-out patient.
 
     Neither has learned from the validation part. If that has fewer than `FEW` patients or a single class, all of the
     site's records are used: its own model is cross-validated, while the collaborative one may have learned from them.
+    Its regularisation is chosen once, by cross-validation of all these records, and not again in each fold, which would
+    cost six searches instead of one. The model that this one search gives is the third result.
     """
     validation = site.data.validation
     one_class = site.task.form == "classes" and len(torch.unique(validation.targets)) < 2
     if validation.patients >= FEW and not one_class and len(site.data.train):
-        records, alone = validation, _losses(site, _only(train_alone(site, site.data.train)), validation)
+        records, own = validation, None
+        alone = _losses(site, _only(train_alone(site, site.data.train)), records)
     else:
         records = site.own_records()
+        own, choice = _fit_alone(site, records)
         alone = torch.zeros(len(records), dtype=torch.float64)
         for fitted, left_out in _folds(records, site.study.seed):
-            model = train_alone(site, records.select(fitted))
+            model, _ = _fit_alone(site, records.select(fitted), choice)
             alone[left_out] = _losses(site, _only(model), records.select(left_out))
-    return _per_patient(_losses(site, predictor, records), records), _per_patient(alone, records)
+    return _per_patient(_losses(site, predictor, records), records), _per_patient(alone, records), own
 
 
 def _only(model: Model) -> Predictor:

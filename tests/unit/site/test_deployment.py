@@ -16,13 +16,15 @@ from confrere.core.custody import Custody, public
 from confrere.core.events import Journal
 from confrere.core.model import Model
 from confrere.data.records import Records
+from confrere.learning.engine.one_site import Job
+from confrere.learning.fit.tuning import Choice
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site import deployment
 from confrere.site.deployment import Deployment
 from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run
 from confrere.site.site_folder import site_folder_of
-from confrere.study import Study
+from confrere.study import Models, Study
 from tests.conftest import arrays
 from tests.unit.quick import TRAINING, quick
 
@@ -156,6 +158,39 @@ def test_without_validation_records_a_site_cross_validates_its_own_model() -> No
     assert not deployment.choose_deployment(run, "site0", ((public(1.0), own),)).own
 
 
+@pytest.mark.parametrize("network", ["linear", "mlp"])
+def test_each_fold_is_judged_on_records_left_out_with_the_regularisation_chosen_once(
+    network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = replace(TRAINING, tune_priors=(1.0, 10.0), tune_lengths=(10,))
+    run = site_run(study=quick("fedavg", privacy=None, training=training, models=Models(private=network)))
+    fitted: list[tuple[Records, Choice | None]] = []
+    judged: list[Records] = []
+
+    def watched_fit(job: Job, *given: Any, chosen: Choice | None, fit: Any = deployment.fit) -> Any:
+        fitted.append((job.records, chosen))
+        return fit(job, *given, chosen=chosen)
+
+    def watched_losses(site: Any, model: Any, records: Records, losses: Any = deployment._losses) -> Any:
+        judged.append(records)
+        return losses(site, model, records)
+
+    monkeypatch.setattr(deployment, "fit", watched_fit)
+    monkeypatch.setattr(deployment, "_losses", watched_losses)
+    deployment._held_out_losses(run.site, ((public(1.0), run.site.build("private")),))
+    assert [chosen is None for _, chosen in fitted] == [True, *[False] * deployment.FOLDS]
+    folds = judged[: deployment.FOLDS]
+    assert sum(map(len, folds)) == len(run.site.own_records())
+    tested = patients(run.site.data.test)
+    for (used, _), left_out in zip(fitted[1:], folds, strict=True):
+        assert not patients(used) & (patients(left_out) | tested)
+    assert not patients(fitted[0][0]) & tested
+
+
+def patients(records: Records) -> set[tuple[float, ...]]:
+    return {tuple(row) for row in records.inputs.tolist()}
+
+
 def test_validation_records_of_one_class_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     run = site_run(400)
     data = run.site.data
@@ -163,7 +198,7 @@ def test_validation_records_of_one_class_are_not_enough(monkeypatch: pytest.Monk
     assert one.patients >= deployment.FEW
     run.site.data = replace(data, validation=one)
     monkeypatch.setattr(deployment, "FOLDS", 2)
-    together, _ = deployment._held_out_losses(run.site, ((public(1.0), run.site.build("private")),))
+    together, *_ = deployment._held_out_losses(run.site, ((public(1.0), run.site.build("private")),))
     assert len(together) == len(run.site.own_records())
     assert opposite(run).own
 

@@ -86,7 +86,7 @@ def newton(
         chance = chances(features @ weights + under)
         slope = features.T @ (chance - labels) + pull * weights
         curve = (features * (chance * (1 - chance))[:, None]).T @ features
-        curve[np.diag_indices_from(curve)] += pull + 1e-9
+        curve.flat[:: len(pull) + 1] += pull + 1e-9  # the diagonal
         step = np.linalg.solve(curve, slope)
         length = 1.0
         while (lower := total(weights - length * step)) > value and length > 1e-4:
@@ -113,7 +113,7 @@ def ridge(features: Matrix, values: Vector, prior: float, under: Vector) -> Vect
     pull = np.full(features.shape[1], prior / 2)
     pull[-1] = 1e-6
     curve = features.T @ features
-    curve[np.diag_indices_from(curve)] += pull + 1e-9
+    curve.flat[:: len(pull) + 1] += pull + 1e-9  # the diagonal
     return np.asarray(np.linalg.solve(curve, features.T @ (values - under)))
 
 

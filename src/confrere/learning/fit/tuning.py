@@ -91,6 +91,15 @@ class Choice:
     length: int
     held_out_loss: float
     shares: tuple[float, ...]
+    averaged: tuple[tuple[int, float, float], ...] = ()
+    """Of regression: the candidates (loss and prior) whose mean is taken, each with its weight."""
+
+    def mean(self, trained: Callable[[int, float], Matrix]) -> Matrix:
+        """The mean of these candidates; `trained(loss, prior)` gives the weights of one."""
+        found = np.zeros(())
+        for number, prior, share in self.averaged:
+            found = found + share * trained(number, prior)
+        return found
 
 
 @dataclass(frozen=True)
@@ -111,11 +120,13 @@ def fit(
     search: Search,
     seen: Tensor | None = None,
     proxy: ProxyTraining | None = None,
+    chosen: Choice | None = None,
 ) -> tuple[Params, Choice]:
     """Choose by cross-validation, then train on all records of `job`.
 
     `losses[0]` is training alone, with which the others are compared. `seen` marks the records that the
-    models which losses read have learned from, and `proxy` how they have learned.
+    models which losses read have learned from, and `proxy` how they have learned. If an
+    earlier fit has `chosen`, on these or other records, nothing is cross-validated.
     """
     seen = torch.zeros(len(job.records), dtype=torch.bool) if seen is None else seen
     others = [_outputs_for(job, loss, seen, proxy) for loss in losses]
@@ -128,10 +139,11 @@ def fit(
         head, layer = head_of(module), layer_of(module)
         balanced = any(isinstance(loss, Balanced) for loss in losses)
         if head is not None and not balanced and not is_multilabel(targets):
-            return _averaged(case, head)
+            return _averaged(case, head, chosen)
         if layer is not None and not targets.is_floating_point():
-            return _averaged_classes(case, layer)
-    return _chosen(case, start)
+            return _averaged_classes(case, layer, chosen)
+    won = _chosen(case, start) if chosen is None else chosen
+    return _trained(case, start, won), won
 
 
 @dataclass(frozen=True)
@@ -149,58 +161,58 @@ class _Case:
     def network(self) -> Network:
         return self.job.networks[self.role]
 
+    @property
+    def small(self) -> bool:
+        """Whether the network is fitted to convergence."""
+        return self.network.flat.numel() <= SMALL and self.network.layers is not None
+
     def folds(self) -> list[Fold]:
         found = _folds(self.job.records, self.search, self.job.seed, thorough=True)
         return [(a.numpy(), b.numpy()) for a, b in found]
 
-    def near_best(
-        self, table: Sequence[Matrix], priors: Sequence[float], refit: Callable[[int, float], Matrix]
-    ) -> tuple[Matrix, Choice]:
-        """The mean of the candidates, weighted by how near they are to the best one, and what it is made of.
+    def near_best(self, table: Sequence[Matrix], priors: Sequence[float]) -> Choice:
+        """How much each candidate counts, by how near it is to the best one.
 
-        `table` has the losses of left-out records (priors × records) for each loss on offer; `refit(loss, prior)` gives the
-        weights of a candidate that was trained on all records.
+        `table` has the losses of left-out records (priors × records) for each loss on offer.
         """
         tried = [(number, prior) for number in range(len(self.losses)) for prior in priors]
         judged = np.concatenate(table)[:, self.rows.numpy()]
-        shares = near_best(judged, [min(number, 1) for number, _ in tried])
-        mean, own = np.zeros(()), np.zeros(len(self.losses))
-        for share, (number, prior) in zip(shares, tried, strict=True):
-            if share > 0:
-                mean = mean + share * refit(number, prior)
-                own[number] += share
-        most = int(shares.argmax())
-        return mean, Choice(*tried[most], 1, float(judged[most].mean()), tuple(own.tolist()))
+        weights = near_best(judged, [min(number, 1) for number, _ in tried])
+        averaged = [(*candidate, w) for candidate, w in zip(tried, weights.tolist(), strict=True) if w > 0]
+        shares = [sum(w for n, _, w in averaged if n == number) for number in range(len(self.losses))]
+        most = int(weights.argmax())
+        return Choice(*tried[most], 1, float(judged[most].mean()), tuple(shares), tuple(averaged))
 
 
-def _averaged(case: _Case, head: Head) -> tuple[Params, Choice]:
+def _averaged(case: _Case, head: Head, chosen: Choice | None) -> tuple[Params, Choice]:
     """Logistic or linear regression: the mean of the candidates near the best."""
     records = case.job.records
     squares = records.targets.is_floating_point()
     features, labels = head.features(records.inputs.to(case.job.device)), records.targets.double().numpy()
-    priors, folds, table = (*case.search.priors, NOTHING), case.folds(), []
 
     def fitted(rows: Rows | slice, prior: float, under: Vector, start: Vector | None = None) -> Vector:
         some = features[rows], labels[rows], prior, under[rows]
         return ridge(*some) if squares else newton(*some, start)
 
-    for loss, others in zip(case.losses, case.others, strict=True):
+    def left_out(loss: Loss, others: OtherOutputs) -> Matrix:
         under = _under(loss, others.fair, len(labels))
 
-        def fit(rows: Rows, prior: float, start: Any, under: Vector = under) -> Vector:
+        def fit(rows: Rows, prior: float, start: Any) -> Vector:
             return fitted(rows, prior, under, start)
 
-        def judge(weights: Any, rows: Rows, under: Vector = under) -> Vector:
+        def judge(weights: Any, rows: Rows) -> Vector:
             return _losses(features[rows] @ weights + under[rows], labels[rows], squares)
 
-        table.append(left_out_losses(len(labels), priors, folds, fit, judge))
+        return left_out_losses(len(labels), priors, folds, fit, judge)
 
-    def refit(number: int, prior: float) -> Vector:
+    def trained(number: int, prior: float) -> Vector:
         return fitted(slice(None), prior, _under(case.losses[number], case.others[number].raw, len(labels)))
 
-    mean, choice = case.near_best(table, priors, refit)
-    head.put(mean)
-    return case.network.params(), choice
+    if chosen is None:
+        priors, folds = (*case.search.priors, NOTHING), case.folds()
+        chosen = case.near_best(list(map(left_out, case.losses, case.others)), priors)
+    head.put(chosen.mean(trained))
+    return case.network.params(), chosen
 
 
 def _losses(outputs: Vector, labels: Vector, squares: bool) -> Vector:
@@ -209,7 +221,7 @@ def _losses(outputs: Vector, labels: Vector, squares: bool) -> Vector:
     return np.asarray(np.logaddexp(0, outputs) - labels * outputs)
 
 
-def _averaged_classes(case: _Case, layer: nn.Linear) -> tuple[Params, Choice]:
+def _averaged_classes(case: _Case, layer: nn.Linear, chosen: Choice | None) -> tuple[Params, Choice]:
     """The same for several classes. Where all classes count alike, so do they in the judging."""
     records, classes = case.job.records, layer.out_features
     features = records.inputs.reshape(len(records), -1).float().cpu().numpy()
@@ -217,27 +229,31 @@ def _averaged_classes(case: _Case, layer: nn.Linear) -> tuple[Params, Choice]:
     shares = case.losses[0].shares if isinstance(case.losses[0], Balanced) else None
     logs = log_shares(shares, classes).numpy() if shares is not None else np.zeros(classes, np.float32)
     worth = np.exp(-logs)[labels] / classes if shares is not None else np.ones(len(labels))
-    priors, folds, table = case.search.priors, case.folds(), []
-    for loss, others in zip(case.losses, case.others, strict=True):
-        fair = _under_classes(loss, others.fair, len(labels), classes)
 
-        def fit(rows: Rows, prior: float, start: Any, under: Singles = fair + logs) -> Singles:
+    def left_out(loss: Loss, others: OtherOutputs) -> Matrix:
+        fair = _under_classes(loss, others.fair, len(labels), classes)
+        under = fair + logs
+
+        def fit(rows: Rows, prior: float, start: Any) -> Singles:
             return softmax(features[rows], labels[rows], under[rows], prior, start)
 
-        def judge(weights: Any, rows: Rows, fair: Singles = fair) -> Vector:
+        def judge(weights: Any, rows: Rows) -> Vector:
             found = log_softmax(features[rows] @ weights[:-1] + weights[-1] + fair[rows])
             return np.asarray(-found[np.arange(len(rows)), labels[rows]], dtype=np.float64)
 
-        table.append(left_out_losses(len(labels), priors, folds, fit, judge) * worth)
+        return left_out_losses(len(labels), priors, folds, fit, judge) * worth
 
-    def refit(number: int, prior: float) -> Matrix:
+    def trained(number: int, prior: float) -> Matrix:
         raw = _under_classes(case.losses[number], case.others[number].raw, len(labels), classes)
         return np.asarray(softmax(features, labels, raw + logs, prior), dtype=np.float64)
 
-    mean, choice = case.near_best(table, priors, refit)
+    if chosen is None:
+        priors, folds = case.search.priors, case.folds()
+        chosen = case.near_best(list(map(left_out, case.losses, case.others)), priors)
+    mean = chosen.mean(trained)
     layer.weight.data.copy_(torch.from_numpy(mean[:-1].T))
     layer.bias.data.copy_(torch.from_numpy(mean[-1]))
-    return case.network.params(), choice
+    return case.network.params(), chosen
 
 
 def _under_classes(loss: Loss, others: Others, records: int, classes: int) -> Singles:
@@ -264,11 +280,10 @@ def near_best(judged: NDArray[np.float64], groups: Sequence[int]) -> Vector:
     return np.asarray(shares / shares.sum())
 
 
-def _chosen(case: _Case, start: Params) -> tuple[Params, Choice]:
+def _chosen(case: _Case, start: Params) -> Choice:
     """Any other network: one candidate wins. What reads a proxy must be better by more than one standard error."""
     job, rows, search = case.job, case.rows, case.search
-    costly = case.network.layers is None
-    small = case.network.flat.numel() <= SMALL and not costly
+    costly, small = case.network.layers is None, case.small
     in_epoch = max(1, len(job.records) // job.batch_size)
     lengths = search.lengths
     if not small:  # a network of convolutions or recurrences makes at least as many steps at a small site
@@ -298,14 +313,17 @@ def _chosen(case: _Case, start: Params) -> tuple[Params, Choice]:
         doubt = float(gained.std() / judged_by**0.5) if len(gained) > 1 else 0.0
         if float(gained.mean()) > doubt and rival[0].held_out_loss < best[0].held_out_loss:
             best = rival
-    won = best[0]
+    return best[0]
+
+
+def _trained(case: _Case, start: Params, won: Choice) -> Params:
+    """The chosen candidate, trained on all records."""
     case.network.load(start)
-    everything = torch.arange(len(job.records))
-    for _ in train(
-        case, case.losses[won.loss], won.prior, (won.length,), everything, case.others[won.loss].raw
-    ):
+    everything, others = torch.arange(len(case.job.records)), case.others[won.loss].raw
+    train = _converge if case.small else _descend
+    for _ in train(case, case.losses[won.loss], won.prior, (won.length,), everything, others):
         pass
-    return case.network.params(), won
+    return case.network.params()
 
 
 def _simplest(tried: Sequence[tuple[Choice, Tensor]], records: int) -> tuple[Choice, Tensor]:
