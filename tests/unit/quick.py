@@ -10,6 +10,7 @@ TRAINING = Training(
     learning_rate=0.05,
     batch_size=32,
     tune=False,
+    tune_priors=(1.0, 10.0),  # for what is compared before a model is deployed
     protected={"optimiser": "sgd", "learning_rate": 0.5},
 )
 PRIVACY = Privacy(epsilon=8.0, delta=1e-4, steps=2)

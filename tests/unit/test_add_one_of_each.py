@@ -181,6 +181,9 @@ rounds = 3
 strategy = "one-strategy"
 combiner = "one-combiner"
 
+[training]
+tune_priors = [1.0]
+
 [privacy]
 epsilon = 8.0
 delta = 1e-3

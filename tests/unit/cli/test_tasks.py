@@ -15,6 +15,7 @@ rounds = 2
 strategy = "fedavg"
 [training]
 tune = false
+tune_priors = [1.0]
 [sites.a]
 data = "a.csv"
 [sites.b]

@@ -181,7 +181,8 @@ def test_a_site_listens_where_peers_dial_or_where_it_says() -> None:
 
 
 def test_networks_with_options_are_rehearsed_and_functions_are_refused(tmp_path: Path) -> None:
-    study = load(write_study(tmp_path, 'strategy = "fedavg"\nrounds = 1\n[training]\ntune = false\n', 2, 40))
+    body = 'strategy = "fedavg"\nrounds = 1\n[training]\ntune = false\ntune_priors = [1.0]\n'
+    study = load(write_study(tmp_path, body, 2, 40))
     own = study.with_(models=Models(private={"name": "mlp", "hidden": [3]}))
     assert nodes_in_process(own, tmp_path / "run").sites.keys() == {"site0", "site1"}
     with pytest.raises(StudyError, match="by name"):
