@@ -16,7 +16,7 @@ from typing import Any
 from confrere.core.errors import ConfrereError
 from confrere.core.events import Event
 from confrere.node.node import Node
-from confrere.node.rehearsal import NodeProcess, RehearsalNodes, rehearsal_setting, rehearse
+from confrere.node.rehearsal import NodeProcess, RehearsalNodes, rehearsal_config, rehearse
 from confrere.site.run_folder import Run
 from confrere.study import Study
 from tests.unit.node.wires import Network
@@ -64,7 +64,7 @@ class Tasks(RehearsalNodes):
                 raise Killed
 
         node = Node(
-            rehearsal_setting(self.folder, player.name), connect=self.network.connect, listeners=(listen,)
+            rehearsal_config(self.folder, player.name), connect=self.network.connect, listeners=(listen,)
         )
         self.running[player.name] = asyncio.create_task(_end_of(node))
         try:

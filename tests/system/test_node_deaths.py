@@ -13,7 +13,7 @@ import pytest
 
 from confrere.node import node as node_module
 from confrere.node import replay, store
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.failpoints import POINTS
 from confrere.node.node import Node
 from confrere.simulation.simulation import simulate
@@ -38,7 +38,7 @@ def whole() -> Any:
     return simulate(STUDY, arrays(2, 60))
 
 
-async def lives(place: Setting, network: Network, nodes: dict[str, Node], deaths: list[str]) -> None:
+async def lives(place: NodeConfig, network: Network, nodes: dict[str, Node], deaths: list[str]) -> None:
     """Start a node again and again until it is told to stop."""
     while True:
         node = nodes[place.me] = Node(place, connect=network.connect)
@@ -48,7 +48,7 @@ async def lives(place: Setting, network: Network, nodes: dict[str, Node], deaths
             deaths.append(place.me)
 
 
-async def until_all_is_done(places: dict[str, Setting], deaths: list[str]) -> dict[str, Node]:
+async def until_all_is_done(places: dict[str, NodeConfig], deaths: list[str]) -> dict[str, Node]:
     network, nodes = Network(), {}
     tasks = [asyncio.create_task(lives(p, network, nodes, deaths)) for p in places.values()]
     await asyncio.sleep(0)
@@ -66,7 +66,7 @@ async def until_all_is_done(places: dict[str, Setting], deaths: list[str]) -> di
     return nodes
 
 
-def agree(whole: Any, nodes: dict[str, Node], study: Study, places: dict[str, Setting]) -> None:
+def agree(whole: Any, nodes: dict[str, Node], study: Study, places: dict[str, NodeConfig]) -> None:
     for name, node in nodes.items():
         for role, model in whole.models[name].items():
             assert getattr(node.site_run.state, role).params.distance(model.params) < 1e-5

@@ -25,7 +25,7 @@ from confrere.core.events import verified
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.node import metrics_endpoint
-from confrere.node.config import Setting, check_partners, within
+from confrere.node.config import NodeConfig, check_partners, within
 from confrere.node.control import ask
 from confrere.node.database import DiskFull
 from confrere.node.node import Node
@@ -49,7 +49,7 @@ def study_of(rounds: int = 4, **changes: Any) -> Study:
     return quick(changes.pop("strategy", "proxyfl"), rounds=rounds, **{"patience": 20.0, **changes})
 
 
-def start(places: dict[str, Setting], network: Network) -> dict[str, Node]:
+def start(places: dict[str, NodeConfig], network: Network) -> dict[str, Node]:
     return {name: Node(place, connect=network.connect) for name, place in places.items()}
 
 
@@ -101,11 +101,11 @@ async def ends(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def events(place: Setting, kind: str) -> list[Any]:
+def events(place: NodeConfig, kind: str) -> list[Any]:
     return [e for e, _ in verified(place.home / "journal.jsonl") if e.kind == kind]
 
 
-def books(study: Study, places: dict[str, Setting]) -> Any:
+def books(study: Study, places: dict[str, NodeConfig]) -> Any:
     found = check_nodes(
         study, open_sites(study, arrays(len(places), 60)), {n: p.home for n, p in places.items()}
     )
@@ -264,7 +264,7 @@ def test_hostile_replayed_and_stale_parcels_change_nothing(tmp_path: Path) -> No
 # -- files -----------------------------------------------------------------------------------------
 
 
-def finished(tmp_path: Path, study: Study) -> dict[str, Setting]:
+def finished(tmp_path: Path, study: Study) -> dict[str, NodeConfig]:
     places, network = settings(tmp_path, study), Network()
 
     async def story() -> None:
@@ -285,7 +285,7 @@ def test_a_damaged_state_falls_back_to_the_one_before_and_ends_alike(tmp_path: P
     books(study, places)
 
 
-async def stopped_halfway(places: dict[str, Setting], network: Network) -> None:
+async def stopped_halfway(places: dict[str, NodeConfig], network: Network) -> None:
     nodes = start(places, network)
     running = [asyncio.create_task(n.run()) for n in nodes.values()]
     await until(lambda: nodes["site0"].done >= 2)
@@ -293,7 +293,7 @@ async def stopped_halfway(places: dict[str, Setting], network: Network) -> None:
         await ends(task)
 
 
-async def fallen_back(places: dict[str, Setting], network: Network) -> dict[str, Node]:
+async def fallen_back(places: dict[str, NodeConfig], network: Network) -> dict[str, Node]:
     """The nodes at the end, of which one had to begin with the state before its newest."""
     nodes = start(places, network)
     assert any("newest state is damaged" in e.data.get("text", "") for e in nodes["site0"].journal.events)
@@ -545,7 +545,7 @@ def test_a_study_without_a_proven_guarantee_is_refused_unless_the_site_accepts(t
     own = study.with_(sites={"site0": SiteConfig(accept_unproven_privacy=False)})
     place = replace(settings(tmp_path, study, rehearsal=False)["site0"], study=own)
 
-    async def begin(setting: Setting) -> None:
+    async def begin(setting: NodeConfig) -> None:
         Node(setting, connect=Network().connect).close()
 
     with pytest.raises(CustodyError, match="accept_unproven_privacy"):
@@ -573,7 +573,7 @@ def test_a_study_above_the_ceiling_is_refused_unless_the_site_accepts(tmp_path: 
 
 
 def test_a_node_draws_its_noise_from_the_secure_source(tmp_path: Path) -> None:
-    async def begin(setting: Setting) -> bool:
+    async def begin(setting: NodeConfig) -> bool:
         node = Node(setting, connect=Network().connect)
         node.close()
         return node.site.randomness is not None and node.site.randomness.secure
@@ -583,7 +583,7 @@ def test_a_node_draws_its_noise_from_the_secure_source(tmp_path: Path) -> None:
 
 
 def test_a_node_goes_on_only_with_the_records_that_it_was_started_with(tmp_path: Path) -> None:
-    async def begin(setting: Setting) -> None:
+    async def begin(setting: NodeConfig) -> None:
         Node(setting, connect=Network().connect).close()
 
     places = settings(tmp_path, study_of(2))

@@ -21,7 +21,7 @@ from confrere.core.custody import public
 from confrere.core.errors import PeerMissing, PeerRefused
 from confrere.core.parcel import Parcel
 from confrere.node.conduct import LINES_BURST
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.delivery import MOST_WAITING
 from confrere.node.node import Node
 from confrere.node.status import status_of
@@ -51,7 +51,7 @@ class Flood:
     """`site1`, with valid keys and over real connections, against the running node of `site0`."""
 
     node: Node
-    places: dict[str, Setting]
+    places: dict[str, NodeConfig]
     greeter: Node
     connections: Connections
     sequence: int = 0

@@ -19,7 +19,7 @@ from confrere.core.parcel import Parcel
 from confrere.exchange.compression import ParcelContext
 from confrere.exchange.screening import Outlier, screen
 from confrere.node.conduct import FUTILE_BURST, LINES_BURST
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.delivery import MOST_WAITING, NO_RECORD
 from confrere.node.membership import leave_messages
 from confrere.node.metrics_endpoint import registry
@@ -38,7 +38,7 @@ from tests.unit.quick import quick
 class Hostile:
     """`site1`, whose keys are valid, against the node of `site0`."""
 
-    def __init__(self, places: dict[str, Setting], me: str = "site1") -> None:
+    def __init__(self, places: dict[str, NodeConfig], me: str = "site1") -> None:
         self.places, self.me = places, me
         self.node = Node(places["site0"], connect=Network().connect)
         self.sequence = 0

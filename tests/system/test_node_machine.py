@@ -29,7 +29,7 @@ from confrere.learning.objectives import Supervised
 from confrere.node import replay as replay_module
 from confrere.node import store as store_module
 from confrere.node.conduct import Conduct
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.delivery import ParcelReceiver
 from confrere.node.inspection import ParcelRules
 from confrere.node.replay import CallCounter, DurableMailbox, DurableSiteRound, OutboxTransport
@@ -80,7 +80,7 @@ class Noisy:
 class Bench:
     """One site's process: everything in it is gone when it is killed, but the files."""
 
-    def __init__(self, setting: Setting, folder: Path, keys: Any) -> None:
+    def __init__(self, setting: NodeConfig, folder: Path, keys: Any) -> None:
         self.me, study = setting.me, setting.study
         self.strategy = study.rule()
         home = folder / self.me

@@ -16,7 +16,7 @@ import pytest
 from confrere.core.custody import public
 from confrere.core.errors import CheckpointError, ConfrereError, LedgerRolledBack, PeerRefused, PrivacyError
 from confrere.core.parcel import LedgerMark, Parcel
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.delivery import ParcelReceiver
 from confrere.node.handshake_state import HandshakeCallbacks
 from confrere.node.node import Node
@@ -30,7 +30,7 @@ from tests.unit.node.wires import Network
 UNPROTECTED = {"strategy": "avgpush", "privacy": None}
 
 
-async def up_to(places: dict[str, Setting], done: int) -> None:
+async def up_to(places: dict[str, NodeConfig], done: int) -> None:
     """All nodes until everybody has so many rounds behind it; whatever ends one of them is raised."""
     nodes = start(places, Network())
     running = [asyncio.create_task(n.run()) for n in nodes.values()]
@@ -45,7 +45,7 @@ async def up_to(places: dict[str, Setting], done: int) -> None:
             raise trouble
 
 
-def put_back(places: dict[str, Setting], copy: Path | None) -> None:
+def put_back(places: dict[str, NodeConfig], copy: Path | None) -> None:
     """The folder of site0 as it was, or none; its ledger stays."""
     home = places["site0"].home
     shutil.rmtree(home)
@@ -53,13 +53,13 @@ def put_back(places: dict[str, Setting], copy: Path | None) -> None:
         shutil.copytree(copy, home)
 
 
-def apart(tmp_path: Path, **changes: object) -> dict[str, Setting]:
+def apart(tmp_path: Path, **changes: object) -> dict[str, NodeConfig]:
     """Sites whose ledgers are not in their folders."""
     found = settings(tmp_path, study_of(8, **changes), rehearsal=False)
     return {n: replace(s, ledger=tmp_path / f"{n}-ledger.sqlite") for n, s in found.items()}
 
 
-def restore_ledger(place: Setting, copy: Path | None, *, memory: Collection[str] = ()) -> None:
+def restore_ledger(place: NodeConfig, copy: Path | None, *, memory: Collection[str] = ()) -> None:
     """Put an old copy of a ledger back, or none, and let the site itself remember it in these places only."""
     for file in (place.ledger, *place.ledger.parent.glob(f"{place.ledger.stem}.sqlite-*")):
         file.unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def restore_ledger(place: Setting, copy: Path | None, *, memory: Collection[str]
                 database.commit()
 
 
-async def backed_up(places: dict[str, Setting], copy: Path, more: int) -> None:
+async def backed_up(places: dict[str, NodeConfig], copy: Path, more: int) -> None:
     """Copy the ledger of site0 while it trains, and go on for `more` rounds without another handshake."""
     nodes = start(places, Network())
     running = [asyncio.create_task(n.run()) for n in nodes.values()]

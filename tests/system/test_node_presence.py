@@ -18,9 +18,9 @@ import pytest
 from confrere.core.custody import Custody
 from confrere.core.errors import DataError, TrainingError
 from confrere.node import roster
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.node import Node
-from confrere.node.service import read_setting
+from confrere.node.service import read_node_config
 from confrere.privacy.charges import gaussian
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.patient_hashes import check_of, hashes, secret_beside
@@ -84,7 +84,7 @@ STUDIES = {
 }
 
 
-def hospitals(folder: Path, study: str, change: Callable[[Lines], Lines]) -> dict[str, Setting]:
+def hospitals(folder: Path, study: str, change: Callable[[Lines], Lines]) -> dict[str, NodeConfig]:
     """Three sites as `confrere node` reads them from files; the file of the first is changed."""
     strategy, privacy = STUDIES[study]
     training = 'optimiser = "sgd"\nlearning_rate = 1e30' if study == FAILS else ""
@@ -103,13 +103,13 @@ def hospitals(folder: Path, study: str, change: Callable[[Lines], Lines]) -> dic
         roster.keep_signature(signed, folder / "roster.toml")
         text = f'data = "../{name}.csv"\nroster = "../roster.toml"\naccept_unproven_privacy = true\n'
         (folder / name / "site.toml").write_text(text, "utf-8")
-    return {n: read_setting(plan, folder / n / "site.toml") for n in names}
+    return {n: read_node_config(plan, folder / n / "site.toml") for n in names}
 
 
-def played(*federations: dict[str, Setting]) -> list[tuple[dict[str, Node], Network]]:
+def played(*federations: dict[str, NodeConfig]) -> list[tuple[dict[str, Node], Network]]:
     """Several federations at the same time, each over a network of its own with other delays and losses."""
 
-    async def story(seed: int, places: dict[str, Setting]) -> tuple[dict[str, Node], Network]:
+    async def story(seed: int, places: dict[str, NodeConfig]) -> tuple[dict[str, Node], Network]:
         network = Network(seed, lose=0.05, repeat=0.05, delay=0.05)
         nodes = start(places, network)
         await through(*nodes.values(), seconds=1200.0)
@@ -171,7 +171,7 @@ def test_a_file_that_does_not_fit_the_schema_stops_a_node_before_it_joins(tmp_pa
     for broken in (text.replace("a,b,c,d,y", "a,b,c,d,z", 1), ""):
         (tmp_path / "site0.csv").write_text(broken, "utf-8")
         with pytest.raises(DataError):
-            read_setting(tmp_path / "study.toml", tmp_path / "site0" / "site.toml")
+            read_node_config(tmp_path / "study.toml", tmp_path / "site0" / "site.toml")
     assert not (tmp_path / "site0" / "node").exists()
 
 

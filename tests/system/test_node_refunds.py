@@ -18,7 +18,7 @@ import pytest
 
 from confrere.core.errors import CustodyError, LedgerRolledBack, PrivacyError, TrainingError
 from confrere.node import replay, store
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.setup import lock_ledger
 from confrere.privacy.charges import gaussian
 from confrere.privacy.gate import Gate
@@ -35,7 +35,7 @@ BEFORE_IT_IS_KEPT = ["charged", "trained", "training-written", "training-in-tran
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Setting:
+def place(tmp_path: Path) -> NodeConfig:
     study = quick(
         {"name": "proxyfl", "mass": "equal"}, rounds=ROUNDS, topology="complete", patience=1.0,
         privacy=Privacy(noise_multiplier=50.0, delta=1e-4, steps=1),
@@ -59,34 +59,34 @@ def killed_at(point: str, time: int = 1) -> Iterator[None]:
         yield
 
 
-def process(place: Setting) -> Bench:
+def process(place: NodeConfig) -> Bench:
     return Bench(place, place.home.parent, {})
 
 
-def work(place: Setting, rounds: int = 1) -> None:
+def work(place: NodeConfig, rounds: int = 1) -> None:
     """One process that lives for some rounds."""
     with closing(process(place)) as bench:
         for _ in range(rounds):
             asyncio.run(bench.work())
 
 
-def dies(place: Setting, point: str, time: int = 1) -> None:
+def dies(place: NodeConfig, point: str, time: int = 1) -> None:
     with killed_at(point, time), pytest.raises(Killed):
         work(place)
 
 
-def charges(place: Setting) -> int:
+def charges(place: NodeConfig) -> int:
     with Ledger(place.ledger) as ledger:
         return sum(1 for entry in ledger.entries() if entry["charges"])
 
 
-def releases(place: Setting) -> set[str]:
+def releases(place: NodeConfig) -> set[str]:
     """The digests of everything that the ledger let leave."""
     with Ledger(place.ledger) as ledger:
         return {e["key"].split("/")[-1] for e in ledger.entries() if "/leaving/" in e["key"]}
 
 
-def sent(place: Setting) -> set[str]:
+def sent(place: NodeConfig) -> set[str]:
     """The models of all parcels in the outbox, whatever became of them."""
     with closing(process(place)) as bench:
         bodies = [body for _, body in bench.store.undelivered("site1", 10_000)]
@@ -98,14 +98,14 @@ def sent(place: Setting) -> set[str]:
 
 
 @pytest.mark.parametrize("point", WHILE_WORKING)
-def test_a_crash_at_any_instant_is_charged_once(place: Setting, point: str) -> None:
+def test_a_crash_at_any_instant_is_charged_once(place: NodeConfig, point: str) -> None:
     dies(place, point, 2 if point.startswith("round-") else 1)  # a first state is kept before the first round
     work(place)
     rounds = 2 if point == "round-kept" else 1
     assert charges(place) == len(releases(place)) == len(sent(place)) == rounds
 
 
-def test_a_charge_is_used_again_at_most_three_times(place: Setting) -> None:
+def test_a_charge_is_used_again_at_most_three_times(place: NodeConfig) -> None:
     for _ in range(1 + MOST_REUSES):
         dies(place, "trained")
         assert charges(place) == 1
@@ -116,7 +116,7 @@ def test_a_charge_is_used_again_at_most_three_times(place: Setting) -> None:
 
 
 @pytest.mark.parametrize("point", BEFORE_IT_IS_KEPT)
-def test_other_records_do_not_use_a_charge_again(place: Setting, point: str) -> None:
+def test_other_records_do_not_use_a_charge_again(place: NodeConfig, point: str) -> None:
     dies(place, point)
     bench = process(place)
     bench.site.secret = b"as if the records were others: their fingerprint is"
@@ -126,7 +126,7 @@ def test_other_records_do_not_use_a_charge_again(place: Setting, point: str) -> 
 
 
 def test_a_result_that_was_kept_leaves_under_its_own_charge_after_the_records_have_changed(
-    place: Setting,
+    place: NodeConfig,
 ) -> None:
     dies(place, "training-kept")
     bench = process(place)
@@ -137,7 +137,7 @@ def test_a_result_that_was_kept_leaves_under_its_own_charge_after_the_records_ha
 
 
 def test_a_kept_result_whose_charge_is_gone_shows_that_the_ledger_was_rolled_back(
-    place: Setting, tmp_path: Path
+    place: NodeConfig, tmp_path: Path
 ) -> None:
     work(place)
     copy = tmp_path / "copy"
@@ -149,7 +149,7 @@ def test_a_kept_result_whose_charge_is_gone_shows_that_the_ledger_was_rolled_bac
         asyncio.run(bench.work())
 
 
-def kills(place: Setting, number: int, chance: random.Random) -> None:
+def kills(place: NodeConfig, number: int, chance: random.Random) -> None:
     """So many random deaths, never more than a charge outlives; then everything is brought to an end."""
     at_once = 0
     while number:
@@ -165,30 +165,30 @@ def kills(place: Setting, number: int, chance: random.Random) -> None:
     work(place)
 
 
-def charged_once(place: Setting) -> None:
+def charged_once(place: NodeConfig) -> None:
     with closing(process(place)) as bench:
         done = bench.done
     assert charges(place) == len(releases(place)) == done > 0
 
 
-def test_charges_are_releases_over_some_random_kills(place: Setting) -> None:
+def test_charges_are_releases_over_some_random_kills(place: NodeConfig) -> None:
     kills(place, 15, random.Random(1))
     charged_once(place)
 
 
 @pytest.mark.slow
-def test_charges_are_releases_over_500_random_kills(place: Setting) -> None:
+def test_charges_are_releases_over_500_random_kills(place: NodeConfig) -> None:
     kills(place, 500, random.Random(2))
     charged_once(place)
 
 
-def _live(place: Setting) -> None:
+def _live(place: NodeConfig) -> None:
     while True:
         work(place, 50)
 
 
 @pytest.mark.slow
-def test_charges_are_releases_over_20_kills_by_the_operating_system(place: Setting) -> None:
+def test_charges_are_releases_over_20_kills_by_the_operating_system(place: NodeConfig) -> None:
     """At any instant, not only at those that have a name."""
     chance, fork = random.Random(3), multiprocessing.get_context("fork")
     for _ in range(20):
@@ -209,7 +209,7 @@ def test_charges_are_releases_over_20_kills_by_the_operating_system(place: Setti
 # -- what is no crash ---------------------------------------------------------------------------
 
 
-def test_an_error_after_the_draw_keeps_the_charge(place: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_after_the_draw_keeps_the_charge(place: NodeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a site could go on until it likes the noise."""
     run = Noisy.run
 
@@ -225,7 +225,7 @@ def test_an_error_after_the_draw_keeps_the_charge(place: Setting, monkeypatch: p
     assert (charges(place), len(releases(place))) == (2, 1)
 
 
-def test_a_refusal_at_the_gate_keeps_the_charge(place: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_at_the_gate_keeps_the_charge(place: NodeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Gate, *_: Any, **__: Any) -> Any:
         raise CustodyError("not through here")
 
@@ -249,7 +249,7 @@ def test_a_process_does_not_use_its_own_charge_again(tmp_path: Path) -> None:
         assert sum(c.count for c in ledger.charges()) == 2
 
 
-def test_two_processes_that_live_do_not_share_a_charge(place: Setting) -> None:
+def test_two_processes_that_live_do_not_share_a_charge(place: NodeConfig) -> None:
     with closing(process(place)) as bench:
         held = lock_ledger(place, bench.site)
         assert held is not None
@@ -269,7 +269,7 @@ def put_back(source: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["charged", "training-kept"])
-def test_a_folder_that_is_put_back_alone_pays_for_another_release(place: Setting, point: str) -> None:
+def test_a_folder_that_is_put_back_alone_pays_for_another_release(place: NodeConfig, point: str) -> None:
     """The ledger is the witness: by it, something has left for the charge."""
     ledger = place.home.parent / "ledger.sqlite"
     dies(place, point)
@@ -287,7 +287,7 @@ def test_a_folder_that_is_put_back_alone_pays_for_another_release(place: Setting
     assert charges(place) == len(releases(place)) == (1 if same else 2)
 
 
-def test_a_kept_result_that_is_not_the_one_that_left_does_not_leave(place: Setting) -> None:
+def test_a_kept_result_that_is_not_the_one_that_left_does_not_leave(place: NodeConfig) -> None:
     dies(place, "training-kept")
     shutil.copy(place.home / "node.sqlite", place.home / "copy")
     with closing(process(place)) as bench:
@@ -300,7 +300,7 @@ def test_a_kept_result_that_is_not_the_one_that_left_does_not_leave(place: Setti
     assert charges(place) == len(releases(place)) == 2
 
 
-def test_a_ledger_from_before_a_mark_is_older_than_what_peers_have_seen(place: Setting) -> None:
+def test_a_ledger_from_before_a_mark_is_older_than_what_peers_have_seen(place: NodeConfig) -> None:
     """Each mark is an entry: without it, the copy would give the charge back."""
     dies(place, "charged")
     shutil.copy(place.ledger, place.home / "copy")

@@ -17,7 +17,7 @@ import confrere
 from confrere import cli
 from confrere.core.errors import CheckpointError, PeerRefused, Retired
 from confrere.node.node import Node
-from confrere.node.service import read_setting
+from confrere.node.service import read_node_config
 from confrere.privacy.ledger import Ledger
 from confrere.study import Study
 from confrere.study.reading import parse
@@ -80,7 +80,7 @@ def test_the_folder_of_a_run_of_0_1_stays_readable_and_is_not_continued(desk: De
 
 
 async def started(desk: Desk) -> Node:
-    setting = read_setting(desk.folder / "study.toml", desk.folder / "nord" / "site.toml")
+    setting = read_node_config(desk.folder / "study.toml", desk.folder / "nord" / "site.toml")
     return Node(setting, connect=Network().connect)
 
 
@@ -95,7 +95,7 @@ def test_after_the_remedy_a_site_of_0_1_goes_on_with_every_charge(desk: Desk) ->
     assert before["epsilon"] > 0
     assert spent.epsilon == pytest.approx(before["epsilon"], rel=1e-9)
     assert len(charges) >= json.loads((desk.folder / "nord" / "status.json").read_text())["round"]
-    places = {s: read_setting(desk.folder / "study.toml", desk.folder / s / "site.toml") for s in SITES}
+    places = {s: read_node_config(desk.folder / "study.toml", desk.folder / s / "site.toml") for s in SITES}
     asyncio.run(up_to(places, 1))
     with Ledger(places["nord"].ledger) as ledger:
         assert ledger.guarantee(before["delta"], before["unit"]).epsilon > spent.epsilon

@@ -21,14 +21,14 @@ from confrere.transport.grpc.member import Member
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One site in one study."""
+class NodeConfig:
+    """What a node is started with: one site in one study."""
 
     study: Study
     """With this site's own configuration, and no other's, in `sites`."""
     identity: Identity
     members: Mapping[str, Member]
-    """Everybody, this site included."""
+    """All members, including this site."""
     roster: str
     """The hash of the signed roster."""
     data: SiteData

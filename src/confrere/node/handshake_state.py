@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from confrere.core.errors import CheckpointError, ConfrereError, LedgerRolledBack, PeerRefused
 from confrere.core.parcel import LedgerMark
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.database import DiskFull
 from confrere.node.store import LEAVING, Store
 from confrere.node.witness import Witness
@@ -27,7 +27,7 @@ from confrere.version import __version__
 class HandshakeCallbacks:
     """The two callbacks of `Connections` that concern a handshake, and what peers return with receipts."""
 
-    def __init__(self, setting: Setting, store: Store, ledger: Ledger, witness: Witness) -> None:
+    def __init__(self, setting: NodeConfig, store: Store, ledger: Ledger, witness: Witness) -> None:
         self._setting, self._store, self._ledger, self._witness = setting, store, ledger, witness
         self.rolled_back: ConfrereError | None = None
         """Set once a peer has shown that this site's ledger or folder was rolled back: it must not go on."""

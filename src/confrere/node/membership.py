@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from confrere.core.custody import public
 from confrere.core.parcel import Parcel
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.delivery import LEAVING_SEQUENCE
 from confrere.node.store import LEAVING
 from confrere.study.churn import Churn
 from confrere.transport import wire
 
 
-def churn_of(setting: Setting, leaving: Mapping[str, int]) -> Churn:
+def churn_of(setting: NodeConfig, leaving: Mapping[str, int]) -> Churn:
     """When sites join and leave. Whether they are there is up to the network, but for a rehearsal's plan."""
     planned = setting.study.churn
     own = planned if setting.rehearsal else Churn(join=planned.join, leave=planned.leave)
@@ -30,7 +30,7 @@ def churn_of(setting: Setting, leaving: Mapping[str, int]) -> Churn:
     return replace(own, leave=leave)
 
 
-def leave_messages(setting: Setting, first: int, left: Collection[str]) -> list[wire.Sealed]:
+def leave_messages(setting: NodeConfig, first: int, left: Collection[str]) -> list[wire.Sealed]:
     """To each peer that has not left itself: this site takes no part from round `first` on.
 
     Made again, they are the same bytes.
@@ -46,7 +46,7 @@ def leave_messages(setting: Setting, first: int, left: Collection[str]) -> list[
     return out
 
 
-def exchanges(setting: Setting, round: int) -> bool:
+def exchanges(setting: NodeConfig, round: int) -> bool:
     """Whether this study sends anything at all."""
     graph, members = setting.study.graph(), sorted(setting.members)
     return any(set(graph.column(round, members, s)) - {s} for s in members)

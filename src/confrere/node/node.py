@@ -25,7 +25,7 @@ from confrere.core.events import Event
 from confrere.core.protocols import Strategy
 from confrere.node import roster
 from confrere.node.conduct import Conduct
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.database import DiskFull
 from confrere.node.delivery import Epochs, Links, ParcelReceiver, PeerSender
 from confrere.node.failpoints import reach
@@ -81,7 +81,7 @@ class Node:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: NodeConfig,
         *,
         connect: Callable[..., Links] = Connections,
         listeners: tuple[Callable[[Event], None], ...] = (),

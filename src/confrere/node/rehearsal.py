@@ -27,7 +27,7 @@ from confrere.core.events import Event, Journal, verified
 from confrere.core.owner_only import make_private_folder
 from confrere.core.seeds import NOT_PRIVATE
 from confrere.node import roster as rosters
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.malloc import share_heap
 from confrere.node.node import Node
 from confrere.node.service import serve
@@ -304,14 +304,14 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def rehearsal_setting(folder: Path, name: str) -> Setting:
+def rehearsal_config(folder: Path, name: str) -> NodeConfig:
     """What one node of a rehearsal is started with."""
     study, home = load(folder / "study.toml"), site_folder_of(folder, name)
     identity = load_identity(home / "keys")
     signed = rosters.load_signed(folder / "sites" / "roster.toml", study.digest())
     federation = open_sites(study)
     own = study.sites.get(name)
-    return Setting(
+    return NodeConfig(
         study=study, identity=identity, members=signed.members, roster=signed.hash, epoch=signed.epoch,
         data=federation.sites[name], task=federation.task, schema=federation.schema,
         doubt=inputs_caveat(federation), home=home, ledger=home / "ledger.sqlite", agreed=study.hash(), digest=study.digest(),
@@ -329,7 +329,7 @@ def main() -> None:
         sys.stdout.flush()
 
     async def begin() -> None:
-        await serve(Node(rehearsal_setting(folder, name), listeners=(print_event,)))
+        await serve(Node(rehearsal_config(folder, name), listeners=(print_event,)))
 
     try:
         share_heap()

@@ -13,7 +13,7 @@ from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.node import metrics_endpoint, roster
 from confrere.node.config import (
-    Setting,
+    NodeConfig,
     check_partners,
     listening_address,
     load_node_site,
@@ -30,7 +30,7 @@ from confrere.study.reading import LEDGER
 from confrere.transport.grpc.identity import load_identity
 
 
-def read_setting(study_path: Path, site_path: Path) -> Setting:
+def read_node_config(study_path: Path, site_path: Path) -> NodeConfig:
     """What a node is started with. Everything that can be wrong with files goes wrong here."""
     config = load_node_site(site_path)
     identity = load_identity(Path(config.keys))
@@ -42,7 +42,7 @@ def read_setting(study_path: Path, site_path: Path) -> Setting:
     data, task, schema, doubt = open_own(
         study, identity.name, config, signed.members[identity.name].declared, identity.secret("split")
     )
-    return Setting(
+    return NodeConfig(
         study=own_part(study, identity.name, config), identity=identity, members=signed.members,
         roster=signed.hash, epoch=signed.epoch, data=data, task=task, schema=schema, doubt=doubt,
         home=Path(config.home), ledger=Path(config.ledger), agreed=study.hash(), digest=digest,
@@ -98,7 +98,7 @@ def run_node(
     listeners: tuple[Callable[[Event], None], ...] = (),
 ) -> None:
     """Run `confrere node`; its noise is always drawn from the secure source."""
-    setting = read_setting(study_path, site_path)
+    setting = read_node_config(study_path, site_path)
 
     async def begin() -> None:
         await serve(Node(setting, listeners=listeners), until_done)

@@ -15,7 +15,7 @@ from confrere.core.events import Journal
 from confrere.core.owner_only import append_private, make_private_folder, require_owner_only
 from confrere.core.protocols import ChecksMembers, Strategy
 from confrere.data.records import Records, SiteData
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.delivery import MOST_WAITING
 from confrere.node.inspection import ParcelRules
 from confrere.node.membership import exchanges
@@ -36,7 +36,7 @@ FEWEST_WAITING = 4
 """Parcels of one peer that are kept however large they are: those of a round, and one ahead."""
 
 
-def lock_folder(setting: Setting) -> IO[str]:
+def lock_folder(setting: NodeConfig) -> IO[str]:
     """Hold the node's folder for this process alone, as long as the file is open."""
     require_owner_only(make_private_folder(setting.home), CheckpointError)
     lock = append_private(setting.home / "lock")
@@ -50,7 +50,7 @@ def lock_folder(setting: Setting) -> IO[str]:
     return lock
 
 
-def lock_ledger(setting: Setting, site: Participant) -> IO[str] | None:
+def lock_ledger(setting: NodeConfig, site: Participant) -> IO[str] | None:
     """Hold the ledger's charges for this run and these records for this process alone; None if another one has them.
 
     A charge without a release may only be used again when the process that made it is dead. A rehearsal draws the same
@@ -68,7 +68,7 @@ def lock_ledger(setting: Setting, site: Participant) -> IO[str] | None:
     return lock
 
 
-def ledger_of(setting: Setting, witness: Witness) -> tuple[Ledger, SiteData]:
+def ledger_of(setting: NodeConfig, witness: Witness) -> tuple[Ledger, SiteData]:
     """The institution's ledger, for all studies on these patients, and the site's records without other populations' patients.
 
     A ledger that is older than what this site has charged is refused.
@@ -124,7 +124,7 @@ def _held(path: Path | None) -> dict[str, int]:
         return found.counters()
 
 
-def site_of(setting: Setting, strategy: Strategy, journal: Journal, ledger: Ledger) -> Participant:
+def site_of(setting: NodeConfig, strategy: Strategy, journal: Journal, ledger: Ledger) -> Participant:
     """The site itself. Its noise and its sampling are secure, but for a rehearsal's."""
     context = SiteContext(
         setting.run, journal, FailpointTrainer(), ledger=ledger, site_count=len(setting.members),
@@ -146,7 +146,7 @@ def site_of(setting: Setting, strategy: Strategy, journal: Journal, ledger: Ledg
     return site
 
 
-def refuse_other_records(setting: Setting, store: Store) -> None:
+def refuse_other_records(setting: NodeConfig, store: Store) -> None:
     """A run goes on with the records that it was started with, or what was held out would be learned from."""
     mark, known = records_hash(setting.data), store.facts().get("records")
     if known is None:
@@ -158,7 +158,7 @@ def refuse_other_records(setting: Setting, store: Store) -> None:
         )
 
 
-def refuse_older_than_ledger(setting: Setting, store: Store, ledger: Ledger) -> None:
+def refuse_older_than_ledger(setting: NodeConfig, store: Store, ledger: Ledger) -> None:
     """A round is charged once the state before it is in the store: one that paid for a later round has forgotten it."""
     start = f"{setting.run}/"
     keys = [
@@ -174,7 +174,7 @@ def refuse_older_than_ledger(setting: Setting, store: Store, ledger: Ledger) -> 
         )
 
 
-def parcel_rules(setting: Setting, site: Participant, strategy: Strategy) -> ParcelRules:
+def parcel_rules(setting: NodeConfig, site: Participant, strategy: Strategy) -> ParcelRules:
     """Who may send what: members of the roster, models of this study, no larger than those."""
     models = [site.build(role) for role in ("private", "proxy", *site.extra_networks)]
     largest = 2 * max(4 * m.params.count for m in models) + 2**18

@@ -10,7 +10,7 @@ from confrere.core.custody import Custody
 from confrere.core.errors import DataError
 from confrere.core.events import Event
 from confrere.core.seeds import NOT_PRIVATE
-from confrere.node.config import Setting, within
+from confrere.node.config import NodeConfig, within
 from confrere.node.replay import DurableMailbox
 from confrere.site.assemble import unprotected_patients
 from confrere.site.participant import check_records
@@ -44,7 +44,7 @@ def record_start(node: Node) -> None:
         journal.add(Event("notice", node.me, custody=Custody.PRIVATE, data={"text": note}))
 
 
-def remarks(setting: Setting) -> list[str]:
+def remarks(setting: NodeConfig) -> list[str]:
     """Remarks about the site's records for its owner: PRIVATE. They change nothing that peers can see."""
     study, data = setting.study, setting.data
     found = [*data.notes]
@@ -69,7 +69,7 @@ def remarks(setting: Setting) -> list[str]:
 class StartConditions:
     """Whether a round may start now: the owner's pause, the allowed hours, and which peers are connected."""
 
-    def __init__(self, setting: Setting, connected: Callable[[], frozenset[str]]) -> None:
+    def __init__(self, setting: NodeConfig, connected: Callable[[], frozenset[str]]) -> None:
         self._setting, self._connected = setting, connected
         self._met = False
 

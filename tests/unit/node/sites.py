@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.site.open_sites import open_sites
 from confrere.study import Caps, Study
 from confrere.transport.grpc.identity import Identity, new_identity
@@ -16,7 +16,7 @@ from tests.unit.quick import quick
 
 def settings(
     folder: Path, study: Study | None = None, *, sites: int = 3, rehearsal: bool = True, **caps: Any
-) -> dict[str, Setting]:
+) -> dict[str, NodeConfig]:
     """What each node of a small study is started with; everything is under `folder`."""
     study = study or quick("avgpush", rounds=4, patience=5.0)
     federation = open_sites(study, arrays(sites, 60))
@@ -25,7 +25,7 @@ def settings(
     }
     members = {n: i.member for n, i in identities.items()}
     return {
-        name: Setting(
+        name: NodeConfig(
             study=study, identity=identities[name], members=members, roster="roster", data=data,
             task=federation.task, home=folder / name, ledger=folder / name / "ledger.sqlite",
             agreed=study.hash(), rehearsal=rehearsal, caps=Caps(**caps),
@@ -34,5 +34,5 @@ def settings(
     }  # fmt: skip
 
 
-def changed(setting: Setting, **changes: Any) -> Setting:
+def changed(setting: NodeConfig, **changes: Any) -> NodeConfig:
     return replace(setting, **changes)

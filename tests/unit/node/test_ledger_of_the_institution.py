@@ -15,9 +15,9 @@ import torch
 from confrere.core.custody import Custody
 from confrere.core.errors import BudgetExhausted, ConfrereError, PrivacyError
 from confrere.node import roster
-from confrere.node.config import Setting
+from confrere.node.config import NodeConfig
 from confrere.node.node import Node
-from confrere.node.service import read_setting
+from confrere.node.service import read_node_config
 from confrere.node.start import record_start
 from confrere.privacy.charges import gaussian
 from confrere.privacy.ledger import Budget, Ledger
@@ -37,7 +37,7 @@ def started(study: Path, site: Path) -> Node:
     """A node that is ready to begin."""
 
     async def begin() -> Node:
-        return Node(read_setting(study, site), connect=Network().connect)
+        return Node(read_node_config(study, site), connect=Network().connect)
 
     return asyncio.run(begin())
 
@@ -154,7 +154,7 @@ def test_a_node_of_version_0_1_goes_on_with_its_ledger(tmp_path: Path) -> None:
     node.close()
 
 
-def of_patients(setting: Setting, first: int) -> Setting:
+def of_patients(setting: NodeConfig, first: int) -> NodeConfig:
     """The same records, as those of patients with consecutive ids."""
     parts = {}
     for name in ("train", "validation", "test"):
@@ -169,9 +169,9 @@ def test_patients_of_another_population_are_left_out_by_their_id(
     tmp_path: Path, first: int, shared: int
 ) -> None:
     files = hospital(tmp_path)
-    setting = of_patients(read_setting(*files), 0)
+    setting = of_patients(read_node_config(*files), 0)
 
-    async def begin(setting: Setting) -> Node:
+    async def begin(setting: NodeConfig) -> Node:
         return Node(setting, connect=Network().connect)
 
     node = asyncio.run(begin(setting))

@@ -10,7 +10,7 @@ import torch
 from confrere.core.errors import DataError, PrivacyError, StudyError
 from confrere.node import roster
 from confrere.node.config import listening_address, load_node_site, load_study, open_own, within
-from confrere.node.service import read_setting
+from confrere.node.service import read_node_config
 from confrere.study import Models, load
 from confrere.transport.grpc.identity import Identity, enroll, renew
 from tests.conftest import write_study
@@ -37,7 +37,7 @@ def hospital(folder: Path, site: str = 'data = "site0.csv"\n', signed: bool = Tr
 def test_a_node_opens_its_own_records_and_nobody_elses(tmp_path: Path) -> None:
     study, site = hospital(tmp_path)
     (tmp_path / "site1.csv").unlink()
-    found = read_setting(study, site)
+    found = read_node_config(study, site)
     assert (found.me, sorted(found.members), sorted(found.peers)) == ("site0", ["site0", "site1"], ["site1"])
     assert found.home == tmp_path / "node"
     assert found.listen == "127.0.0.1:7441"
@@ -50,26 +50,26 @@ def test_the_size_of_a_node_is_what_the_signed_roster_declares_whatever_its_file
     tmp_path: Path,
 ) -> None:
     study, site = hospital(tmp_path)
-    setting = read_setting(study, site)
+    setting = read_node_config(study, site)
     assert (setting.data.declared, setting.data.size, setting.data.computed) == (100, 60, False)
     assert setting.sizes == {"site0": 60, "site1": 60}
     text = (tmp_path / "site0.csv").read_text("utf-8").splitlines(keepends=True)
     (tmp_path / "site0.csv").write_text("".join(text[:20]), "utf-8")
-    assert read_setting(study, site).data.size == 60
+    assert read_node_config(study, site).data.size == 60
 
 
 def test_site_toml_may_not_declare_another_size_than_the_roster(tmp_path: Path) -> None:
     files = hospital(tmp_path, 'data = "site0.csv"\ndeclared = 90\n')
     with pytest.raises(StudyError, match=r"site\.toml declares 90, and the signed roster 100"):
-        read_setting(*files)
+        read_node_config(*files)
 
 
 def test_the_split_of_a_node_is_by_a_key_that_only_the_site_has(tmp_path: Path) -> None:
     from confrere.site.open_sites import open_sites
 
     study, site = hospital(tmp_path)
-    setting = read_setting(study, site)
-    assert setting.data.train.inputs.equal(read_setting(study, site).data.train.inputs)
+    setting = read_node_config(study, site)
+    assert setting.data.train.inputs.equal(read_node_config(study, site).data.train.inputs)
     simulated = open_sites(load(study)).sites["site0"]
     assert not setting.data.train.inputs.equal(simulated.train.inputs)
     key = setting.identity.secret("split")
@@ -148,19 +148,19 @@ def test_caps_that_cannot_be_are_refused(tmp_path: Path, caps: str, said: str) -
 def test_a_partner_that_the_site_does_not_allow_is_refused(tmp_path: Path) -> None:
     files = hospital(tmp_path, 'data = "site0.csv"\n[caps]\npartners = ["another"]\n')
     with pytest.raises(PrivacyError, match="site1"):
-        read_setting(*files)
+        read_node_config(*files)
 
 
 def test_a_roster_that_not_all_have_signed_does_not_count(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="has not signed"):
-        read_setting(*hospital(tmp_path, signed=False))
+        read_node_config(*hospital(tmp_path, signed=False))
 
 
 def test_a_study_that_was_changed_after_signing_does_not_count(tmp_path: Path) -> None:
     study, site = hospital(tmp_path)
     study.write_text(study.read_text().replace("epsilon = 8.0", "epsilon = 9.0"))
     with pytest.raises(StudyError, match="signed another study"):
-        read_setting(study, site)
+        read_node_config(study, site)
 
 
 def test_a_node_needs_a_schema_that_all_agreed_on(tmp_path: Path) -> None:
