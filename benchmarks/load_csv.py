@@ -30,7 +30,7 @@ import pandas as pd
 
 from confrere.data.encode.encoder import encode
 from confrere.data.federation import Source
-from confrere.data.read.sources import LIMIT, How, read
+from confrere.data.read.sources import LIMIT, ReadOptions, read
 from confrere.data.read.streaming import encode_file, encode_stream
 from confrere.data.schema import Column, Label, Schema
 
@@ -87,9 +87,9 @@ def main() -> None:
         print(f"{options.rows:,} × {options.columns}, {size / 1e6:.0f} MB", file=sys.stderr)
         limit = max(LIMIT, size)
         cases: dict[str, Callable[[], object]] = {
-            "read": lambda: read(path, How(limit=limit)),
+            "read": lambda: read(path, ReadOptions(limit=limit)),
             "read+encode": lambda: encode_file(Source(path), schema),
-            "whole": lambda: encode(read(path, How(limit=limit)), schema),
+            "whole": lambda: encode(read(path, ReadOptions(limit=limit)), schema),
             "stream": lambda: encode_stream(Source(path), schema),
         }
         rows = []

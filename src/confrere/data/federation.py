@@ -13,7 +13,7 @@ from confrere.core.errors import DataError, StudyError
 from confrere.data.encode.columns import Translation, missing_sources
 from confrere.data.encode.encoder import Encoded, encode_table, number_names, translate
 from confrere.data.encode.labels import task_of
-from confrere.data.read.sources import LIMIT, How, chunks, is_address, read
+from confrere.data.read.sources import LIMIT, ReadOptions, chunks, is_address, read
 from confrere.data.read.streaming import encode_file, encode_stream, select_mapped, worth_while
 from confrere.data.read.table_origin import NoRecords, counted, origin_of, place, some
 from confrere.data.read.values import as_text
@@ -62,10 +62,10 @@ class Source:
             raise DataError("a table that is already in memory cannot be streamed")
         return chunks(self.data, rows, self._how(schema, tolerant))
 
-    def _how(self, schema: Schema | None, tolerant: bool) -> How:
+    def _how(self, schema: Schema | None, tolerant: bool) -> ReadOptions:
         numbers = number_names(schema, self.rename) if schema else None
         stated = (self.query, self.delimiter, self.encoding, self.decimal, self.sheet)
-        return How(*stated, None, numbers, self.limit, tolerant)
+        return ReadOptions(*stated, None, numbers, self.limit, tolerant)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from confrere.data.encode.columns import Translation
 from confrere.data.encode.encoder import encode_table, number_names
 from confrere.data.encode.image_features import encode as encode_features
 from confrere.data.encode.image_features import features
-from confrere.data.read.sources import How, read
+from confrere.data.read.sources import ReadOptions, read
 from confrere.data.records import Task
 from confrere.data.schema import Label, Schema
 from confrere.learning.evaluation import predict as outputs_of
@@ -83,7 +83,7 @@ class SavedModel:
             k: v for k, v in self.translation.items() if k in ("delimiter", "encoding", "decimal", "sheet")
         }
         rename = dict(self.translation.get("rename") or {})
-        frame = read(source, How(numbers=number_names(self.schema, rename), **how))
+        frame = read(source, ReadOptions(numbers=number_names(self.schema, rename), **how))
         rename = {old: new for old, new in rename.items() if old in frame.columns}
         units = dict(self.translation.get("units") or {})
         folder = str(Path(source).resolve().parent)

@@ -15,7 +15,7 @@ from confrere.core.errors import DataError, StudyError
 from confrere.data.encode.columns import Translation
 from confrere.data.encode.encoder import encode, encode_table
 from confrere.data.federation import Source, of_files
-from confrere.data.read.sources import How, read
+from confrere.data.read.sources import ReadOptions, read
 from confrere.data.schema import Column, Label, Schema
 
 SCHEMA = Schema(
@@ -53,7 +53,7 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
 def test_a_wrong_delimiter_is_named_with_the_likely_one(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD.replace(",", ";"))
     with pytest.raises(DataError, match="one column only; the file seems to use ';'"):
-        read(path, How(delimiter=","))
+        read(path, ReadOptions(delimiter=","))
     assert list(read(path).columns) == ["who", "age", "sex", "sick"]
 
 
@@ -110,7 +110,7 @@ def test_a_file_larger_than_expected_is_not_read(tmp_path: Path) -> None:
     with path.open("wb") as sparse:
         sparse.truncate(10 * 1024**3)  # ten gigabytes that take no room
     with pytest.raises(DataError, match=r"10,240 MB where at most 100 MB were expected.*stream"):
-        read(path, How(limit=100 * 1024**2))
+        read(path, ReadOptions(limit=100 * 1024**2))
 
 
 def test_a_truncated_image_is_named(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_windows_and_utf16_files_are_read_and_a_wrong_encoding_is_named(tmp_path
         assert frame["ward"].tolist() == ["Zürich", "Genève"], encoding
     assert "cp1252" in " ".join(read(written(tmp_path, text.encode("cp1252"))).attrs["notes"])
     with pytest.raises(DataError, match=r"line 2: is not utf-8|cannot be read as utf-8"):
-        read(written(tmp_path, text.encode("cp1252")), How(encoding="utf-8"))
+        read(written(tmp_path, text.encode("cp1252")), ReadOptions(encoding="utf-8"))
 
 
 def test_a_decimal_comma_is_understood_and_said(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from confrere.core.errors import DataError
 from confrere.data.encode.columns import Translation
 from confrere.data.encode.encoder import encode
 from confrere.data.federation import Opening, Source, of_files
-from confrere.data.read.sources import How, read
+from confrere.data.read.sources import ReadOptions, read
 from confrere.data.schema import Schema
 from confrere.data.schema_draft import draft
 from confrere.data.schema_toml import schema_toml
@@ -173,7 +173,7 @@ def test_which_table_has_the_labels(tmp_path: Path, content: dict[str, str], mat
 
 def test_a_folder_that_is_larger_than_expected_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a: has 0 MB where at most 0 MB were expected"):
-        read(pets(tmp_path / "a"), How(limit=100))
+        read(pets(tmp_path / "a"), ReadOptions(limit=100))
 
 
 def test_a_folder_streams_to_the_same_records(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from confrere.core.errors import DataError
 from confrere.data.encode.encoder import encode
 from confrere.data.federation import Opening, Source, of_files
 from confrere.data.read import sql
-from confrere.data.read.sources import How, chunks, read
+from confrere.data.read.sources import ReadOptions, chunks, read
 from confrere.data.schema import Column, Label, Schema
 
 SCHEMA = Schema(
@@ -100,14 +100,14 @@ QUERY = "SELECT who, age, seen, sick FROM patients ORDER BY who"
 
 
 def test_records_of_a_real_database_are_those_of_the_frame(server: str, patients: pd.DataFrame) -> None:
-    found = encode(read(server, How(query=QUERY)), SCHEMA)
+    found = encode(read(server, ReadOptions(query=QUERY)), SCHEMA)
     expected = encode(patients, SCHEMA)
     assert torch.equal(found.inputs, expected.inputs)
     assert torch.equal(found.targets, expected.targets)
 
 
 def test_a_real_database_streams(server: str, patients: pd.DataFrame) -> None:
-    assert [len(p) for p in chunks(server, 200, How(query=QUERY))] == [200, 200, 100]
+    assert [len(p) for p in chunks(server, 200, ReadOptions(query=QUERY))] == [200, 200, 100]
     streamed = of_files({"a": Source(server, query=QUERY, stream=True)}, SCHEMA, Opening(seed=0)).sites["a"]
     known = of_files({"a": patients}, SCHEMA, Opening(seed=0)).sites["a"]
     assert torch.equal(streamed.train.inputs, known.train.inputs)
@@ -116,11 +116,11 @@ def test_a_real_database_streams(server: str, patients: pd.DataFrame) -> None:
 def test_a_query_cannot_write(server: str, patients: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = "WITH gone AS (DELETE FROM patients RETURNING *) SELECT * FROM gone"
     with pytest.raises(DataError, match="would write"):
-        read(server, How(query=gone))
+        read(server, ReadOptions(query=gone))
     with monkeypatch.context() as patched:  # the database refuses it too
         patched.setattr(sql, "one_select", lambda query, name: query)
         with pytest.raises(DataError, match="must not contain data-modifying"):
-            read(server, How(query=gone))
+            read(server, ReadOptions(query=gone))
     import sqlalchemy
 
     engine = sqlalchemy.create_engine(server)
@@ -128,15 +128,15 @@ def test_a_query_cannot_write(server: str, patients: pd.DataFrame, monkeypatch: 
         connection.execute(sqlalchemy.text("CREATE SEQUENCE counter"))
     engine.dispose()
     with pytest.raises(DataError, match="read-only"):
-        read(server, How(query="SELECT nextval('counter')"))
+        read(server, ReadOptions(query="SELECT nextval('counter')"))
     with pytest.raises(DataError):
-        read(server, How(query="DELETE FROM patients"))
-    assert len(read(server, How(query=QUERY))) == 500
+        read(server, ReadOptions(query="DELETE FROM patients"))
+    assert len(read(server, ReadOptions(query=QUERY))) == 500
 
 
 def test_a_bad_query_is_a_message(server: str) -> None:
     with pytest.raises(DataError, match='relation "nobody" does not exist'):
-        read(server, How(query="SELECT * FROM nobody"))
+        read(server, ReadOptions(query="SELECT * FROM nobody"))
 
 
 def test_a_result_that_is_larger_than_expected_is_stopped_on_the_way(server: str) -> None:

@@ -18,7 +18,7 @@ from confrere.data.encode.columns import Translation
 from confrere.data.encode.encoder import encode
 from confrere.data.federation import Opening, Source, of_files
 from confrere.data.read import sql
-from confrere.data.read.sources import How, chunks, read
+from confrere.data.read.sources import ReadOptions, chunks, read
 from confrere.data.read.streaming import encode_stream, select_mapped
 from confrere.data.schema import Column, Label, Schema
 from confrere.site.open_sites import open_sites
@@ -97,7 +97,7 @@ def test_a_workbook_with_several_sheets_asks_which(frame: pd.DataFrame, tmp_path
         frame.head(5).to_excel(book, sheet_name="south", index=False)
     with pytest.raises(DataError, match="say which: sheet = 'north'"):
         read(path)
-    assert len(read(path, How(sheet="south"))) == 5
+    assert len(read(path, ReadOptions(sheet="south"))) == 5
 
 
 def test_a_database_query_gives_the_same_records(frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -106,12 +106,12 @@ def test_a_database_query_gives_the_same_records(frame: pd.DataFrame, tmp_path: 
     engine = sqlalchemy.create_engine(url)
     frame.to_sql("patients", engine, index=False)
     engine.dispose()
-    found = encode(read(url, How(query="SELECT * FROM patients")), SCHEMA)
+    found = encode(read(url, ReadOptions(query="SELECT * FROM patients")), SCHEMA)
     assert torch.equal(found.inputs, encode(frame, SCHEMA).inputs)
-    pieces = list(chunks(url, 70, How(query="SELECT * FROM patients")))
+    pieces = list(chunks(url, 70, ReadOptions(query="SELECT * FROM patients")))
     assert [len(p) for p in pieces] == [70, 70, 70, 70, 20]
     with pytest.raises(DataError, match="no such table"):
-        read(url, How(query="SELECT * FROM nobody"))
+        read(url, ReadOptions(query="SELECT * FROM nobody"))
     with pytest.raises(DataError, match="needs a query"):
         read(url)
 
@@ -119,7 +119,7 @@ def test_a_database_query_gives_the_same_records(frame: pd.DataFrame, tmp_path: 
 def test_no_password_is_in_a_message() -> None:
     pytest.importorskip("sqlalchemy")
     with pytest.raises(DataError) as caught:
-        read("postgresql+psycopg://me:secret@127.0.0.1:1/x", How(query="SELECT 1"))
+        read("postgresql+psycopg://me:secret@127.0.0.1:1/x", ReadOptions(query="SELECT 1"))
     assert "secret" not in str(caught.value)
 
 
@@ -226,8 +226,8 @@ def test_a_query_whose_result_is_larger_than_expected_is_refused(tmp_path: Path)
     with pytest.raises(
         DataError, match=r"sqlite database .*: the query gives more than the 1 MB .*SELECT \* FROM"
     ):
-        read(url, How(query=query, limit=1024**2))
-    assert len(read(url, How(query=query, limit=20 * 1024**2))) == 2000
+        read(url, ReadOptions(query=query, limit=1024**2))
+    assert len(read(url, ReadOptions(query=query, limit=20 * 1024**2))) == 2000
 
 
 def test_a_site_says_how_large_its_data_may_be(tmp_path: Path) -> None:

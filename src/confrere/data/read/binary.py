@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from confrere.core.errors import DataError
-from confrere.data.read.sources import DataSource, How, checked, data_source
+from confrere.data.read.sources import DataSource, ReadOptions, checked, data_source
 from confrere.data.read.table_origin import some
 
 
@@ -19,10 +19,10 @@ from confrere.data.read.table_origin import some
 class Parquet(DataSource):
     suffixes = (".parquet", ".pq")
 
-    def read(self, source: str | Path, how: How) -> pd.DataFrame:
+    def read(self, source: str | Path, how: ReadOptions) -> pd.DataFrame:
         return read_parquet(Path(source), how.columns)
 
-    def pieces(self, source: str | Path, how: How, rows: int) -> Iterator[pd.DataFrame]:
+    def pieces(self, source: str | Path, how: ReadOptions, rows: int) -> Iterator[pd.DataFrame]:
         return stream_parquet(Path(source), rows)
 
 
@@ -30,7 +30,7 @@ class Parquet(DataSource):
 class Excel(DataSource):
     suffixes = (".xlsx", ".xlsm")
 
-    def read(self, source: str | Path, how: How) -> pd.DataFrame:
+    def read(self, source: str | Path, how: ReadOptions) -> pd.DataFrame:
         return read_excel(Path(source), how.sheet)
 
 
@@ -38,7 +38,7 @@ class Excel(DataSource):
 class Numpy(DataSource):
     suffixes = (".npz", ".npy")
 
-    def read(self, source: str | Path, how: How) -> pd.DataFrame:
+    def read(self, source: str | Path, how: ReadOptions) -> pd.DataFrame:
         return read_numpy(Path(source))
 
 

@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
-from confrere.data.read.sources import DataSource, How, data_source
+from confrere.data.read.sources import DataSource, ReadOptions, data_source
 from confrere.data.read.table_origin import NoRecords, TableOrigin, some
 from confrere.data.read.whole_lines import BadLines, WholeLines
 
@@ -50,7 +50,7 @@ class Dialect:
     decimal: str = "."
     names: tuple[str, ...] = ()
     numbers: tuple[str, ...] | None = None
-    """The number columns; all others stay as written then: «007» is not 7 where it is a code. See `How.numbers`."""
+    """The number columns; all others stay as written then: «007» is not 7 where it is a code. See `ReadOptions.numbers`."""
     notes: tuple[str, ...] = ()
     skip: bool = False
     """Leave out lines that are no records."""
@@ -62,7 +62,7 @@ class Text(DataSource):
 
     suffixes = (".csv", ".tsv", ".txt", ".dat", ".gz", ".data")
 
-    def read(self, source: str | Path, how: How) -> pd.DataFrame:
+    def read(self, source: str | Path, how: ReadOptions) -> pd.DataFrame:
         path, written = Path(source), _written(Path(source), how)
         try:
             frame = read_delimited(path, written, how.columns)
@@ -73,7 +73,7 @@ class Text(DataSource):
         frame.attrs["notes"] = list(written.notes)
         return frame
 
-    def pieces(self, source: str | Path, how: How, rows: int) -> Iterator[pd.DataFrame]:
+    def pieces(self, source: str | Path, how: ReadOptions, rows: int) -> Iterator[pd.DataFrame]:
         path, written = Path(source), _written(Path(source), how)
         if how.tolerant:
             yield from _stream_whole_lines(path, written, rows)
@@ -83,7 +83,7 @@ class Text(DataSource):
             yield piece
 
 
-def _written(path: Path, how: How) -> Dialect:
+def _written(path: Path, how: ReadOptions) -> Dialect:
     """How a text file is written; packed files must be unpacked first."""
     if path.suffix.lower() in (".gz", ".zip", ".bz2", ".xz", ".7z"):
         raise DataError(f"{path.name}: is packed; unpack it first")

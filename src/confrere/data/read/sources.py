@@ -33,7 +33,7 @@ LIMIT = 2 * 1024**3
 
 
 @dataclass(frozen=True)
-class How:
+class ReadOptions:
     """What a study states about the way in which records are written; a source uses what concerns it."""
 
     query: str = ""
@@ -51,7 +51,7 @@ class How:
     """Leave out lines of a text file that are no records."""
 
 
-AS_FOUND = How()
+AS_FOUND = ReadOptions()
 """Nothing is stated: a source finds out what it can."""
 
 
@@ -64,10 +64,10 @@ class DataSource(ABC):
     """Of addresses, without `://`."""
 
     @abstractmethod
-    def read(self, source: str | Path, how: How) -> pd.DataFrame:
+    def read(self, source: str | Path, how: ReadOptions) -> pd.DataFrame:
         """All records; a file exists and is within the limit."""
 
-    def pieces(self, source: str | Path, how: How, rows: int) -> Iterator[pd.DataFrame]:
+    def pieces(self, source: str | Path, how: ReadOptions, rows: int) -> Iterator[pd.DataFrame]:
         """The records in pieces; a source that cannot stream reads all of them and cuts them up."""
         return slices(self.read(source, how), rows)
 
@@ -103,7 +103,7 @@ def source_of(source: str | Path) -> DataSource:
     return next((s for s in data_sources.values() if suffix in s.suffixes), data_sources["text"])
 
 
-def read(source: str | Path | pd.DataFrame, how: How = AS_FOUND) -> pd.DataFrame:
+def read(source: str | Path | pd.DataFrame, how: ReadOptions = AS_FOUND) -> pd.DataFrame:
     """The records of a file, a database query or a frame.
 
     What had to be found out about the file, such as its encoding, is said in `frame.attrs["notes"]`.
@@ -116,7 +116,7 @@ def read(source: str | Path | pd.DataFrame, how: How = AS_FOUND) -> pd.DataFrame
     return found if isinstance(found, pd.DataFrame) else source_of(found).read(found, how)
 
 
-def chunks(source: str | Path, rows: int = 100_000, how: How = AS_FOUND) -> Iterator[pd.DataFrame]:
+def chunks(source: str | Path, rows: int = 100_000, how: ReadOptions = AS_FOUND) -> Iterator[pd.DataFrame]:
     """The records of a file in pieces, for files that do not fit into memory."""
     found = _located(source, limit=1 << 62)
     if isinstance(found, pd.DataFrame):

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from confrere.core.errors import DataError
-from confrere.data.read.sources import DataSource, How, data_source, exact
+from confrere.data.read.sources import DataSource, ReadOptions, data_source, exact
 from confrere.data.read.table_origin import NoRecords, TableOrigin
 
 
@@ -25,10 +25,10 @@ from confrere.data.read.table_origin import NoRecords, TableOrigin
 class Sql(DataSource):
     """Every address whose scheme no other source has: SQLAlchemy knows many dialects."""
 
-    def read(self, source: str | Path, how: How) -> pd.DataFrame:
+    def read(self, source: str | Path, how: ReadOptions) -> pd.DataFrame:
         return read_sql(str(source), how.query, how.limit)
 
-    def pieces(self, source: str | Path, how: How, rows: int) -> Iterator[pd.DataFrame]:
+    def pieces(self, source: str | Path, how: ReadOptions, rows: int) -> Iterator[pd.DataFrame]:
         return stream_sql(str(source), how.query, rows)
 
 
