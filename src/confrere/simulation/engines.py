@@ -6,7 +6,7 @@ from typing import Any
 
 from confrere.core.errors import StudyError
 from confrere.data.records import Federation
-from confrere.simulation.sharded import Sharded, WorkerPool, workers_for
+from confrere.simulation.sharded import ShardedSimulation, WorkerPool, workers_for
 from confrere.simulation.simulation import Simulation
 from confrere.simulation.workers import Processes
 from confrere.site.attackers import refuse_apart
@@ -40,4 +40,4 @@ def simulation_on(
             "faults: the loss of a single site is simulated in one process; leave workers and engine out"
         )
     refuse_apart(plain.plan, "a simulation that is spread over workers")
-    return Sharded(study, federation, pool=pool, shards=shards, **more)
+    return ShardedSimulation(study, federation, pool=pool, shards=shards, **more)

@@ -54,7 +54,7 @@ class WorkerPool(Protocol):
         ...
 
 
-class Sharded(Simulation):
+class ShardedSimulation(Simulation):
     """A simulation that a pool carries out."""
 
     def __init__(

@@ -18,7 +18,7 @@ from confrere.core.errors import PrivacyError, StudyError, WorkerLost
 from confrere.core.events import Event
 from confrere.simulation.ray import library, shard_content, shard_simulation
 from confrere.simulation.shard import Answer, Assignment, Shard, checked_answer
-from confrere.simulation.sharded import Sharded, refuse_undercounting
+from confrere.simulation.sharded import ShardedSimulation, refuse_undercounting
 from confrere.simulation.simulation import Simulation, resume, simulate
 from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run, RunFolder
@@ -88,7 +88,7 @@ class Somebody:
 
 def spread(found: Study, room: Room, shards: int = 3, **more: Any) -> Run:
     federation = open_sites(found, arrays(5))
-    simulation = Sharded(found, federation, pool=room, shards=shards, trainer="one")
+    simulation = ShardedSimulation(found, federation, pool=room, shards=shards, trainer="one")
     return simulation.run(**more)
 
 
