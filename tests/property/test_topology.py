@@ -10,7 +10,6 @@ from confrere.exchange.topology import (
     Complete,
     Exponential,
     Matrix,
-    Nobody,
     RandomRegular,
     Ring,
     Star,

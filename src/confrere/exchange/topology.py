@@ -46,7 +46,7 @@ class _Centreless:
 
 @topology("none")
 @dataclass(frozen=True)
-class Nobody(_Centreless):
+class NoExchange(_Centreless):
     """No site sends anything: each learns alone."""
 
     def column(self, round: int, members: Sequence[str], sender: str) -> Mapping[str, float]:

@@ -25,7 +25,7 @@ from confrere.core.model import Model
 from confrere.core.protocols import Predictor
 from confrere.core.seeds import generator
 from confrere.data.records import Records
-from confrere.exchange.topology import Nobody
+from confrere.exchange.topology import NoExchange
 from confrere.learning.engine.one_site import failure_reason
 from confrere.learning.evaluation import measure
 from confrere.learning.fit.tuning import FEW, Choice, fit
@@ -88,7 +88,7 @@ def _fit_alone(site: Participant, records: Records, chosen: Choice | None = None
 
 def _needs_comparison(run: SiteRun) -> bool:
     """False for a site that trains alone, for pooled records, and where `finish` has compared by cross-validation."""
-    if isinstance(run.peers.topology, Nobody) or getattr(run.strategy, "pools", False):
+    if isinstance(run.peers.topology, NoExchange) or getattr(run.strategy, "pools", False):
         return False
     return not (run.study.training.tune and getattr(run.strategy, "compares_with_alone", False))
 

@@ -10,7 +10,7 @@ from confrere.exchange.topology import (
     Complete,
     Exponential,
     Matrix,
-    Nobody,
+    NoExchange,
     RandomRegular,
     Ring,
     Star,
@@ -186,8 +186,8 @@ def test_a_matrix_of_another_size_than_the_members_is_refused() -> None:
 
 
 def test_nobody_keeps_everything() -> None:
-    assert Nobody().column(0, ["a", "b"], "a") == {"a": 1.0}
-    assert senders(Nobody(), 0, ["a", "b"], "a") == ()
+    assert NoExchange().column(0, ["a", "b"], "a") == {"a": 1.0}
+    assert senders(NoExchange(), 0, ["a", "b"], "a") == ()
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
