@@ -23,7 +23,7 @@ from confrere.site.open_sites import Source, open_sites
 from confrere.site.outcome import by_columns, mean_metrics
 from confrere.site.run_folder import Run, check_free, hardware, write_json
 from confrere.strategies import discover
-from confrere.study import Comparing, Study, merged, named
+from confrere.study import ComparisonSettings, Study, merged, named
 from confrere.study.exchange_settings import sends
 from confrere.version import versions
 
@@ -74,7 +74,7 @@ def variant(study: Study, name: str) -> Study:
         study = replace(study, strategy=name, topology=None)
     if name in study.variants:
         study = merged(study, study.variants[name], f"variants.{name}")
-    return replace(study, variants={}, comparison=Comparing(), scales={})
+    return replace(study, variants={}, comparison=ComparisonSettings(), scales={})
 
 
 def _fitting(study: Study, name: str) -> Study:

@@ -5,7 +5,7 @@ guessed. The hash of a study is part of every run and every handshake; the seed 
 """
 
 from confrere.core.strict_reader import MOST_ROUNDS, Named, build, check_types, named
-from confrere.study.comparison_settings import FULL, Comparing
+from confrere.study.comparison_settings import FULL, ComparisonSettings
 from confrere.study.definition import Study, check
 from confrere.study.reading import load, load_site, merged, parse, scaled
 from confrere.study.settings import (
@@ -25,7 +25,7 @@ __all__ = [
     "FULL",
     "MOST_ROUNDS",
     "Caps",
-    "Comparing",
+    "ComparisonSettings",
     "Data",
     "Evaluation",
     "Models",

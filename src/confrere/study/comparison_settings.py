@@ -23,7 +23,7 @@ FULL = "full"
 
 @with_config(STRICT)
 @dataclass(frozen=True)
-class Comparing:
+class ComparisonSettings:
     """What `confrere compare` runs where the command does not say it."""
 
     arms: list[str] = field(default_factory=list)

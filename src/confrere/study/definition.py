@@ -31,7 +31,7 @@ from confrere.data.schema import Schema
 from confrere.exchange.topology import topologies
 from confrere.strategies import discover, strategies
 from confrere.study.churn import Churn
-from confrere.study.comparison_settings import FULL, Comparing
+from confrere.study.comparison_settings import FULL, ComparisonSettings
 from confrere.study.exchange_settings import check_exchange
 from confrere.study.settings import Data, Evaluation, Models, NetworkSpec, Privacy, SiteConfig, Stop, Training
 
@@ -90,7 +90,7 @@ class Study:
     """The sites that take part, where it is not all of them; `confrere partners` writes this key."""
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """For `compare`: named changes to this study, as [variants.NAME] with the keys of a study."""
-    comparison: Comparing = field(default_factory=Comparing)
+    comparison: ComparisonSettings = field(default_factory=Comparing)
     """What `confrere compare` runs."""
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Smaller versions for `--scale NAME`: named changes to this study, in the form of a variant."""
