@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from confrere.core.events import Event
-from confrere.transport.rate import Rate
+from confrere.transport.token_bucket import TokenBucket
 
 FUTILE_BURST, FUTILE_SECONDS = 100, 1.0
 """Parcels of one peer that may be refused, repeated or deferred: the burst, and the seconds for each one more."""
@@ -35,12 +35,12 @@ class PeerConduct:
     """Lines about it that were counted instead of written."""
     seconds_waited: float = 0.0
     """How long rounds waited for it after most of the others were there."""
-    futile: Rate = field(default_factory=lambda: Rate(FUTILE_BURST, FUTILE_SECONDS), repr=False)
-    lines: Rate = field(default_factory=lambda: Rate(LINES_BURST, LINES_SECONDS), repr=False)
+    futile: TokenBucket = field(default_factory=lambda: TokenBucket(FUTILE_BURST, FUTILE_SECONDS), repr=False)
+    lines: TokenBucket = field(default_factory=lambda: TokenBucket(LINES_BURST, LINES_SECONDS), repr=False)
 
     def counts(self) -> dict[str, float]:
         """What status and metrics show."""
-        return {name: value for name, value in vars(self).items() if not isinstance(value, Rate)}
+        return {name: value for name, value in vars(self).items() if not isinstance(value, TokenBucket)}
 
 
 class Conduct:

@@ -19,7 +19,7 @@ from confrere.transport.grpc.channel import Stream
 from confrere.transport.grpc.greeting import Greeting, refuse
 from confrere.transport.grpc.link import Link, Meter
 from confrere.transport.grpc.member import Member
-from confrere.transport.rate import Rate
+from confrere.transport.token_bucket import TokenBucket
 from confrere.transport.receipt import Receipt
 from confrere.transport.spool import LinkLimits, Spool
 
@@ -55,7 +55,7 @@ class PeerConnection:
         self.changed = asyncio.Event()
         self._met, self._notice = met, notice
         self._replaced: deque[str] = deque(maxlen=REMEMBERED)
-        self.visits = Rate(VISITS_BURST, VISITS_SECONDS)
+        self.visits = TokenBucket(VISITS_BURST, VISITS_SECONDS)
         """How often it may open a stream; a peer whose network is bad stays below that."""
 
     @property

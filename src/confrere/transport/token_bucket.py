@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-class Rate:
+class TokenBucket:
     """At most `burst` times at once, and one time more in every `seconds`."""
 
     def __init__(self, burst: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
