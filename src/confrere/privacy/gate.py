@@ -48,7 +48,7 @@ class Gate:
         self, model: Model | None, scalars: Mapping[str, Scalar] | None = None, *, round: int | None = None
     ) -> tuple[Model | None, Mapping[str, Scalar]]:
         """The same model and numbers, if they may leave; otherwise an error, and nothing has left."""
-        leaving = Leaving(model, dict(scalars or {}))
+        leaving = Outgoing(model, dict(scalars or {}))
         try:
             for rule in RULES:
                 rule(self, leaving)
@@ -62,7 +62,7 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class Outgoing:
     """What stands at the gate."""
 
     model: Model | None
@@ -76,7 +76,7 @@ class Leaving:
             yield f'number ("{name}")', scalar.custody
 
 
-def tagged(gate: Gate, leaving: Leaving) -> None:
+def tagged(gate: Gate, leaving: Outgoing) -> None:
     model: Any = leaving.model
     if model is not None and not (isinstance(model, Model) and isinstance(model.custody, Custody)):
         raise CustodyError(
@@ -90,7 +90,7 @@ def tagged(gate: Gate, leaving: Leaving) -> None:
             )
 
 
-def released(gate: Gate, leaving: Leaving) -> None:
+def released(gate: Gate, leaving: Outgoing) -> None:
     consent = gate.accept_unproven
     for thing, custody in leaving.tags():
         if may_leave(custody, consent=consent):
@@ -106,7 +106,7 @@ def released(gate: Gate, leaving: Leaving) -> None:
         )
 
 
-def known_architecture(gate: Gate, leaving: Leaving) -> None:
+def known_architecture(gate: Gate, leaving: Outgoing) -> None:
     if (
         leaving.model is None
         or gate.architectures is None
@@ -119,7 +119,7 @@ def known_architecture(gate: Gate, leaving: Leaving) -> None:
     )
 
 
-def finite(gate: Gate, leaving: Leaving) -> None:
+def finite(gate: Gate, leaving: Outgoing) -> None:
     if leaving.model is not None and not leaving.model.params.is_finite():
         broken = [n for n, t in leaving.model.params.items() if not t.isfinite().all()]
         raise TrainingError(
@@ -131,7 +131,7 @@ def finite(gate: Gate, leaving: Leaving) -> None:
             raise TrainingError(f'the number "{name}" is not finite, so it is not sent')
 
 
-def within_limits(gate: Gate, leaving: Leaving) -> None:
+def within_limits(gate: Gate, leaving: Outgoing) -> None:
     if len(leaving.scalars) > gate.limits.scalars:
         raise StudyError(
             f"{len(leaving.scalars)} numbers at once; this site lets {gate.limits.scalars} leave with a model"
@@ -145,7 +145,7 @@ def within_limits(gate: Gate, leaving: Leaving) -> None:
             )
 
 
-RULES: tuple[Callable[[Gate, Leaving], None], ...] = (
+RULES: tuple[Callable[[Gate, Outgoing], None], ...] = (
     tagged,
     released,
     known_architecture,
