@@ -19,7 +19,7 @@ from confrere.exchange.topology import (
 
 shares = st.floats(0, 1)
 graphs: st.SearchStrategy[Topology] = st.one_of(
-    st.builds(Nobody),
+    st.builds(NoExchange),
     st.builds(Exponential, keep=shares, rota=st.sampled_from(["ours", "published"])),
     st.builds(Ring, keep=shares),
     st.builds(Complete),

@@ -90,7 +90,7 @@ class Study:
     """The sites that take part, where it is not all of them; `confrere partners` writes this key."""
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """For `compare`: named changes to this study, as [variants.NAME] with the keys of a study."""
-    comparison: ComparisonSettings = field(default_factory=Comparing)
+    comparison: ComparisonSettings = field(default_factory=ComparisonSettings)
     """What `confrere compare` runs."""
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Smaller versions for `--scale NAME`: named changes to this study, in the form of a variant."""

@@ -19,9 +19,9 @@ from confrere.transport.grpc.channel import Stream
 from confrere.transport.grpc.greeting import Greeting, refuse
 from confrere.transport.grpc.link import Link, Meter
 from confrere.transport.grpc.member import Member
-from confrere.transport.token_bucket import TokenBucket
 from confrere.transport.receipt import Receipt
 from confrere.transport.spool import LinkLimits, Spool
+from confrere.transport.token_bucket import TokenBucket
 
 ALREADY = "already connected"
 REMEMBERED = 64
