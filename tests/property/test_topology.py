@@ -10,6 +10,7 @@ from confrere.exchange.topology import (
     Complete,
     Exponential,
     Matrix,
+    NoExchange,
     RandomRegular,
     Ring,
     Star,
