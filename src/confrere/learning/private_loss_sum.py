@@ -17,7 +17,7 @@ from confrere.core.protocols import Site
 from confrere.learning.networks.architectures import network
 from confrere.learning.objectives import supervised_loss
 
-TALLY = "tally"
+LOSS_SUM = "loss_sum"
 
 
 class LossSum(nn.Module):
@@ -34,8 +34,8 @@ class LossSum(nn.Module):
         return one.expand(-1, self.outputs)
 
 
-@network(TALLY)
-def tally(shape: Sequence[int], outputs: int) -> nn.Module:
+@network(LOSS_SUM)
+def loss_sum(shape: Sequence[int], outputs: int) -> nn.Module:
     """Holds one number, the mean loss of another model; not for use as a model of a study."""
     return LossSum(outputs)
 
@@ -62,10 +62,12 @@ async def mean_loss(site: Site, model: Model, bound: float) -> Scalar | None:
     None if the site's budget is spent: then nothing was measured. With noise, the mean may be below 0 or above the bound;
     it is clamped to that range.
     """
-    start = site.build(TALLY)
+    start = site.build(LOSS_SUM)
     found = (
-        await site.train({TALLY: LossAsSum("model", bound)}, {TALLY: start, "model": model}, protect=[TALLY])
-    )[TALLY]
+        await site.train(
+            {LOSS_SUM: LossAsSum("model", bound)}, {LOSS_SUM: start, "model": model}, protect=[LOSS_SUM]
+        )
+    )[LOSS_SUM]
     if found.custody == Custody.PUBLIC:
         return None
     value = bound * float(found.params["total.weight"])

@@ -35,7 +35,7 @@ from confrere.learning.networks.network import MICROBATCH, Network, NetworkCache
 from confrere.learning.networks.tables import Centred
 from confrere.learning.objectives import for_kind
 from confrere.learning.optimisers import SGD
-from confrere.learning.private_loss_sum import TALLY
+from confrere.learning.private_loss_sum import LOSS_SUM
 from confrere.learning.step_schedule import (
     FURTHEST,
     LONGEST,
@@ -185,7 +185,7 @@ class Participant:
         """The mechanism of a private step. The losses of a private loss sum lie between 0 and 1, so nothing is clipped;
         the noise is chosen so that a step costs the same."""
         assert self.mechanism is not None
-        if role != TALLY:
+        if role != LOSS_SUM:
             return self.mechanism
         m = self.mechanism
         noise = m.clipping.effective_noise_multiplier(m.noise_multiplier, m.expected_batch)

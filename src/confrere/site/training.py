@@ -21,7 +21,7 @@ from confrere.learning.engine.one_site import Job, Memory, Trained, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Descent, Supervised
 from confrere.learning.optimisers import SGD, Collect
-from confrere.learning.private_loss_sum import TALLY
+from confrere.learning.private_loss_sum import LOSS_SUM
 from confrere.privacy.steps import UNPROTECTED, PrivateSteps
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SUMS = SGD(1.0)
 """How a proxy is moved while its centre is released: the steps add up plain sums."""
 
-SUMMED = (PROFILE, TALLY)
+SUMMED = (PROFILE, LOSS_SUM)
 """Roles that are not trained to predict: they collect sums over records."""
 
 
@@ -73,9 +73,9 @@ class TrainingCall:
         custody = self._custodies(private, trained)
         slots = {role: self._slot(role, held) for role, held in custody.items()}
         job = self._job(trained, private, slots)
-        tallied = TALLY in self.objective
+        loss_only = LOSS_SUM in self.objective
         try:
-            result = train_site(job) if tallied else await self.site.trainer.run(job)
+            result = train_site(job) if loss_only else await self.site.trainer.run(job)
         except TrainingError as error:
             raise TrainingError(f"round {self.round + 1}, {error}") from None
         kept = {slots[r]: m for r, m in result.memory.items() if r in slots}
@@ -84,7 +84,7 @@ class TrainingCall:
             role: Model(self._finite(role, params, job, slots), self.models[role].architecture, custody[role])
             for role, params in result.params.items()
         }
-        if not tallied:  # where something was learned
+        if not loss_only:  # where something was learned
             self._note(result, time.perf_counter() - started)
         return out
 
@@ -125,7 +125,7 @@ class TrainingCall:
         seed = derive(site.study.seed, site.name, self.round, "training", *self.again)
         losses = [self.objective[r] for r in trained]
         brief = not private and all(isinstance(d, Descent) and d.one_batch for d in losses)
-        whole = self.gradient_only or TALLY in self.objective
+        whole = self.gradient_only or LOSS_SUM in self.objective
         return Job(
             site=site.name,
             records=site.batch(seed) if brief else site.data.train,
@@ -165,7 +165,7 @@ class TrainingCall:
             return Collect()
         if isinstance(loss, Descent):
             return SGD(loss.rate)
-        if role == TALLY:  # the mean over the steps
+        if role == LOSS_SUM:  # the mean over the steps
             return SGD(1 / max(1, self.site.steps) if noisy else 1.0)
         return SUMS if role == PROFILE else self.site.rule(noisy)
 

@@ -15,7 +15,7 @@ from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
 from confrere.exchange.averaging import common_model
 from confrere.learning.objectives import Supervised
-from confrere.learning.private_loss_sum import TALLY, mean_loss
+from confrere.learning.private_loss_sum import LOSS_SUM, mean_loss
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class AgnosticFederatedLearning:
         return 2
 
     def networks(self, spec: Any, base: Architecture) -> Mapping[str, Any]:
-        return {TALLY: TALLY}
+        return {LOSS_SUM: LOSS_SUM}
 
     def init(self, site: Site) -> State:
         return State(site.build(self.architecture))

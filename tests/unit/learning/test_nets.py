@@ -28,7 +28,7 @@ FITTING: dict[str, tuple[Any, tuple[int, ...]]] = {
     "vgg": ({"name": "vgg", "widths": [4, 8], "dense": 8}, (3, 16, 16)),
     "resnet18": ({"name": "resnet18", "width": 8, "groups": 4, "stem": 3}, (3, 16, 16)),
 }
-ELSEWHERE = {"branches", "matched", "tally"}
+ELSEWHERE = {"branches", "matched", "loss_sum"}
 """Networks of records with several branches, of FedMA's layers and of released sums have tests of their own."""
 
 

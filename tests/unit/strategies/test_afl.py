@@ -99,7 +99,7 @@ def test_what_leaves_of_a_loss_is_protected_and_paid_for(monkeypatch: pytest.Mon
     assert seen
     assert set(seen) == {Custody.PROTECTED}
     charged = [e.data["role"] for e in run.events if e.kind == "charged" and e.site == "site0"]
-    assert charged == ["tally", "model"] * 4
+    assert charged == ["loss_sum", "model"] * 4
     assert 3.9 < run.sites["site0"].privacy.epsilon <= 4.0  # the budget lasts for both, to the end
     assert not any(e.kind == "budget-spent" for e in run.events)
 
@@ -135,11 +135,11 @@ def test_under_privacy_the_loss_has_the_noise_that_it_is_charged_for(clipping: A
         assert said.custody == Custody.PROTECTED
         found.append(said.value)
     each = supervised_loss(site.outputs(model, site.data.train), site.data.train.targets)
-    truth = float(each.clamp(max=bound).sum()) / site.mechanism_of("tally").expected_batch
-    charge = site.mechanism_of("tally").charge(1)
+    truth = float(each.clamp(max=bound).sum()) / site.mechanism_of("loss_sum").expected_batch
+    charge = site.mechanism_of("loss_sum").charge(1)
     assert charge.event == site.mechanism_of("model").charge(1).event
-    noise = site.mechanism_of("tally").noise_multiplier
-    expected = bound * noise / site.mechanism_of("tally").expected_batch / 2**0.5
+    noise = site.mechanism_of("loss_sum").noise_multiplier
+    expected = bound * noise / site.mechanism_of("loss_sum").expected_batch / 2**0.5
     assert fmean(found) == pytest.approx(truth, abs=5 * expected / 200**0.5)
     assert stdev(found) == pytest.approx(expected, rel=0.25)
 
