@@ -23,7 +23,7 @@ from confrere.privacy.charges import gaussian
 from confrere.privacy.ledger import Budget, Ledger
 from confrere.study import load
 from confrere.transport.grpc.identity import load_identity
-from tests.unit.node.test_setting import hospital
+from tests.unit.node.test_node_config import hospital
 from tests.unit.node.wires import Network
 from tests.unit.privacy.test_populations import old_file
 
