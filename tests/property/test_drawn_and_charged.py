@@ -17,7 +17,7 @@ from confrere.core.model import Model
 from confrere.core.protocols import Loss
 from confrere.data.records import Federation, Records, SiteData, Task
 from confrere.learning.objectives import Supervised
-from confrere.learning.private_loss_sum import TALLY
+from confrere.learning.private_loss_sum import LOSS_SUM
 from confrere.privacy import lint
 from confrere.privacy.accounting import epsilon
 from confrere.privacy.ledger import Budget
@@ -88,7 +88,9 @@ class Call:
 calls = st.builds(
     Call,
     protected=st.integers(1, 4).flatmap(
-        lambda k: st.sampled_from([tuple(f"m{n}" for n in range(k)), (TALLY, *(f"m{n}" for n in range(k)))])
+        lambda k: st.sampled_from(
+            [tuple(f"m{n}" for n in range(k)), (LOSS_SUM, *(f"m{n}" for n in range(k)))]
+        )
     ),
     plain=st.booleans(),
     read=st.booleans(),
@@ -133,7 +135,7 @@ def prepared(call: Call) -> Sites:
     simulation.prepare()
     found: Sites = []
     for number, site in enumerate(simulation.sites.values()):
-        site.extra_networks = {TALLY: TALLY}
+        site.extra_networks = {LOSS_SUM: LOSS_SUM}
         site.randomness = source = Numbered(number, call.unit)
         found.append((site, source))
     return found
@@ -143,7 +145,7 @@ async def trained(site: Participant, source: Numbered, call: Call) -> None:
     models: dict[str, Model] = {}
     objective: dict[str, Loss] = {}
     for number, role in enumerate(call.protected):
-        models[role] = site.build(TALLY if role == TALLY else "proxy")
+        models[role] = site.build(LOSS_SUM if role == LOSS_SUM else "proxy")
         before = call.protected[number - 1 : number] if call.read and number else ()
         objective[role] = Noted(source.asked, before)
     if call.plain:
@@ -171,7 +173,7 @@ def test_every_training_is_charged_for_the_samples_and_the_noise_that_it_draws(c
             assert len(source.samples) == calls * len(call.protected)
             assert all(s.noise for s in source.samples)
         else:
-            queries = [2 if call.clipping == "quantile" and r != TALLY else 1 for r in call.protected]
+            queries = [2 if call.clipping == "quantile" and r != LOSS_SUM else 1 for r in call.protected]
             assert len(source.members) == calls * sum(queries)
 
 
