@@ -1,13 +1,14 @@
-"""What the planner foretells, against what was measured: a table, and a figure for docs/records/utility.md.
+"""Forecasts of the planner against measured gains: a table, a figure, and the planner's limits judged on held-out federations.
 
-    confrere compare studies/together-beats-alone-*.toml --seeds 5 --out runs/together
+    confrere compare studies/together-beats-alone-*.toml --seeds 5 --pooled --out runs/together
     python benchmarks/utility.py runs/together --figure docs/records/figures/planner.svg
 
 Takes folders of comparisons (those with comparison.json and study.toml, at any depth), plans each study and each variant that
-spent privacy, and sets its prediction beside the gain over training alone: in log loss (or RMSE), as a share of what alone
-has, with the interval of the comparison, on the common test records where there are such. Nothing is trained. The records
-are read, to count the proxy's parameters; `--numbers FILE` keeps what was found; given in place of a folder it is
-drawn again without them.
+spent privacy, and shows its forecast beside the gain over training alone: in log loss (or RMSE), as a share of the loss alone,
+with the interval and the word of the comparison, on the common test records where there are any. Then it chooses the
+planner's limits on every other federation, in alphabetical order, and judges them on the rest. Nothing is trained. The
+records are read to count the proxy's parameters. `--numbers FILE` keeps the rows; given in place of a folder, such a file is
+read without the records.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +32,26 @@ from confrere.core.errors import ConfrereError
 from confrere.core.results import ALONE, POOLED
 from confrere.evaluate.compare import variant
 from confrere.evaluate.plan import plan as plan_study
+from confrere.privacy.forecast import CANNOT_KNOW, CLEAR, ENOUGH, NEGLIGIBLE, USEFUL
 from confrere.site.open_sites import open_sites
+from confrere.statistics.verdict import WORDS
 from confrere.study import load
 
 MEASURES = ("log_loss", "rmse")
 COLOURS = {
-    "gain likely": "#1b7837", "signal": "#1b7837", "unclear": "#999999", "expect little": "#b35806",
+    "gain likely": "#1b7837", CANNOT_KNOW: "#1b7837", "signal": "#1b7837", "unclear": "#999999", "expect little": "#b35806",
     "noise": "#b35806",
 }  # fmt: skip
 COLUMNS = (
     "study", "variant", "ε", "parameters", "records", "S/N", "worth", "forecast", "gain", "95 %", "outcome", "pooled",
 )  # fmt: skip
-WORDS = ("better", "no clear difference", "worse")
+
+WORTHWHILE = 0.01
+"""A gain or a loss of this share of the loss alone counts."""
+LIKELY, SELDOM = 2 / 3, 0.05
+"""A gain is likely if this share of sites has one; a loss is seldom if this share of sites has one."""
+USEFUL_TRIED = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
+ENOUGH_TRIED = (0.0, 5.0, 8.0, 10.0, 20.0)
 
 
 def found_in(place: Path) -> Iterator[dict[str, Any]]:
@@ -118,11 +128,8 @@ def gained(entry: Mapping[str, Any], alone: float | None) -> dict[str, Any]:
     interval = entry.get("interval")
     if entry["mean"] is None or not alone:
         return {"gain": None, "interval": None, "word": None}
-    word = None
-    if interval:
-        word = WORDS[0] if interval[0] > 0 else WORDS[2] if interval[1] < 0 else WORDS[1]
     share = [end / alone for end in interval] if interval else None
-    return {"gain": entry["mean"] / alone, "interval": share, "word": word}
+    return {"gain": entry["mean"] / alone, "interval": share, "word": entry.get("word")}
 
 
 def counted(entries: Sequence[Mapping[str, Any]], key: str) -> dict[str, dict[str, Any]]:
@@ -131,12 +138,95 @@ def counted(entries: Sequence[Mapping[str, Any]], key: str) -> dict[str, dict[st
     for entry in entries:
         if entry["gain"] is None:
             continue
-        here = out.setdefault(entry[key], {**dict.fromkeys(WORDS, 0), "one seed": 0, "gains": []})
-        here[entry["word"] or "one seed"] += 1
+        here = out.setdefault(entry[key], {**dict.fromkeys((*WORDS, "no word"), 0), "gains": []})
+        here[entry["word"] or "no word"] += 1
         here["gains"].append(entry["gain"])
     return {
         k: {**v, "gains": len(v["gains"]), "mean": sum(v["gains"]) / len(v["gains"])} for k, v in out.items()
     }
+
+
+Row = Mapping[str, Any]
+Chooses = Callable[[Row, Mapping[str, Any]], bool]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How many of some sites gained and lost at least 1 % of the loss alone; every federation counts alike."""
+
+    federations: int
+    sites: int
+    gained: float
+    lost: float
+
+    def __str__(self) -> str:
+        if not self.sites:
+            return "no site"
+        return (
+            f"{self.sites} sites of {self.federations} federations: {100 * self.gained:.0f} % gain,"
+            f" {100 * self.lost:.0f} % lose"
+        )
+
+
+def shares(rows_of: Sequence[Row], chooses: Chooses) -> Shares:
+    gains = [
+        [s["gain"] for s in row["sites"].values() if s["gain"] is not None and chooses(row, s)]
+        for row in rows_of
+    ]
+    gains = [g for g in gains if g]
+    if not gains:
+        return Shares(0, 0, 0.0, 0.0)
+    gained = [sum(g > WORTHWHILE for g in part) / len(part) for part in gains]
+    lost = [sum(g < -WORTHWHILE for g in part) / len(part) for part in gains]
+    return Shares(len(gains), sum(map(len, gains)), sum(gained) / len(gained), sum(lost) / len(lost))
+
+
+def halves(found: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Tables at ε = 3: every other federation in alphabetical order, and the rest."""
+    tables = [r for r in found if r["test"] == "own" and abs(r["privacy"]["epsilon"] - 3) < 0.05]
+    names = sorted({r["study"] for r in tables})
+    first = names[::2]
+    return [r for r in tables if r["study"] in first], [r for r in tables if r["study"] not in first]
+
+
+def within(useful: float, enough: float) -> Chooses:
+    """Sites with a clear signal that these limits would call useful."""
+
+    def chooses(row: Row, site: Mapping[str, Any]) -> bool:
+        return (
+            row["signal_to_noise"] >= CLEAR
+            and row["worth"] >= enough * row["parameters"]
+            and site["new_worth"] >= useful * site["records"]
+        )
+
+    return chooses
+
+
+def show_calibration(found: Sequence[Row], console: Console) -> None:
+    """Choose the limits on one half of the federations; judge them, and the planner's words, on the other."""
+    first, second = halves(found)
+    if not first or not second:
+        return
+    console.print("\nCalibrated on " + ", ".join(sorted(r["study"] for r in first)))
+    console.print("Judged on " + ", ".join(sorted(r["study"] for r in second)))
+    likely = [u for u in USEFUL_TRIED if shares(first, within(u, ENOUGH)).gained >= LIKELY]
+    for useful in USEFUL_TRIED:
+        console.print(f"  new ≥ {useful:g} × own records: {shares(first, within(useful, ENOUGH))}")
+    console.print(
+        f"A gain is likely from {likely[0]:g} × own records on" if likely else "No limit makes a gain likely"
+    )
+    seldom = [e for e in ENOUGH_TRIED if shares(first, within(USEFUL, e)).lost <= SELDOM]
+    for enough in ENOUGH_TRIED:
+        console.print(f"  ≥ {enough:g} records per parameter: {shares(first, within(USEFUL, enough))}")
+    console.print(
+        f"Losses are seldom from {seldom[0]:g} records per parameter on"
+        if seldom
+        else "Losses are not seldom"
+    )
+    console.print(f"The planner: {NEGLIGIBLE:g} and {USEFUL:g} × own records, {ENOUGH} records per parameter")
+    for word in (CANNOT_KNOW, "unclear", "expect little"):
+        for name, half in (("calibrated", first), ("held out", second)):
+            console.print(f"  «{word}», {name}: {shares(half, lambda row, site: site['outlook'] == word)}")  # noqa: B023
 
 
 def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -252,8 +342,9 @@ def show(found: Sequence[Mapping[str, Any]]) -> None:
         ("sites", counted(sites, "outlook")),
     ):
         for forecast, here in counts.items():
-            words = ", ".join(f"{here[w]} {w}" for w in (*WORDS, "one seed") if here[w])
+            words = ", ".join(f"{here[w]} {w}" for w in (*WORDS, "no word") if here[w])
             console.print(f"{title}, forecast «{forecast}»: {words}; mean gain {share(here['mean'])}")
+    show_calibration(found, console)
 
 
 def main() -> None:

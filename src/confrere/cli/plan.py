@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 MOST_SITES = 100_000
 
 BLIND = (
-    "Estimated from public numbers alone. The planner does not know how alike the sites are. It does not know their mix"
-    " of classes: a site with few records of some classes may gain where it expects little (declare it with"
+    "Estimated from public numbers alone. The planner does not know how alike the sites are: on eleven federations it could"
+    " not tell from these numbers which sites gain. Rehearse with «confrere compare» to find out. It does not know their"
+    " mix of classes: a site with few records of some classes may gain where it expects little (declare it with"
     " --largest-class). And it is pessimistic where inputs are correlated: it counts parameters, and only directions in which"
     " records vary matter."
 )
@@ -111,13 +112,17 @@ def _sizes(text: str, sites: int | None) -> list[int]:
 
 
 def _verdict(plan: Plan) -> str:
+    from confrere.privacy.forecast import CANNOT_KNOW
+
     forecast, own = plan.forecast, plan.own
     if plan.prediction == "noise":
         return "would learn little but noise"
     if all(forecast.outlook(s, own[s.name]) == "expect little" for s in forecast.sites):
         return "would carry a signal, but hardly one that adds to what the sites know themselves"
     if plan.prediction == "signal":
-        return "carries a signal that most sites can use"
+        likely = any(forecast.outlook(s, own[s.name]) == "gain likely" for s in forecast.sites)
+        rest = "a gain is likely" if likely else f"whether they gain the planner {CANNOT_KNOW}"
+        return f"carries a signal that most sites could use; {rest}"
     return "may help some sites or none: it is unclear"
 
 

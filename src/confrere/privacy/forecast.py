@@ -22,15 +22,17 @@ to their number:
 v = 0.5 is an assumption too (it is at most 1). To a site only that part is new which comes from the others: the same
 with their records in place of N. Two independent findings that are worth n and m records are worth n + m together at
 best: where what is new is worth a site's own number of records, its error can fall by 1 − 1/√2 = 29 %; where it is worth
-a quarter of that, by 11 %, which a test of some hundred records does not show. Hence the limits below: they
-follow from this, and were not fitted to measured gains (docs/records/utility.md sets both side by side), but for one: that a gain
-is called likely only where the proxy is worth ten records for each of its parameters is an old rule of thumb, and was
-added when a study with seven (preterm) had been foretold a gain that did not come.
+a quarter of that, by 11 %, which a test of some hundred records does not show.
 
-What is left out makes the estimate too low or too high: P counts parameters, and only directions in which records vary
-matter (too low where inputs are correlated); sites are taken to be alike (too high where they are not); proxies are taken
-to be mixed well (too high on a sparse graph with few rounds); a site that has few records of some classes knows less than
-its number says (see `balanced_worth`).
+*Limits.* They follow from this, and are compared with measured gains by `benchmarks/utility.py`: chosen on one half of the
+bundled federations and judged on the other (docs/records/utility.md, «Forecasts and outcomes»). On the first half no limit
+made a gain likely, so the planner does not promise one. It states that a proxy carries a signal, and that it cannot know
+whether a site gains from it, because sites may differ. Only a declared mix of classes says that a site lacks what others
+have; then a gain is called likely.
+
+The estimate is too low where inputs are correlated, because P counts parameters and only directions in which records vary
+matter. It is too high where sites differ, and on a sparse graph with few rounds, where proxies mix badly. A site that has
+few records of some classes knows less than its number of records suggests (`balanced_worth`).
 """
 
 from __future__ import annotations
@@ -52,14 +54,18 @@ GRADIENT_VARIANCE = 0.5
 DROWNED, CLEAR = 1.0, 2.0
 """Below the first ratio an update is more noise than signal; from the second on it points where the records do."""
 
-NEGLIGIBLE = 0.25
-"""A proxy that is worth less than this share of a site's own records can hardly help it."""
+NEGLIGIBLE, USEFUL = 0.25, 1.0
+"""What is new to a site is worth this share of its own records: below the first it can hardly help; from the second on it
+can lower the error visibly."""
 
 ENOUGH = 10
-"""So many records a parameter make a table's model reliable: the customary ten events per variable (Peduzzi et al. 1996)."""
+"""Records per parameter that make a proxy reliable: the customary ten events per variable (Peduzzi et al. 1996).
+
+The calibration half of the federations allows 8 to 20."""
 
 Prediction = Literal["signal", "unclear", "noise"]
-Outlook = Literal["gain likely", "unclear", "expect little"]
+Outlook = Literal["gain likely", "cannot know: sites may differ", "unclear", "expect little"]
+CANNOT_KNOW: Outlook = "cannot know: sites may differ"
 
 
 @dataclass(frozen=True)
@@ -117,21 +123,24 @@ class Forecast:
         return math.floor((self.records * MEAN_GRADIENT / (CLEAR * self.noise)) ** 2)
 
     def outlook(self, site: Contributor, own: float | None = None) -> Outlook:
-        """What a site may expect of the proxy; `own` is what its records are worth, if that is not their number."""
+        """What a site may expect of the proxy; `own` is what its records are worth, if a mix of classes was declared."""
         has, gets = site.records if own is None else own, self.worth_beside(site)
         if self.signal_to_noise < DROWNED or gets < NEGLIGIBLE * has:
             return "expect little"
-        # a rough proxy still tells about classes that a site hardly has, and little about those that it knows
-        fine = own is not None or self.worth >= ENOUGH * self.parameters
-        firm = self.signal_to_noise >= CLEAR and fine
-        return "gain likely" if firm and gets >= has else "unclear"
+        # even a rough proxy informs about classes that a site hardly has, but not about those that it knows
+        declared = own is not None and not math.isclose(own, site.records)
+        fine = declared or self.worth >= ENOUGH * self.parameters
+        if self.signal_to_noise < CLEAR or not fine or gets < USEFUL * has:
+            return "unclear"
+        return "gain likely" if declared else CANNOT_KNOW
 
     def judged(self, own: Mapping[str, float] | None = None) -> Prediction:
-        """A signal is one that at least half of the sites can use; noise is noise for all."""
+        """A signal is one that at least half of the sites could use, if they are alike; noise is noise for all."""
         if self.signal_to_noise < DROWNED:
             return "noise"
-        likely = [s for s in self.sites if self.outlook(s, (own or {}).get(s.name)) == "gain likely"]
-        return "signal" if 2 * len(likely) >= len(self.sites) else "unclear"
+        outlooks = [self.outlook(s, (own or {}).get(s.name)) for s in self.sites]
+        usable = [o for o in outlooks if o in ("gain likely", CANNOT_KNOW)]
+        return "signal" if 2 * len(usable) >= len(self.sites) else "unclear"
 
     def with_noise(self, noise: Sequence[float]) -> Forecast:
         """The same sites with other noise."""

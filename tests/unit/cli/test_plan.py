@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from confrere.evaluate.suggested_settings import PlannedBudget, StudySettings, suggest
-from confrere.privacy.forecast import Contributor, Forecast, least_noise
+from confrere.privacy.forecast import CANNOT_KNOW, Contributor, Forecast, least_noise
 from confrere.study import parse
 from tests.unit.cli.command import PRIVATE, QUICK, Desk
 
@@ -41,10 +41,25 @@ def test_people_read_words_first(desk: Desk) -> None:
 def test_sites_of_different_sizes_may_expect_different_things(desk: Desk) -> None:
     words = ("--records", "3300,1400,570,150,42", "--parameters", "38", "--epsilon", "3")
     found = desk.confrere("plan", *words, "--json").json
-    assert [s["outlook"] for s in found["sites"].values()] == ["unclear", *["gain likely"] * 4]
+    assert [s["outlook"] for s in found["sites"].values()] == ["unclear", *[CANNOT_KNOW] * 4]
     words = ("--records", "150,130", "--parameters", "60", "--epsilon", "1")
     found = desk.confrere("plan", *words, "--json").json
     assert {s["outlook"] for s in found["sites"].values()} == {"expect little"}
+
+
+def test_no_gain_is_promised_where_sites_may_differ(desk: Desk) -> None:
+    words = ("--records", "3300,1400,570,150,42", "--parameters", "38", "--epsilon", "3")
+    text = " ".join(desk.confrere("plan", *words).out.split())
+    assert "whether they gain the planner cannot know: sites may differ" in text
+    assert "gain likely" not in text
+
+
+def test_a_rough_proxy_is_unclear_in_a_plan_too(desk: Desk) -> None:
+    """Seven records per parameter: the limit of ten holds for plans, not only for bare forecasts."""
+    words = ("--records", "126,150,114,102", "--parameters", "35", "--epsilon", "3", "--json")
+    found = desk.confrere("plan", *words).json
+    assert found["prediction"] == "unclear"
+    assert {s["outlook"] for s in found["sites"].values()} == {"unclear"}
 
 
 def test_a_declared_mix_of_classes_is_heeded(desk: Desk) -> None:

@@ -11,6 +11,7 @@ import pytest
 from confrere.core.errors import StudyError
 from confrere.privacy.accounting import calibrate
 from confrere.privacy.forecast import (
+    CANNOT_KNOW,
     CLEAR,
     ENOUGH,
     GRADIENT_VARIANCE,
@@ -84,10 +85,19 @@ def test_what_a_site_may_expect_depends_on_what_it_has_and_on_what_is_new_to_it(
     sizes = {"tiny": 42, "small": 600, "large": 4000}
     forecast = Forecast(38, tuple(Contributor(n, r, 1.3906) for n, r in sizes.items()))
     assert forecast.worth > 4000  # and yet most of it comes from the large site itself
-    assert [forecast.outlook(s) for s in forecast.sites] == ["gain likely", "gain likely", "expect little"]
+    assert [forecast.outlook(s) for s in forecast.sites] == [CANNOT_KNOW, CANNOT_KNOW, "expect little"]
     assert forecast.worth_beside(forecast.sites[2]) < 642
     assert forecast.judged() == "signal"
     assert forecast.outlook(forecast.sites[2], own=300) == "gain likely"
+
+
+def test_a_gain_is_likely_only_where_a_declared_mix_says_that_a_site_lacks_something() -> None:
+    forecast = alike(8, 1000, 50)
+    site = forecast.sites[0]
+    assert forecast.outlook(site) == CANNOT_KNOW
+    assert forecast.outlook(site, own=float(site.records)) == CANNOT_KNOW
+    assert forecast.outlook(site, own=balanced_worth(1000, 10, 0.8)) == "gain likely"
+    assert forecast.judged() == "signal"
 
 
 def test_a_site_with_an_uneven_mix_knows_less_than_its_records_say() -> None:
