@@ -142,7 +142,8 @@ class Node:
     def __init__(
         self, name: str, found: dict[str, Identity], raw: dict[str, str], size: int, pipe: Connection
     ) -> None:
-        from confrere.transport.grpc.connections import Connections
+        from confrere.transport.grpc.connections import Connections, Handlers
+        from confrere.transport.spool import LinkLimits
 
         self.name, self.size, self.pipe, self.raw_addresses = name, size, pipe, raw
         self.identity = found[name]
@@ -152,7 +153,7 @@ class Node:
         self.arrived = asyncio.Event()
         self.resting = 0
         self.connections = Connections(
-            self.identity, self.members, greet=self.greet, deliver=self.deliver,
+            self.identity, self.members, Handlers(self.greet, self.deliver), LinkLimits(),
             listen=self.identity.member.address,
         )  # fmt: skip
 

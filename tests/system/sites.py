@@ -12,11 +12,12 @@ from typing import Any
 from confrere.core.events import Event
 from confrere.core.parcel import LedgerMark
 from confrere.transport.body import Body
-from confrere.transport.grpc.connections import Connections
+from confrere.transport.grpc.connections import Connections, Handlers
 from confrere.transport.grpc.greeting import Greeting
 from confrere.transport.grpc.identity import Identity, new_identity
 from confrere.transport.grpc.member import Member
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Receipt
+from confrere.transport.spool import LinkLimits
 
 RUN = "a-run"
 
@@ -72,10 +73,9 @@ class Site:
         self.met.append((peer, greeting))
 
     def connect(self, members: Mapping[str, Member], **options: Any) -> Connections:
-        self.connections = Connections(
-            self.identity, members, greet=self.greet, deliver=self.deliver, notice=self.events.append,
-            met=self.meet, **options,
-        )  # fmt: skip
+        handlers = Handlers(self.greet, self.deliver, self.events.append, self.meet)
+        listen = options.pop("listen", None)
+        self.connections = Connections(self.identity, members, handlers, LinkLimits(**options), listen=listen)
         return self.connections
 
     def heard(self, kind: str) -> list[str]:

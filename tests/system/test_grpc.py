@@ -189,7 +189,7 @@ def test_dialling_each_other_at_the_same_moment_settles(
             for (me, peer), link in links.items():
                 assert link is not None
                 assert link.open
-                assert link.dialled != links[peer, me].dialled, "both ends use the same stream"
+                assert link.other.dialled != links[peer, me].other.dialled, "both ends use the same stream"
         finally:
             await asyncio.gather(*(site.connections.stop() for site in sites))
 

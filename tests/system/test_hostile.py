@@ -28,7 +28,7 @@ from confrere.node.store import Store
 from confrere.transport import wire
 from confrere.transport.grpc import channel, frames, greeting, handshake
 from confrere.transport.grpc.identity import new_identity
-from confrere.transport.grpc.link import Link, Meter
+from confrere.transport.grpc.link import Link, Meter, OtherEnd
 from confrere.transport.grpc.member import parse_member
 from confrere.transport.grpc.peer_connection import VISITS_BURST
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
@@ -151,12 +151,13 @@ def served(messages: list[bytes], largest: int = 1000) -> tuple[str, list[bytes]
     async def story() -> str:
         waiting = list(messages)
 
-        async def read() -> bytes | None:
-            await asyncio.sleep(0)
-            return waiting.pop(0) if waiting else None
+        class Told:
+            async def read(self) -> bytes | None:
+                await asyncio.sleep(0)
+                return waiting.pop(0) if waiting else None
 
-        async def write(message: bytes) -> None:
-            said.append(message)
+            async def write(self, message: bytes) -> None:
+                said.append(message)
 
         async def deliver(sender: str, spool: Spool) -> Receipt:
             delivered.append(spool.body().read())
@@ -164,8 +165,8 @@ def served(messages: list[bytes], largest: int = 1000) -> tuple[str, list[bytes]
             return ACCEPTED
 
         link = Link(
-            "x", dialled=False, process="p", read=read, write=write, deliver=deliver, on_move=lambda: None,
-            terms=LinkLimits(largest, 5.0, 5.0), meter=Meter(),
+            OtherEnd("x", "p", False), Told(), deliver=deliver, on_move=lambda: None,
+            limits=LinkLimits(largest, 5.0), meter=Meter(),
         )  # fmt: skip
         return await asyncio.wait_for(link.run(), 5)
 

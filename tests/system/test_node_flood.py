@@ -29,8 +29,9 @@ from confrere.study import Models
 from confrere.transport import wire
 from confrere.transport.body import Body
 from confrere.transport.grpc import channel, handshake
-from confrere.transport.grpc.connections import Connections
+from confrere.transport.grpc.connections import Connections, Handlers
 from confrere.transport.receipt import ACCEPTED, Receipt
+from confrere.transport.spool import LinkLimits
 from tests.system.sites import at
 from tests.unit.node.sites import settings
 from tests.unit.node.wires import Network
@@ -104,9 +105,8 @@ async def flooded(folder: Path) -> AsyncIterator[Flood]:
     connections = Connections(
         places["site1"].identity,
         {"site0": at(places["site0"].identity.member, node.links.port)},  # type: ignore[attr-defined]
-        greet=greeter.handshake.greet,
-        deliver=take,
-        patience=PATIENCE,
+        Handlers(greeter.handshake.greet, take),
+        LinkLimits(patience=PATIENCE),
     )
     await connections.start()
     try:

@@ -63,7 +63,8 @@ from confrere.site.site_folder import Ending, save_model
 from confrere.site.site_run import SiteRun, site_run_of
 from confrere.site.stopping import Clock, stop_text
 from confrere.study.churn import Churn
-from confrere.transport.grpc.connections import Connections
+from confrere.transport.grpc.connections import Connections, Handlers
+from confrere.transport.spool import LinkLimits
 
 GLANCE, SELDOM = 0.1, 1.0
 """Seconds between checks of whether a round may start, and of what changes slowly."""
@@ -132,11 +133,11 @@ class Node:
             p: PeerSender(self.me, p, self.store, self.conduct.add, self.handshake) for p in self.peer_names
         }
         self._restore()
-        self.links = connect(
-            setting.identity, setting.peers, greet=self.handshake.greet, deliver=self.parcel_receiver.deliver,
-            notice=self.conduct.add, met=self.handshake.met, listen=setting.listen,
-            largest=rules.limits.total, patience=self.study.patience, folder=self.store.blobs.folder,
-        )  # fmt: skip
+        handlers = Handlers(
+            self.handshake.greet, self.parcel_receiver.deliver, self.conduct.add, self.handshake.met
+        )
+        limits = LinkLimits(rules.limits.total, self.study.patience, self.store.blobs.folder)
+        self.links = connect(setting.identity, setting.peers, handlers, limits, listen=setting.listen)
         self._start_conditions = StartConditions(setting, lambda: self.links.connected)
 
     # -- running ----------------------------------------------------------------------------------

@@ -6,11 +6,12 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from confrere.core.errors import PeerMissing, PeerRefused
 from confrere.transport.body import Body
+from confrere.transport.grpc.connections import Handlers
 from confrere.transport.grpc.greeting import refuse
 from confrere.transport.grpc.identity import Identity
 from confrere.transport.grpc.member import Member
@@ -30,8 +31,10 @@ class Network:
         self.chance = random.Random(seed)
         self.lose, self.repeat, self.delay = lose, repeat, delay
 
-    def connect(self, identity: Identity, members: Mapping[str, Member], **callbacks: Any) -> Wire:
-        return Wire(self, identity, members, **callbacks)
+    def connect(
+        self, identity: Identity, members: Mapping[str, Member], handlers: Handlers, *_: Any, **__: Any
+    ) -> Wire:
+        return Wire(self, identity, members, handlers)
 
     async def travel(self) -> None:
         """Wait as long as a parcel or its receipt takes."""
@@ -49,16 +52,12 @@ class Wire:
         network: Network,
         identity: Identity,
         members: Mapping[str, Member],
-        *,
-        greet: Callable[[str], Any],
-        deliver: Callable[[str, Body], Any],
-        notice: Callable[[Any], None],
-        met: Callable[[str, Any], None],
-        **_: Any,
+        handlers: Handlers,
     ) -> None:
         self.network, self.identity, self.members = network, identity, dict(members)
         self.me = identity.name
-        self.greet, self.deliver, self.notice, self.met = greet, deliver, notice, met
+        self.greet, self.deliver = handlers.greet, handlers.deliver
+        self.notice, self.met = handlers.notice, handlers.met
         self.up = False
         self._greeted: dict[str, Wire] = {}
         self.last_contact: dict[str, float] = {}

@@ -1,18 +1,12 @@
 """A site's connections to its peers: mutual TLS 1.3 over gRPC, one stream per pair that both use.
 
-    connections = Connections(identity, members, greet=greet, deliver=deliver, notice=journal.add, ...)
+    connections = Connections(identity, members, Handlers(greet, deliver, journal.add), listen="0.0.0.0:7000")
     await connections.start()                     # listens, if the site has an address, and dials all peers that it can
     receipt = await connections.send("b", "a/b/7", body)   # PeerMissing if b is not there, or is lost meanwhile
     await connections.stop()
 
 - `members` is the roster: every other site by name (`transport.member.Member`); `node.roster.Roster.members` gives it.
-- `greet(peer) -> Greeting` is called at every handshake, so it may look up the epoch, the ledger and the marks.
-- `met(peer, greeting)`, if given, sees the greeting of an authenticated peer before anything is exchanged. It is the
-  place to store `greeting.mark` durably and to compare `greeting.seen` with the site's own ledger; PeerRefused refuses.
-- `deliver(sender, body) -> Receipt` gets each whole parcel of an authenticated peer, one at a time, and returns what it
-  did with it once that is durable; a body that lies in a file may be moved away. Raising means «not now»: the sender
-  keeps the parcel and sends it again.
-- `notice(event)` receives `connected`, `disconnected`, `unreachable` and `notice`, once per change and not per attempt.
+- `Handlers` are the functions of the node that are called at a handshake and with what arrives.
 
 A site dials every peer that has an address. Where both can dial, the site whose name sorts first does so, and the other one
 only after a moment; `peer_connection.py` resolves the case that both do. A site that cannot be dialled is served over the
@@ -28,9 +22,8 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from confrere.core.errors import ConfrereError, PeerError, PeerMissing, PeerRefused
@@ -46,7 +39,6 @@ from confrere.transport.receipt import Outcome, Receipt
 from confrere.transport.spool import LinkLimits, Spool
 from confrere.version import __version__
 
-LONGEST_SILENCE = 60.0
 LONGEST_HANDSHAKE = 20.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 """Seconds before another attempt; doubled each time, and drawn at random up to that."""
@@ -56,6 +48,22 @@ HEAD_START = 1.0
 """Seconds that the site whose name sorts first gets to dial before the other one tries."""
 
 
+@dataclass(frozen=True)
+class Handlers:
+    """The functions of a node that its connections call."""
+
+    greet: Callable[[str], Greeting]
+    """(peer) → this site's greeting, at every handshake: it may look up the epoch, the ledger and the marks."""
+    deliver: Callable[[str, Body], Awaitable[Receipt]]
+    """(sender, body) → what was done with a whole parcel of an authenticated peer, once that is durable. Parcels come one
+    at a time; a body in a file may be moved away. Raising means «not now»: the sender keeps the parcel and sends it again."""
+    notice: Callable[[Event], None] = lambda event: None
+    """Receives `connected`, `disconnected`, `unreachable` and `notice`, once per change and not per attempt."""
+    met: Callable[[str, Greeting], None] = lambda peer, greeting: None
+    """(peer, greeting of an authenticated peer), before anything is exchanged: the place to store `greeting.mark` durably
+    and to compare `greeting.seen` with the site's own ledger; PeerRefused refuses the peer."""
+
+
 class Connections:
     """All connections of a node."""
 
@@ -63,30 +71,20 @@ class Connections:
         self,
         identity: Identity,
         members: Mapping[str, Member],
+        handlers: Handlers,
+        limits: LinkLimits,
         *,
-        greet: Callable[[str], Greeting],
-        deliver: Callable[[str, Body], Awaitable[Receipt]],
-        notice: Callable[[Event], None] = lambda event: None,
-        met: Callable[[str, Greeting], None] = lambda peer, greeting: None,
         listen: str | None = None,
-        largest: int = 256 * 2**20,
-        patience: float = 60.0,
-        folder: Path | None = None,
     ) -> None:
-        """`listen` is host:port to bind (port 0: any, see `port`); None for a site that only dials out.
-
-        `largest` bounds a parcel before a byte of it is read; take it from the study's expected parcel.
-        A peer that is silent for `patience` (at most a minute) is lost. Large parcels are spooled in `folder`.
-        """
+        """`listen` is host:port to bind (port 0: any, see `port`); None for a site that only dials out."""
         self.name = identity.name
         self.port: int | None = None
         """Where this site listens, once started."""
-        self._greet, self._deliver, self._notice = greet, deliver, notice
+        self._handlers, self._limits = handlers, limits
         self._listen, self._process = listen, secrets.token_hex(8)
-        self._terms = LinkLimits(largest, min(patience, LONGEST_SILENCE), patience, folder)
-        self._handshake = min(patience, LONGEST_HANDSHAKE)
+        self._handshake = min(limits.patience, LONGEST_HANDSHAKE)
         self._peers = {
-            name: PeerConnection(self.name, member, met=met, notice=notice)
+            name: PeerConnection(self.name, member, met=handlers.met, notice=handlers.notice)
             for name, member in members.items()
             if name != self.name
         }
@@ -207,7 +205,7 @@ class Connections:
         try:
             stream = channel.Stream(channel.open_stream(opened), peer.member)
             theirs = await handshake.introduce(stream, self._own(peer), partial(peer.judge, dialled=True))
-            link = peer.adopt(theirs, stream, dialled=True, deliver=self._take, terms=self._terms)
+            link = peer.adopt(theirs, stream, dialled=True, deliver=self._take, limits=self._limits)
         except handshake.RefusedByPeer as refusal:
             await opened.close(None)
             if str(refusal).endswith(ALREADY):
@@ -247,7 +245,7 @@ class Connections:
         except PeerError as error:
             peer.not_reached(str(error))
             return
-        link = peer.adopt(theirs, stream, dialled=False, deliver=self._take, terms=self._terms)
+        link = peer.adopt(theirs, stream, dialled=False, deliver=self._take, limits=self._limits)
         expires = min(certificate.not_valid_after_utc, self.identity.expires)
         left = max((expires - dt.datetime.now(dt.UTC)).total_seconds(), 0.0)
         loop = asyncio.get_running_loop()
@@ -273,13 +271,13 @@ class Connections:
         async with self._one_delivery:
             try:
                 with contextlib.closing(spool):
-                    return await self._deliver(sender, spool.body())
+                    return await self._handlers.deliver(sender, spool.body())
             except Exception as error:  # the sender still has the parcel
                 self._say(f'a parcel from "{sender}" could not be taken now: {type(error).__name__}: {error}')
                 return Receipt(Outcome.DEFERRED, "it could not be taken now")
 
     def _own(self, peer: PeerConnection) -> Greeting:
-        return replace(self._greet(peer.name), process=self._process, version=__version__)
+        return replace(self._handlers.greet(peer.name), process=self._process, version=__version__)
 
     def _certificate_changed(self) -> None:
         for peer in self._peers.values():
@@ -294,7 +292,7 @@ class Connections:
         return self._peers[name]
 
     def _say(self, text: str) -> None:
-        self._notice(Event("notice", self.name, data={"text": printable(text)}))
+        self._handlers.notice(Event("notice", self.name, data={"text": printable(text)}))
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

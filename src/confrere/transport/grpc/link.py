@@ -15,7 +15,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from confrere.core.errors import CheckpointError, PeerError, PeerMissing
 from confrere.transport.body import Body
@@ -50,27 +50,40 @@ class _Leaving:
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+class ByteStream(Protocol):
+    """Messages both ways. Both methods raise Broken, with the reason, if the stream breaks."""
+
+    async def read(self) -> bytes | None:
+        """The next message; None at the end."""
+
+    async def write(self, message: bytes) -> None: ...
+
+
+@dataclass(frozen=True)
+class OtherEnd:
+    """Which process of which peer is at the other end of a stream, and whether this site dialled it."""
+
+    peer: str
+    process: str
+    dialled: bool
+
+
 class Link:
     """A stream that both sides agreed to use."""
 
     def __init__(
         self,
-        peer: str,
+        other: OtherEnd,
+        stream: ByteStream,
         *,
-        dialled: bool,
-        process: str,
-        read: Callable[[], Awaitable[bytes | None]],
-        write: Callable[[bytes], Awaitable[None]],
         deliver: Callable[[str, Spool], Awaitable[Receipt]],
         on_move: Callable[[], None],
-        terms: LinkLimits,
+        limits: LinkLimits,
         meter: Meter,
     ) -> None:
-        """`read` returns None at the end; it and `write` raise Broken, with the reason, if the stream breaks.
-        `on_move` is called when the peer asks for another stream."""
-        self.peer, self.dialled, self.process = peer, dialled, process
-        self._read, self._write, self._deliver = read, write, deliver
-        self._on_move, self._terms, self._meter = on_move, terms, meter
+        """`on_move` is called when the peer asks for another stream."""
+        self.other, self._stream, self._deliver = other, stream, deliver
+        self._on_move, self._limits, self._meter = on_move, limits, meter
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._retiring, self._their_goodbye = asyncio.Event(), asyncio.Event()
         self._writing, self._one_parcel = asyncio.Lock(), asyncio.Lock()
@@ -121,7 +134,7 @@ class Link:
 
     def probe(self) -> None:
         """Somebody doubts that this stream is alive: give it a third of its time to show that it is."""
-        self._heard = min(self._heard, time.monotonic() - self._terms.silence * 2 / 3)
+        self._heard = min(self._heard, time.monotonic() - self._limits.silence * 2 / 3)
 
     def ask_to_move(self) -> None:
         self._say(frames.MOVE)
@@ -138,19 +151,19 @@ class Link:
             async with self._one_parcel:
                 with body.open() as file:
                     await self._put(frames.offer(number, body.size, parcel_id))
-                    await self._stream(number, file, body.size, leaving)
+                    await self._send_chunks(number, file, body.size, leaving)
             await leaving.complete.wait()
-            async with asyncio.timeout(self._terms.patience):
+            async with asyncio.timeout(self._limits.patience):
                 return await leaving.decided
         except TimeoutError:
             raise PeerMissing(
-                f'"{self.peer}" has the parcel {parcel_id}, but did not say within '
-                f"{self._terms.patience:g} seconds whether it was taken"
+                f'"{self.other.peer}" has the parcel {parcel_id}, but did not say within '
+                f"{self._limits.patience:g} seconds whether it was taken"
             ) from None
         finally:
             del self._leaving[number]
 
-    async def _stream(self, number: int, file: BinaryIO, size: int, leaving: _Leaving) -> None:
+    async def _send_chunks(self, number: int, file: BinaryIO, size: int, leaving: _Leaving) -> None:
         try:
             left = size
             while left > 0:
@@ -158,7 +171,9 @@ class Link:
                     return
                 chunk = file.read(min(left, frames.CHUNK))
                 if not chunk:
-                    raise CheckpointError(f'a parcel for "{self.peer}" lacks its last {left:,} bytes here')
+                    raise CheckpointError(
+                        f'a parcel for "{self.other.peer}" lacks its last {left:,} bytes here'
+                    )
                 await self._put(frames.data(number, chunk))
                 left -= len(chunk)
         except asyncio.CancelledError:
@@ -173,7 +188,7 @@ class Link:
 
     async def _write_in_turn(self, frame: bytes) -> None:
         async with self._writing:
-            await self._write(frame)
+            await self._stream.write(frame)
             self._meter.sent += len(frame)
 
     def _say(self, frame: bytes) -> None:
@@ -190,15 +205,15 @@ class Link:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            raise PeerMissing(f'"{self.peer}" was lost: {self._ended.result()}')
+            raise PeerMissing(f'"{self.other.peer}" was lost: {self._ended.result()}')
         except Broken as error:
-            raise PeerMissing(f'"{self.peer}" was lost: {error}') from None
+            raise PeerMissing(f'"{self.other.peer}" was lost: {error}') from None
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     async def _listen(self) -> str:
-        while (frame := await self._read()) is not None:
+        while (frame := await self._stream.read()) is not None:
             self._heard, self._meter.last_contact = time.monotonic(), time.time()
             self._meter.received += len(frame)
             if frames.kind_of(frame) == frames.REFUSAL:
@@ -233,13 +248,13 @@ class Link:
     def _take_offer(self, offer: frames.Offer) -> None:
         if self._arriving is not None:
             raise frames.BadFrame("it began a parcel in the middle of another one")
-        if offer.size > self._terms.largest:
-            text = f"a parcel of {offer.size:,} bytes; at most {self._terms.largest:,} are taken"
+        if offer.size > self._limits.largest:
+            text = f"a parcel of {offer.size:,} bytes; at most {self._limits.largest:,} are taken"
             self._answer(offer.number, Receipt(Outcome.REFUSED, text))
         elif self._undecided >= MOST_WAITING:
             self._answer(offer.number, Receipt(Outcome.DEFERRED, f"{MOST_WAITING} parcels wait already"))
         else:
-            self._arriving = Spool(offer.number, offer.size, self._terms.folder)
+            self._arriving = Spool(offer.number, offer.size, self._limits.folder)
             self._take_whole()
 
     def _take_data(self, number: int, chunk: memoryview) -> None:
@@ -278,7 +293,7 @@ class Link:
         """Hand on whole parcels, in their order. A delivery that has begun goes on even if the stream ends."""
         while True:
             spool = await self._whole.get()
-            answer = await asyncio.shield(asyncio.ensure_future(self._deliver(self.peer, spool)))
+            answer = await asyncio.shield(asyncio.ensure_future(self._deliver(self.other.peer, spool)))
             self._undecided -= 1
             await self._put(frames.receipt(spool.number, answer))
 
@@ -287,19 +302,19 @@ class Link:
         while True:
             frame = frames.HEARTBEAT
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._terms.silence / 4):
+                async with asyncio.timeout(self._limits.silence / 4):
                     frame = await self._unsaid.get()
             await self._put(frame)
 
     async def _watch(self) -> str:
-        while (quiet := time.monotonic() - self._heard) < self._terms.silence:
-            await asyncio.sleep(min(self._terms.silence - quiet, self._terms.silence / 4) + 0.01)
-        return f"nothing was heard of it for {self._terms.silence:g} seconds"
+        while (quiet := time.monotonic() - self._heard) < self._limits.silence:
+            await asyncio.sleep(min(self._limits.silence - quiet, self._limits.silence / 4) + 0.01)
+        return f"nothing was heard of it for {self._limits.silence:g} seconds"
 
     async def _take_leave(self) -> str:
         await self._retiring.wait()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._terms.patience):
+            async with asyncio.timeout(self._limits.patience):
                 while self._leaving or self._arriving or self._undecided:
                     await asyncio.sleep(0.01)
                 await self._put(frames.GOODBYE)

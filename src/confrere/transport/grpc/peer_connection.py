@@ -17,7 +17,7 @@ from confrere.core.events import Event
 from confrere.transport.body import Body
 from confrere.transport.grpc.channel import Stream
 from confrere.transport.grpc.greeting import Greeting, refuse
-from confrere.transport.grpc.link import Link, Meter
+from confrere.transport.grpc.link import Link, Meter, OtherEnd
 from confrere.transport.grpc.member import Member
 from confrere.transport.receipt import Receipt
 from confrere.transport.spool import LinkLimits, Spool
@@ -99,18 +99,22 @@ class PeerConnection:
         *,
         dialled: bool,
         deliver: Callable[[str, Spool], Awaitable[Receipt]],
-        terms: LinkLimits,
+        limits: LinkLimits,
     ) -> Link:
         """Use a new stream from now on."""
         link = Link(
-            self.name, dialled=dialled, process=theirs.process, read=stream.read, write=stream.write,
-            deliver=deliver, on_move=self.ask_for_another, terms=terms, meter=self.meter,
-        )  # fmt: skip
+            OtherEnd(self.name, theirs.process, dialled),
+            stream,
+            deliver=deliver,
+            on_move=self.ask_for_another,
+            limits=limits,
+            meter=self.meter,
+        )
         previous, was_connected, self.link = self.link, self.connected, link
-        if previous is not None and previous.process == theirs.process:
+        if previous is not None and previous.other.process == theirs.process:
             previous.retire()
         elif previous is not None:
-            self._replaced.append(previous.process)
+            self._replaced.append(previous.other.process)
             previous.end("it was restarted")
         if not was_connected:
             self._event("connected", dialled=dialled)
@@ -135,7 +139,7 @@ class PeerConnection:
     def renew(self) -> None:
         """The certificate here has changed: replace the stream, from whichever side can."""
         if self.link is not None and self.link.open:
-            if self.link.dialled:
+            if self.link.other.dialled:
                 self.ask_for_another()
             else:
                 self.link.ask_to_move()
@@ -148,7 +152,7 @@ class PeerConnection:
 
     def _better(self, current: Link, theirs: Greeting, dialled: bool) -> bool:
         """Whether a new stream takes the place of the current one. Both sides must come to the same answer."""
-        if current.process != theirs.process or current.dialled == dialled:
+        if current.other.process != theirs.process or current.other.dialled == dialled:
             return True
         dialler = self.me if dialled else self.name
         return dialler == min(self.me, self.name)
