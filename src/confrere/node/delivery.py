@@ -13,10 +13,11 @@ from confrere.core.events import Event
 from confrere.core.parcel import Parcel
 from confrere.exchange.screening import Outlier
 from confrere.node.conduct import Conduct
+from confrere.node.equivocation import LEAVING, Equivocation
 from confrere.node.handshake_state import HandshakeCallbacks
 from confrere.node.inspection import ParcelRules
 from confrere.node.replay import DurableMailbox
-from confrere.node.store import LEAVING, Equivocation, Store
+from confrere.node.store import Store
 from confrere.site.peers import ANSWER, is_common
 from confrere.transport.body import Body
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
@@ -78,14 +79,11 @@ class PeerSender:
             batch = await asyncio.to_thread(self._store.undelivered, self.peer, 1)
             if not batch:
                 await self._work.wait()
-                continue
-            for sequence, body in batch:
-                if await self._hand_over(connections, sequence, body):
-                    pause = FIRST_PAUSE
-                    continue
+            elif await self._hand_over(connections, *batch[0]):
+                pause = FIRST_PAUSE
+            else:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-                break
 
     async def _hand_over(self, connections: Links, sequence: int, body: Body) -> bool:
         """Whether the peer has accepted or refused this parcel for good."""

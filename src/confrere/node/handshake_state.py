@@ -15,7 +15,8 @@ from confrere.core.errors import CheckpointError, ConfrereError, LedgerRolledBac
 from confrere.core.parcel import LedgerMark
 from confrere.node.config import NodeConfig
 from confrere.node.database import DiskFull
-from confrere.node.store import LEAVING, Store
+from confrere.node.equivocation import LEAVING
+from confrere.node.store import Store
 from confrere.node.witness import Witness
 from confrere.privacy.ledger import Ledger
 from confrere.transport import ledger_marks

@@ -14,8 +14,9 @@ from confrere.core.params import Shapes
 from confrere.core.parcel import Parcel
 from confrere.exchange.packing import Packing
 from confrere.exchange.screening import WIDEST, Bounds, Outlier, screen
+from confrere.node.equivocation import LEAVING
 from confrere.node.malloc import give_back
-from confrere.node.store import LEAVING, mass_of
+from confrere.node.store import mass_of
 from confrere.site.peers import ANSWER, EXCHANGE, is_common
 from confrere.site.stopping import STOPPED_ROUNDS
 from confrere.transport import wire

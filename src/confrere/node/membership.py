@@ -15,7 +15,7 @@ from confrere.core.custody import public
 from confrere.core.parcel import Parcel
 from confrere.node.config import NodeConfig
 from confrere.node.delivery import LEAVING_SEQUENCE
-from confrere.node.store import LEAVING
+from confrere.node.equivocation import LEAVING
 from confrere.study.churn import Churn
 from confrere.transport import wire
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from confrere.core.errors import CheckpointError, ConfrereError, PrivacyError
+from confrere.core.errors import ConfrereError, PrivacyError
 from confrere.core.events import Event
 from confrere.core.protocols import Strategy
 from confrere.node import roster
@@ -47,6 +47,7 @@ from confrere.node.setup import (
     lock_folder,
     lock_ledger,
     most_waiting,
+    newest_whole_state,
     parcel_rules,
     refuse_older_than_ledger,
     refuse_other_records,
@@ -247,9 +248,7 @@ class Node:
             await self._evaluate(number)
         if reasons and number + 1 < self.study.rounds:
             text = stop_text(Clock(), self.study.stop, number + 1, reasons)
-            self.journal.add(
-                Event("notice", self.me, number, data={"text": text, "stopped": number + 1, "told": True})
-            )
+            self._notice(text, number, stopped=number + 1, told=True)
         await self._close(number + 1)
         privacy = self.study.privacy
         if self.site.spent and privacy is not None and privacy.when_spent == "leave":
@@ -267,10 +266,7 @@ class Node:
         return time.time() - float(began) >= stop.hours * 3600
 
     async def _evaluate(self, number: int, fitted: bool = False) -> None:
-        async def measure() -> dict[str, Any]:
-            return self.site_run.evaluate(number, fitted)
-
-        self.quality = await in_thread(measure())
+        self.quality = await in_thread(self.site_run.evaluate, number, fitted)
 
     async def _skip(self) -> bool:
         """Go on where the others are, if this site was away for long."""
@@ -292,7 +288,7 @@ class Node:
         if self.store.facts().get("finished") != "yes":
             await self._train_to_the_end()
         text = f"finished: the model is in {self.setting.home / 'model'}"
-        self.journal.add(Event("notice", self.me, data={"text": text, "finished": True}))
+        self._notice(text, finished=True)
 
     async def _train_to_the_end(self) -> None:
         if self._left_as_planned():
@@ -305,23 +301,14 @@ class Node:
             await self._evaluate(self.done)
         body = snapshot.dumps(self._content(self.done, self.leaving))
         await durably(self.wait_for_space, self.store.close_round, self.done, body)
-        self.deployment = await in_thread(self._choose_deployment())
-        await durably(self.wait_for_space, self._save, self.deployment)
-
-    async def _choose_deployment(self) -> Deployment:
-        return self.site_run.deployment(self.me)
+        deployment = await in_thread(self.site_run.deployment, self.me)
+        await durably(self.wait_for_space, self._save, deployment)
 
     def _save(self, deployment: Deployment) -> None:
         try:
-            setting = self.setting
+            setting, members, scores = self.setting, self.members, self.quality
             ending = Ending(
-                setting.agreed,
-                self.members,
-                self.done,
-                deployment,
-                setting.schema,
-                self.quality,
-                setting.rehearsal,
+                setting.agreed, members, self.done, deployment, setting.schema, scores, setting.rehearsal
             )
             save_model(setting.home, self.site_run, self.me, ending, _settle)
         except OSError as error:
@@ -341,8 +328,7 @@ class Node:
             )
             if not owed and not told:
                 told = True
-                text = "nothing is owed to any peer"
-                self.journal.add(Event("notice", self.me, data={"text": text, "settled": True}))
+                self._notice("nothing is owed to any peer", settled=True)
             if until_done and not owed:
                 return
             await asyncio.sleep(GLANCE if until_done or not told else SELDOM)
@@ -366,8 +352,7 @@ class Node:
             if reason != told:
                 told = reason
                 self._set_activity("waiting", reason)
-                data = {"text": f"waits: {reason}", "waiting": True}
-                self.journal.add(Event("notice", self.me, self.done, data=data))
+                self._notice(f"waits: {reason}", self.done, waiting=True)
             await asyncio.sleep(GLANCE)
             self._refuse_rollback()
 
@@ -391,11 +376,11 @@ class Node:
         """The disk is full: record that, and wait until something can be written."""
         doing, self.doing = self.doing, "paused: the disk is full"
         self.reason = f"free some space at {self.setting.home}; nothing is lost, the node goes on by itself"
-        self.journal.add(Event("notice", self.me, self.done, data={"text": f"{self.doing}; {self.reason}"}))
+        self._notice(f"{self.doing}; {self.reason}", self.done)
         while not (await asyncio.to_thread(self.store.has_room) and self.journal.flush()):
             await asyncio.sleep(SELDOM)
         self.doing, self.reason = doing, ""
-        self.journal.add(Event("notice", self.me, self.done, data={"text": "there is room again: goes on"}))
+        self._notice("there is room again: goes on", self.done)
 
     # -- what is kept -----------------------------------------------------------------------------
 
@@ -419,17 +404,8 @@ class Node:
         return {**facts, **self.site_run.snapshot()}
 
     def _restore(self) -> None:
-        """The newest state that is whole; a damaged one is passed over, and its round replayed."""
-        found: dict[str, Any] | None = None
-        for done, body in self.store.latest():
-            with suppress(CheckpointError):
-                found = {**snapshot.loads(body, str(self.store.path)), "done": done}
-                break
-        if found is None and self.store.newest() is not None:
-            raise CheckpointError(
-                f"{self.store.path}: neither of its two states is whole; restore the folder from a backup"
-                " (but never the ledger)"
-            )
+        """Go on from the newest state that is whole; after a damaged one, its round is replayed."""
+        found = newest_whole_state(self.store)
         self.leaving = dict(found["leaving"]) if found else {}
         self.mailbox = self.parcel_receiver.mailbox = DurableMailbox(
             self.store, self.outbox, self.wait_for_space, self.lateness
@@ -445,19 +421,13 @@ class Node:
         self.site_run.restore(found)
         if self.done != self.store.newest():
             text = f"the newest state is damaged; went back to round {self.done + 1} and replays it"
-            self.journal.add(Event("notice", self.me, self.done, data={"text": text}))
+            self._notice(text, self.done)
 
     def _new_site_run(self) -> SiteRun:
         """The site among its present peers, with a mailbox and a way out that survive a crash."""
         schedule = Schedule(self.churn, self.members, self.study.graph())
-        return site_run_of(
-            self.site,
-            self.strategy,
-            schedule,
-            self.outbox,
-            patience=self.study.patience,
-            mailbox=self.mailbox,
-        )
+        site, patience, mailbox = self.site, self.study.patience, self.mailbox
+        return site_run_of(site, self.strategy, schedule, self.outbox, patience=patience, mailbox=mailbox)
 
     def _count_leaving(self, leaving: Mapping[str, int]) -> None:
         """From here on these sites are no members after the rounds that they named."""
@@ -483,9 +453,8 @@ class Node:
         known = await asyncio.to_thread(self.store.leaving)
         if first is None:
             heard = await asyncio.to_thread(self.store.latest_rounds)
-            most = max(self.done, front(heard, self.peer_names)) + len(
-                self.members
-            )  # whatever one peer claims
+            ahead = max(self.done, front(heard, self.peer_names))
+            most = ahead + len(self.members)  # whatever one peer claims
             first = known.get(self.me, min(max([self.done, *heard.values()]), most) + 1)
             await durably(self.wait_for_space, lambda: self.store.note(left="yes"))
             self.interrupted.set()
@@ -506,6 +475,9 @@ class Node:
     def _wake(self) -> None:
         for peer_sender in self.peer_senders.values():
             peer_sender.wake()
+
+    def _notice(self, text: str, number: int | None = None, **facts: Any) -> None:
+        self.journal.add(Event("notice", self.me, number, data={"text": text, **facts}))
 
     def _set_activity(self, doing: str, reason: str = "") -> None:
         self.doing, self.reason = doing, reason

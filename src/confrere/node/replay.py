@@ -29,7 +29,7 @@ from confrere.node.failpoints import reach
 from confrere.node.lateness import Lateness
 from confrere.node.store import Store
 from confrere.site import snapshot
-from confrere.site.mailbox import NONE_ENDED, ExpectedParcel, Mailbox
+from confrere.site.mailbox import Mailbox, TakeRequest, in_order
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound
 from confrere.transport import wire
@@ -63,12 +63,12 @@ class FailpointTrainer:
         return done
 
 
-async def in_thread(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine of this site in another thread, so that the node goes on answering its peers.
+async def in_thread(work: Callable[..., T], *what: Any) -> T:
+    """Run a computation of this site in another thread, so that the node goes on answering its peers.
 
     A caller that is cancelled still waits for the thread: two of them must never work on the same networks.
     """
-    task = asyncio.ensure_future(asyncio.to_thread(asyncio.run, work))
+    task = asyncio.ensure_future(asyncio.to_thread(work, *what))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -100,10 +100,10 @@ class DurableSiteRound(SiteRound):
         self._store, self._call_counter, self._wait_for_space = store, call_counter, wait_for_space
 
     async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
-        return await in_thread(super().evaluate(models))
+        return await in_thread(asyncio.run, super().evaluate(models))
 
     async def fit(self, losses: Sequence[Loss], role: str, models: Mapping[str, Model]) -> Fitted:
-        return await in_thread(super().fit(losses, role, models))
+        return await in_thread(asyncio.run, super().fit(losses, role, models))
 
     async def train(
         self, objective: Objective, models: Mapping[str, Model], *, protect: Sequence[str] = ()
@@ -139,7 +139,7 @@ class DurableSiteRound(SiteRound):
             return dict(found["models"])
         first, inner = len(journal.events), SiteRound(site, round)  # what was paid belongs to this call
         try:
-            trained = await in_thread(train(inner))
+            trained: Mapping[str, Model] = await in_thread(asyncio.run, train(inner))
         except Exception:  # only the death of the process gives a charge back: else results could be selected
             await asyncio.to_thread(self._keep_charge, inner.paid)
             raise
@@ -274,36 +274,27 @@ class DurableMailbox(Mailbox):
         """The senders that are not waited for at present."""
         return set(self._gone)
 
-    async def take(
-        self,
-        round: int,
-        phase: int,
-        epoch: int,
-        expected: Sequence[ExpectedParcel],
-        patience: float | None,
-        ended: Mapping[str, int] = NONE_ENDED,
-    ) -> Inbox:
+    async def take(self, request: TakeRequest) -> Inbox:
         await self._outbox.post()
         number, call = self.call_counter.round, self.call_counter.call()
         before = await asyncio.to_thread(self._store.taken, number, call)
         if before is not None:
-            parcels = [p for p in map(wire.decode, before[0]) if p.epoch == epoch]
-            parcels.sort(key=lambda p: (p.round, p.phase, p.sender, p.sequence))
-            return Inbox(tuple(parcels), tuple(before[1]["missing"]), round, phase)
+            parcels = sorted(
+                (p for p in map(wire.decode, before[0]) if p.epoch == request.epoch), key=in_order
+            )
+            return Inbox(tuple(parcels), tuple(before[1]["missing"]), request.round, request.phase)
         clock = asyncio.get_running_loop().time
-        self._lateness.begin({sender for _, _, sender in expected}, patience or 0.0, clock())
-        inbox = await super().take(round, phase, epoch, expected, patience, ended)
+        self._lateness.begin({sender for _, _, sender in request.expected}, request.patience or 0.0, clock())
+        inbox = await super().take(request)
         self._lateness.end(inbox.missing, clock())
         ids = [(parcel.sender, parcel.sequence) for parcel in self.last_taken]
         facts = {"missing": list(inbox.missing)}
         await durably(self._wait_for_space, self._store.take, number, call, ids, facts)
         for sender in inbox.missing:
-            self.gone(sender, round)
+            self.gone(sender, request.round)
         return inbox
 
-    def _seconds_left(
-        self, deadline: float | None, expected: Sequence[ExpectedParcel], ended: Mapping[str, int]
-    ) -> float | None:
+    def _seconds_left(self, deadline: float | None, request: TakeRequest) -> float | None:
         """A peer that is often late is waited for less than the patience."""
-        awaited = {slip[2] for slip in expected if self._waiting([slip], ended)}
+        awaited = {sender for _, _, sender in self._awaited(request)}
         return self._lateness.left(awaited, asyncio.get_running_loop().time())

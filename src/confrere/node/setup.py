@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 
@@ -25,6 +26,7 @@ from confrere.node.witness import Witness, gone
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import secure
 from confrere.privacy.patient_hashes import check_of, hashes, secret_beside
+from confrere.site import snapshot
 from confrere.site.assemble import SiteContext, consents, participant_of
 from confrere.site.exchange_rules import bounds_of, exchange_rules
 from confrere.site.open_sites import records_hash
@@ -156,6 +158,19 @@ def refuse_other_records(setting: NodeConfig, store: Store) -> None:
             f'site "{setting.me}": its records are not those that this run was started with; put them back, or agree on'
             " a new study for the new ones"
         )
+
+
+def newest_whole_state(store: Store) -> dict[str, Any] | None:
+    """The newest state that is whole, with the rounds that were `done`; None before the first one."""
+    for done, body in store.latest():
+        with suppress(CheckpointError):
+            return {**snapshot.loads(body, str(store.path)), "done": done}
+    if store.newest() is not None:
+        raise CheckpointError(
+            f"{store.path}: neither of its two states is whole; restore the folder from a backup"
+            " (but never the ledger)"
+        )
+    return None
 
 
 def refuse_older_than_ledger(setting: NodeConfig, store: Store, ledger: Ledger) -> None:

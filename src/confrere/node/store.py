@@ -29,10 +29,12 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
-from confrere.core.errors import BadParcel, CheckpointError
+from confrere.core.errors import CheckpointError
 from confrere.core.parcel import Parcel
+from confrere.node import equivocation
 from confrere.node.blob_files import BlobStore
 from confrere.node.database import Database, DiskFull
+from confrere.node.equivocation import LEAVING, Equivocation
 from confrere.node.failpoints import reach
 from confrere.transport import body as bodies
 from confrere.transport.body import Body
@@ -40,8 +42,6 @@ from confrere.transport.wire import Sealed, header_of
 
 FORMAT = "confrere-node-1"
 WAITING, DELIVERED, CANCELLED = 0, 1, 2
-LEAVING = 255
-"""The phase of a leave message; no exchange reaches this number."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -74,22 +74,8 @@ CREATE TABLE IF NOT EXISTS equivocations (
 CREATE TABLE IF NOT EXISTS leaving (site TEXT PRIMARY KEY, round INTEGER NOT NULL, body BLOB NOT NULL);
 """
 
-PROOFS = 8
-"""At most this many proofs of equivocation are kept of one sender; one is enough, and more would fill the disk."""
-
 TABLES = ("outbox", "inbox", "log", "states")
 """Those with bodies: bytes, or as text the name of a file."""
-
-
-class Equivocation(BadParcel):
-    """Its sender has signed another parcel under the same number, or for the same phase of a round.
-
-    `proof` has the two signed headers; it is None if as many were kept of this sender before.
-    """
-
-    def __init__(self, text: str, proof: tuple[str, str] | None) -> None:
-        super().__init__(text)
-        self.proof = proof
 
 
 class Store:
@@ -199,9 +185,8 @@ class Store:
 
     def bytes_out(self) -> int:
         """How many bytes of parcels were ever put into the outbox."""
-        return int(self.facts().get("bytes_out", 0)) + int(
-            self._rows("SELECT coalesce(sum(size), 0) FROM outbox")[0][0]
-        )
+        in_outbox = self._rows("SELECT coalesce(sum(size), 0) FROM outbox")[0][0]
+        return int(self.facts().get("bytes_out", 0)) + int(in_outbox)
 
     # -- what arrives -----------------------------------------------------------------------------
 
@@ -231,12 +216,9 @@ class Store:
                         (parcel.sender, parcel.sequence, header),
                     )
                 else:
-                    conflict = _conflict(database, parcel, header)
-                if (
-                    conflict is None
-                    and parcel.phase < LEAVING
-                    and _raise_to(database, f"heard:{parcel.sender}", parcel.sequence)
-                ):
+                    conflict = equivocation.conflict(database, parcel, header)
+                counts = conflict is None and parcel.phase < LEAVING
+                if counts and _raise_to(database, f"heard:{parcel.sender}", parcel.sequence):
                     database.execute(
                         "INSERT OR REPLACE INTO facts VALUES (?, ?)", (f"last:{parcel.sender}", header)
                     )
@@ -400,7 +382,7 @@ class Store:
                 return known is None
             first, second = (header_of(Body.of(b)) for b in (known[1], body))
             sequence = json.loads(second)["sequence"]
-            new = _keep_proof(database, site, sequence, first, second)
+            new = equivocation.keep_proof(database, site, sequence, first, second)
         raise Equivocation(
             f'"{site}" has signed that it leaves in two different rounds', (first, second) if new else None
         )
@@ -479,40 +461,6 @@ class Store:
 def mass_of(parcel: Parcel) -> float:
     """What a parcel weighs: without a model its mass counts for nothing."""
     return parcel.scalar("mass", 0.0).value if parcel.model is not None else 0.0
-
-
-def _conflict(database: Connection, parcel: Parcel, header: str) -> tuple[str, bool] | None:
-    """The header that the sender signed before in this parcel's place, and whether the proof is new; None for a copy.
-
-    Farewells and other control parcels are no evidence about parcels.
-    """
-    row = database.execute(
-        "SELECT inbox.sequence, signed.header FROM inbox LEFT JOIN signed USING (sender, sequence) WHERE sender = ?"
-        " AND (sequence = ? OR (epoch = ? AND round = ? AND phase = ?)) ORDER BY sequence = ? DESC LIMIT 1",
-        (parcel.sender, parcel.sequence, parcel.epoch, parcel.round, parcel.phase, parcel.sequence),
-    ).fetchone()
-    sequence, first = row
-    if parcel.phase < LEAVING and first is not None and _statement(first) != _statement(header):
-        return first, _keep_proof(database, parcel.sender, parcel.sequence, first, header)
-    if sequence != parcel.sequence:
-        raise BadParcel(f"a second parcel for phase {parcel.phase} of round {parcel.round + 1}")
-    return None
-
-
-def _keep_proof(database: Connection, sender: str, sequence: int, first: str, second: str) -> bool:
-    """Keep two contradictory signed headers; False if this proof is known, or enough of this sender are kept."""
-    query = "SELECT count(*) FROM equivocations WHERE sender = ?"
-    if database.execute(query, (sender,)).fetchone()[0] >= PROOFS:
-        return False
-    kept = database.execute(
-        "INSERT OR IGNORE INTO equivocations VALUES (?, ?, ?, ?)", (sender, sequence, first, second)
-    )
-    return kept.rowcount == 1
-
-
-def _statement(header: str) -> dict[str, Any]:
-    """The content of a header without its signature."""
-    return {key: value for key, value in json.loads(header).items() if key != "signature"}
 
 
 def _raise_to(database: Connection, key: str, number: int) -> bool:

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from confrere.core.parcel import Inbox, Parcel
 
 ExpectedParcel = tuple[int, int, str]
 """Round, phase and sender of a parcel that is expected."""
 
-NONE_ENDED: Mapping[str, int] = {}
 NOTHING: frozenset[ExpectedParcel] = frozenset()
+NO_NUMBERS: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class TakeRequest:
+    """What is taken out of a mailbox, everything up to this round and phase, and what is waited for before."""
+
+    round: int
+    phase: int
+    epoch: int
+    expected: Sequence[ExpectedParcel]
+    patience: float | None
+    """The longest wait in seconds; with None it ends when the missing senders are declared `gone`."""
+    ended: Mapping[str, int] = field(default_factory=dict)
+    """The last round that each sender has finished: what it did not send in that round will never come."""
 
 
 class Mailbox:
@@ -24,26 +39,17 @@ class Mailbox:
         self._gone: dict[str, int] = {}
         self._refused: set[ExpectedParcel] = set()
         self._waiters: list[asyncio.Future[None]] = []
-        self._before: dict[tuple[str, str], int | SequenceNumbers] = {}
-        """What was taken of each sender: all numbers up to this one or, where some are still to come, which."""
+        self._before = TakenNumbers()
         self.last_taken: list[Parcel] = []
         """What the last taking took out, whether it was handed on or thrown away."""
 
     def deliver(self, parcel: Parcel) -> bool:
         """Put a parcel in; False if it was here before."""
         sender, receiver, number = name = parcel.id
-        taken = self._before.get((sender, receiver))
-        if name in self._parcels:
-            return False
-        if taken is not None and (number <= taken if isinstance(taken, int) else number in taken):
+        if name in self._parcels or self._before.has((sender, receiver), number):
             return False
         self._parcels[name] = parcel
-        slip = (parcel.round, parcel.phase, sender)
-        here = self._here.get(parcel.round)
-        if here is None:
-            self._here[parcel.round] = {slip}
-        else:
-            here.add(slip)
+        self._here.setdefault(parcel.round, set()).add((parcel.round, parcel.phase, sender))
         if self._waiters:
             self.wake()
         return True
@@ -68,42 +74,30 @@ class Mailbox:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _waiting(self, expected: Sequence[ExpectedParcel], ended: Mapping[str, int]) -> bool:
-        here = self._here
-        for slip in expected:
+    def _awaited(self, request: TakeRequest) -> Iterator[ExpectedParcel]:
+        """What is expected and may still come."""
+        for slip in request.expected:
             round, _, sender = slip
-            if slip in here.get(round, NOTHING) or slip in self._refused:
+            if slip in self._here.get(round, NOTHING) or slip in self._refused:
                 continue
-            if ended.get(sender, -1) >= round:
+            if request.ended.get(sender, -1) >= round:
                 continue
             if round < self._gone.get(sender, round + 1):
-                return True
-        return False
+                yield slip
 
-    async def take(
-        self,
-        round: int,
-        phase: int,
-        epoch: int,
-        expected: Sequence[ExpectedParcel],
-        patience: float | None,
-        ended: Mapping[str, int] = NONE_ENDED,
-    ) -> Inbox:
+    def _waits(self, request: TakeRequest) -> bool:
+        return next(self._awaited(request), None) is not None
+
+    async def take(self, request: TakeRequest) -> Inbox:
         """Everything up to this round and phase, once all that is expected is here or given up on.
 
         Parcels of an earlier epoch were cancelled by the change of membership and are thrown away; those of a
         later one, whose sender learned of the change before this site did, wait for it.
-        `patience` bounds the wait in seconds; with None it ends when the missing senders are declared `gone`. `ended` is the
-        last round that each sender has finished: what it did not send in that round will never come.
         """
-        if expected:
-            if self._waiting(expected, ended):
-                await self._until_here(expected, patience, ended)
-        elif not self._parcels:
-            self.last_taken = []
-            return Inbox((), (), round, phase)
-        here, before = self._here.get(round, NOTHING), self._before
-        missing = [s for r, p, s in expected if r == round and p == phase and (r, p, s) not in here]
+        round, phase, epoch = request.round, request.phase, request.epoch
+        await self._until_here(request)
+        here = self._here.get(round, NOTHING)
+        missing = {s for r, p, s in request.expected if r == round and p == phase and (r, p, s) not in here}
         ripe = [
             p
             for p in self._parcels.values()
@@ -112,38 +106,26 @@ class Mailbox:
         for parcel in ripe:
             sender, receiver, number = name = parcel.id
             del self._parcels[name]
-            taken = before.get((sender, receiver), 0)
-            if taken == number - 1:
-                before[sender, receiver] = number
-            elif isinstance(taken, int):
-                before[sender, receiver] = found = SequenceNumbers(taken)
-                found.add(number)
-            else:
-                taken.add(number)
+            self._before.add((sender, receiver), number)
         if len(self._here) > 1:  # earlier rounds are never waited for again
             self._here = {r: slips for r, slips in self._here.items() if r >= round}
         if self._refused:
             self._refused = {slip for slip in self._refused if slip[0] >= round}
         self.last_taken = ripe
-        kept = [p for p in ripe if p.epoch == epoch]
-        if len(kept) > 1:
-            kept.sort(key=_in_order)
-        return Inbox(tuple(kept), tuple(sorted(set(missing))) if missing else (), round, phase)
+        kept = sorted((p for p in ripe if p.epoch == epoch), key=in_order)
+        return Inbox(tuple(kept), tuple(sorted(missing)), round, phase)
 
-    async def _until_here(
-        self, expected: Sequence[ExpectedParcel], patience: float | None, ended: Mapping[str, int]
-    ) -> None:
+    async def _until_here(self, request: TakeRequest) -> None:
         """Wait for what is expected until it is here, given up on, or patience ends."""
-        deadline = None if patience is None else asyncio.get_running_loop().time() + patience
-        while self._waiting(expected, ended):
-            left = self._seconds_left(deadline, expected, ended)
+        clock = asyncio.get_running_loop().time
+        deadline = None if request.patience is None else clock() + request.patience
+        while self._waits(request):
+            left = self._seconds_left(deadline, request)
             if left is not None and left <= 0:
                 return
             await self._something_new(left)
 
-    def _seconds_left(
-        self, deadline: float | None, expected: Sequence[ExpectedParcel], ended: Mapping[str, int]
-    ) -> float | None:
+    def _seconds_left(self, deadline: float | None, request: TakeRequest) -> float | None:
         """How much longer to wait for what is still missing; None without a limit."""
         return None if deadline is None else deadline - asyncio.get_running_loop().time()
 
@@ -158,51 +140,32 @@ class Mailbox:
 
     def waiting(self) -> list[Parcel]:
         """What was delivered and not yet taken, for a checkpoint."""
-        return sorted(self._parcels.values(), key=_in_order)
+        return sorted(self._parcels.values(), key=in_order)
 
 
-class SequenceNumbers:
-    """A set of whole numbers that mostly come one after the other: kept as the runs that they form."""
+class TakenNumbers:
+    """The numbers that were taken of each sender: all up to one and, where some are still to come, which beyond it."""
 
-    __slots__ = ("_runs",)
+    def __init__(self) -> None:
+        self.up_to: dict[tuple[str, str], int] = {}
+        self.beyond: dict[tuple[str, str], set[int]] = {}
 
-    def __init__(self, up_to: int = 0) -> None:
-        """All numbers from 1 to this one; none without it."""
-        self._runs: list[list[int]] = [[1, up_to]] if up_to else []
+    def has(self, route: tuple[str, str], number: int) -> bool:
+        return number <= self.up_to.get(route, 0) or number in self.beyond.get(route, NO_NUMBERS)
 
-    def __contains__(self, number: int) -> bool:
-        runs = self._runs
-        if not runs or number > runs[-1][1]:
-            return False
-        return any(first <= number <= last for first, last in reversed(runs))
-
-    def __len__(self) -> int:
-        return sum(last - first + 1 for first, last in self._runs)
-
-    def add(self, number: int) -> None:
-        if not self._runs:
-            self._runs.append([number, number])
-        elif self._runs[-1][1] + 1 == number:
-            self._runs[-1][1] = number
-        elif number not in self:
-            self._runs = _joined(sorted([*self._runs, [number, number]]))
-
-    @property
-    def runs(self) -> int:
-        """How many unbroken runs there are: what the set takes in memory."""
-        return len(self._runs)
+    def add(self, route: tuple[str, str], number: int) -> None:
+        last = self.up_to.get(route, 0)
+        if number > last + 1:
+            self.beyond.setdefault(route, set()).add(number)
+            return
+        beyond: Collection[int] = self.beyond.pop(route, ())
+        last = max(last, number)
+        while last + 1 in beyond:
+            last += 1
+        self.up_to[route] = last
+        if left := {n for n in beyond if n > last}:
+            self.beyond[route] = left
 
 
-def _joined(runs: list[list[int]]) -> list[list[int]]:
-    """Runs that follow each other without a gap become one."""
-    out: list[list[int]] = []
-    for first, last in runs:
-        if out and first == out[-1][1] + 1:
-            out[-1][1] = last
-        else:
-            out.append([first, last])
-    return out
-
-
-def _in_order(parcel: Parcel) -> tuple[int, int, str, int]:
+def in_order(parcel: Parcel) -> tuple[int, int, str, int]:
     return (parcel.round, parcel.phase, parcel.sender, parcel.sequence)

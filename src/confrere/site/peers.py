@@ -21,7 +21,7 @@ from confrere.exchange.screening import WIDEST, Bounds, screen
 from confrere.exchange.sums import SINCE, Summand, answered_sum, arrived, common_state, open_sum, sum_scalars
 from confrere.privacy.gate import Gate
 from confrere.site.faults import Faults
-from confrere.site.mailbox import ExpectedParcel, Mailbox
+from confrere.site.mailbox import ExpectedParcel, Mailbox, TakeRequest
 from confrere.site.schedule import Schedule
 from confrere.site.stopping import STOPPED_ROUNDS, Stopping
 from confrere.study.churn import Churn
@@ -168,9 +168,7 @@ class PeersRound:
             scheduled = self._scheduled if number == self.round else peers.schedule.round(number)
             if scheduled.epoch == self.epoch:
                 expected += [(number, EXCHANGE, s) for s in scheduled.senders.get(self.me, ())]
-        inbox = await peers.mailbox.take(
-            self.round, EXCHANGE, self.epoch, expected, peers.patience, peers.ended
-        )
+        inbox = await self._take(self.round, EXCHANGE, expected)
         peers.caught_up = peers.attended = self.round
         self._asked = [p.sender for p in inbox.current]
         self._note_missing(inbox)
@@ -186,9 +184,7 @@ class PeersRound:
         expected = [
             (self.round, ANSWER, r) for r, share in self._column.items() if share > 0 and r in present
         ]
-        inbox = await peers.mailbox.take(
-            self.round, ANSWER, self.epoch, expected, peers.patience, peers.ended
-        )
+        inbox = await self._take(self.round, ANSWER, expected)
         self._note_missing(inbox)
         return self._opened(inbox)
 
@@ -264,9 +260,7 @@ class PeersRound:
         sender = scheduled.sender_of_common({self.me})
         phases = range(COMMON, COMMON + models)
         expected = [(before, phase, sender) for phase in phases if sender not in (None, self.me)]
-        inbox = await peers.mailbox.take(
-            before, phases[-1], self.epoch, expected, peers.patience, peers.ended
-        )
+        inbox = await self._take(before, phases[-1], expected)
         peers.caught_up = max(peers.caught_up, before)  # averages pass over what came of earlier rounds
         self._note_missing(inbox)
         found = {p.phase: p for p in self._opened(inbox).parcels if p.round == before and p.model is not None}
@@ -355,6 +349,12 @@ class PeersRound:
             parcel = Parcel(run, epoch, round, phase, me, to, number, model, scalars)
             size = await send(to, parcel)
             note(Event("sent", me, round, Custody.PUBLIC, {"to": to, "bytes": size, **facts}))
+
+    async def _take(self, round: int, phase: int, expected: Sequence[ExpectedParcel]) -> Inbox:
+        peers = self._peers
+        return await peers.mailbox.take(
+            TakeRequest(round, phase, self.epoch, expected, peers.patience, peers.ended)
+        )
 
     def _note_missing(self, inbox: Inbox) -> None:
         self._peers.remember(inbox)

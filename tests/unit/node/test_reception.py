@@ -19,9 +19,10 @@ from confrere.core.events import Event
 from confrere.core.parcel import Parcel
 from confrere.node.blob_files import BlobStore
 from confrere.node.database import DiskFull
+from confrere.node.equivocation import PROOFS
 from confrere.node.node import Node
 from confrere.node.status import resting_status, status_of
-from confrere.node.store import PROOFS, Store
+from confrere.node.store import Store
 from confrere.transport import body as bodies
 from confrere.transport import spool as spools
 from confrere.transport import wire
