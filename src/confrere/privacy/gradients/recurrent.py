@@ -2,8 +2,8 @@
 
 The projection of all inputs is one product, and its gradient (that of the gates before their
 activation) is all that the rule needs: the weights are linear layers whose positions are time steps.
-The recurrence runs in autograd functions of its own, time × records × features, which never compute a weight
-gradient. What does not depend on the recurrence (the derivatives of the gates) is computed for all steps at once.
+The recurrence is written out step by step, time × records × features; the weights are frozen meanwhile, so
+autograd never computes their summed gradient.
 """
 
 from __future__ import annotations
@@ -20,130 +20,6 @@ from torch.nn.utils.rnn import PackedSequence
 from confrere.core.errors import UnsafeModule
 from confrere.privacy.gradients.per_record import Explicit, Outer
 from confrere.privacy.gradients.rules import Gradients, GradientTap, rewrite
-
-
-class LSTMSteps(torch.autograd.Function):
-    """Gates (projected inputs with biases) → hidden states of all steps, and the last cell state."""
-
-    @staticmethod
-    def forward(ctx: Any, gates: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        steps, records, size = *gates.shape[:2], h.shape[1]
-        gates = gates.contiguous().clone() if ctx.needs_input_grad[0] else gates.clone()
-        outputs, cells, squashed = (gates.new_empty(steps, records, size) for _ in range(3))
-        transposed = weight.T
-        previous = c
-        for t in range(steps):
-            now = gates[t].addmm_(h, transposed)
-            now[:, : 2 * size].sigmoid_()
-            now[:, 2 * size : 3 * size].tanh_()
-            now[:, 3 * size :].sigmoid_()
-            i, f, g, o = now.chunk(4, 1)
-            torch.mul(f, previous, out=cells[t])
-            previous = cells[t].addcmul_(i, g)
-            torch.tanh(previous, out=squashed[t])
-            h = torch.mul(o, squashed[t], out=outputs[t])
-        ctx.save_for_backward(gates, c, cells, squashed, weight)
-        return outputs, cells[-1].clone()
-
-    @staticmethod
-    def backward(ctx: Any, *errors: Any) -> Any:
-        error, last_error = errors
-        gates, c, cells, squashed, weight = ctx.saved_tensors
-        steps, records, size = cells.shape
-        i, f, g, o = gates.chunk(4, 2)
-        before = torch.cat([c.unsqueeze(0), cells[:-1]])
-        # derivative of the cell state (first three) and of the output (fourth) by each gate's sum
-        slopes = torch.empty_like(gates).view(steps, records, 4, size)
-        torch.mul(g * i, 1 - i, out=slopes[:, :, 0])
-        torch.mul(before * f, 1 - f, out=slopes[:, :, 1])
-        torch.mul(i, 1 - g * g, out=slopes[:, :, 2])
-        torch.mul(squashed * o, 1 - o, out=slopes[:, :, 3])
-        through = o * (1 - squashed * squashed)
-        forget = f.contiguous()
-        dc = torch.zeros_like(c) if last_error is None else last_error.clone()
-        dh = torch.zeros_like(c)
-        for t in range(steps - 1, -1, -1):
-            dh.add_(error[t])
-            dc.addcmul_(dh, through[t])
-            now = slopes[t]
-            now[:, :3].mul_(dc.unsqueeze(1))
-            now[:, 3].mul_(dh)
-            dh = now.view(records, 4 * size) @ weight
-            dc.mul_(forget[t])
-        return slopes.view(steps, records, 4 * size), dh, dc, None
-
-
-class RNNSteps(torch.autograd.Function):
-    """Sums (projected inputs with biases) → hidden states of all steps."""
-
-    @staticmethod
-    def forward(ctx: Any, sums: Tensor, h: Tensor, weight: Tensor, relu: bool) -> Tensor:
-        outputs = sums.contiguous().clone()
-        transposed = weight.T
-        for t in range(len(outputs)):
-            h = outputs[t].addmm_(h, transposed)
-            h = h.relu_() if relu else h.tanh_()
-        ctx.save_for_backward(outputs, weight)
-        ctx.relu = relu
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *errors: Any) -> Any:
-        (error,) = errors
-        outputs, weight = ctx.saved_tensors
-        slopes = (outputs > 0).to(outputs.dtype) if ctx.relu else 1 - outputs * outputs
-        dh = torch.zeros_like(outputs[0])
-        for t in range(len(outputs) - 1, -1, -1):
-            slopes[t].mul_(dh.add_(error[t]))
-            dh = slopes[t] @ weight
-        return slopes, dh, None, None
-
-
-class GRUSteps(torch.autograd.Function):
-    """Sums (projected inputs with their bias) → hidden states and reset gates of all steps."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, sums: Tensor, h: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        steps, records, size = *sums.shape[:2], h.shape[1]
-        gates = sums.contiguous().clone()
-        outputs, news = (gates.new_empty(steps, records, size) for _ in range(2))
-        first, transposed = h, weight.T
-        for t in range(steps):
-            hidden = h @ transposed if bias is None else torch.addmm(bias, h, transposed)
-            rz = gates[t][:, : 2 * size].add_(hidden[:, : 2 * size]).sigmoid_()
-            news[t] = hidden[:, 2 * size :]
-            n = gates[t][:, 2 * size :].addcmul_(rz[:, :size], news[t]).tanh_()
-            h = torch.lerp(n, h, rz[:, size:], out=outputs[t])
-        reset = gates[..., :size].contiguous()
-        ctx.save_for_backward(gates, first, outputs, news, weight)
-        ctx.mark_non_differentiable(reset)
-        return outputs, reset
-
-    @staticmethod
-    def backward(ctx: Any, *errors: Any) -> Any:
-        error = errors[0]
-        gates, first, outputs, news, weight = ctx.saved_tensors
-        steps, records, size = outputs.shape
-        r, z, n = gates.chunk(3, 2)
-        before = torch.cat([first.unsqueeze(0), outputs[:-1]])
-        by_z = (before - n) * z * (1 - z)
-        by_n = (1 - z) * (1 - n * n)
-        by_r = by_n * news * r * (1 - r)
-        out = torch.empty_like(gates)
-        hidden = gates.new_empty(records, 3 * size)
-        dh = torch.zeros_like(first)
-        for t in range(steps - 1, -1, -1):
-            dh = dh + error[t]
-            now = out[t]
-            torch.mul(dh, by_r[t], out=now[:, :size])
-            torch.mul(dh, by_z[t], out=now[:, size : 2 * size])
-            torch.mul(dh, by_n[t], out=now[:, 2 * size :])
-            hidden[:, : 2 * size] = now[:, : 2 * size]
-            torch.mul(now[:, 2 * size :], r[t], out=hidden[:, 2 * size :])
-            dh = torch.addmm(dh * z[t], hidden, weight)
-        return out, dh, None, None
 
 
 @dataclass(frozen=True)
@@ -191,44 +67,64 @@ def _before(first: Tensor, outputs: Tensor) -> Tensor:
     return torch.cat([first.detach().unsqueeze(0), outputs.detach()[:-1]])
 
 
+def _gates(tap: GradientTap, w: _Direction, steps: Tensor, before: list[Tensor]) -> Tensor:
+    """The projected inputs of all steps, with both biases; `before` gets the hidden states once they are known."""
+    gates = F.linear(steps, w.w_input, w.both_biases())
+    return tap(gates, lambda error: w.gradients(steps.detach(), error, before[0], error), (steps,), dim=1)
+
+
 def _lstm_cell(
     layer: nn.RNNBase, tap: GradientTap, w: _Direction, steps: Tensor, state: State
 ) -> tuple[Tensor, State]:
-    hidden: list[Tensor] = []
-    gates = F.linear(steps, w.w_input, w.both_biases())
-    gates = tap(gates, lambda error: w.gradients(steps.detach(), error, hidden[0], error), (steps,), dim=1)
-    outputs, last = LSTMSteps.apply(gates, *state, w.w_hidden)  # type: ignore[no-untyped-call]
-    hidden.append(_before(state[0], outputs))
-    return outputs, (outputs[-1], last)
+    before: list[Tensor] = []
+    (h, c), size, hidden = state, layer.hidden_size, []
+    for gates in _gates(tap, w, steps, before):
+        in_and_forget, new, out = torch.split(torch.addmm(gates, h, w.w_hidden.T), [2 * size, size, size], 1)
+        i, f = in_and_forget.sigmoid().chunk(2, 1)
+        c = torch.addcmul(f * c, i, new.tanh())
+        h = out.sigmoid() * c.tanh()
+        hidden.append(h)
+    outputs = torch.stack(hidden)
+    before.append(_before(state[0], outputs))
+    return outputs, (h, c)
 
 
 def _rnn_cell(
     layer: nn.RNNBase, tap: GradientTap, w: _Direction, steps: Tensor, state: State
 ) -> tuple[Tensor, State]:
-    hidden: list[Tensor] = []
-    sums = F.linear(steps, w.w_input, w.both_biases())
-    sums = tap(sums, lambda error: w.gradients(steps.detach(), error, hidden[0], error), (steps,), dim=1)
-    relu = getattr(layer, "nonlinearity", "tanh") == "relu"
-    outputs = RNNSteps.apply(sums, *state, w.w_hidden, relu)  # type: ignore[no-untyped-call]
-    hidden.append(_before(state[0], outputs))
-    return outputs, (outputs[-1],)
+    before: list[Tensor] = []
+    activate = torch.relu if layer.nonlinearity == "relu" else torch.tanh
+    (h,), hidden = state, []
+    for sums in _gates(tap, w, steps, before):
+        h = activate(torch.addmm(sums, h, w.w_hidden.T))
+        hidden.append(h)
+    outputs = torch.stack(hidden)
+    before.append(_before(state[0], outputs))
+    return outputs, (h,)
 
 
 def _gru_cell(
     layer: nn.RNNBase, tap: GradientTap, w: _Direction, steps: Tensor, state: State
 ) -> tuple[Tensor, State]:
-    hidden: list[Tensor] = []
+    before: list[Tensor] = []
+    resets: list[Tensor] = []
+    (h,), size, hidden = state, layer.hidden_size, []
 
     def gradients(error: Tensor) -> Gradients:
-        reset = hidden[1]
-        size = reset.shape[2]
-        hidden_error = torch.cat([error[..., : 2 * size], error[..., 2 * size :] * reset], 2)
-        return w.gradients(steps.detach(), error, hidden[0], hidden_error)
+        new_error = error[..., 2 * size :] * torch.stack(resets).detach()
+        hidden_error = torch.cat([error[..., : 2 * size], new_error], 2)
+        return w.gradients(steps.detach(), error, before[0], hidden_error)
 
-    sums = tap(F.linear(steps, w.w_input, w.b_input), gradients, (steps,), dim=1)
-    outputs, reset = GRUSteps.apply(sums, *state, w.w_hidden, w.b_hidden)  # type: ignore[no-untyped-call]
-    hidden += [_before(state[0], outputs), reset.detach()]
-    return outputs, (outputs[-1],)
+    for sums in tap(F.linear(steps, w.w_input, w.b_input), gradients, (steps,), dim=1):
+        reset_and_update, new = torch.split(sums, [2 * size, size], 1)
+        own, own_new = torch.split(F.linear(h, w.w_hidden, w.b_hidden), [2 * size, size], 1)
+        r, z = (reset_and_update + own).sigmoid().chunk(2, 1)
+        h = torch.lerp(torch.addcmul(new, r, own_new).tanh(), h, z)
+        hidden.append(h)
+        resets.append(r)
+    outputs = torch.stack(hidden)
+    before.append(_before(state[0], outputs))
+    return outputs, (h,)
 
 
 def _accepts(layer: nn.RNNBase) -> bool:
