@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from confrere.core.errors import PrivacyError
 from confrere.core.registry import Registry
@@ -333,23 +333,20 @@ class Quantile(ToNorm):
 
 
 def clipped_sum(
-    module: nn.Module | Recorder,
+    recorder: Recorder,
     inputs: tuple[Tensor, ...],
     losses_of: Callable[[Any, slice | Tensor], Tensor],
     clipping: Clipping,
     state: ClipState,
     units: Tensor | None = None,
-    microbatch: int | None = None,
 ) -> ClippedSum:
-    """The clipped sum over a batch of any size, a micro-batch at a time.
+    """The clipped sum over a batch of any size, one micro-batch of the recorder at a time.
 
     `losses_of(outputs, rows)` gives one loss per record; `rows` selects the records of the micro-batch
     (as in `labels[rows]`). The records of a unit are kept together; a unit with more records than fit
     is added up over several micro-batches before it is clipped. An empty batch gives a zero sum.
     """
-    recorder = module if isinstance(module, Recorder) else Recorder(module, microbatch)
-    limit = microbatch or recorder.microbatch
-    count = len(inputs[0])
+    limit, count = recorder.microbatch, len(inputs[0])
 
     def record(rows: slice | Tensor) -> Recorded:
         outputs = recorder.forward(*(x[rows] for x in inputs))

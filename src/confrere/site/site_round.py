@@ -19,7 +19,7 @@ from confrere.data.records import Records, Task, concatenate
 from confrere.learning.engine.one_site import Job, failure_reason
 from confrere.learning.evaluation import loss_metrics, predict
 from confrere.learning.fit.calibration import best_scale
-from confrere.learning.fit.tuning import fit
+from confrere.learning.fit.tuning import SeenRecords, fit
 from confrere.learning.objectives import Stacked
 from confrere.privacy.steps import UNPROTECTED
 from confrere.site.participant import Participant
@@ -125,7 +125,7 @@ class SiteRound:
         )
         alike = [site.counted(loss, models[role], noisy=False) for loss in losses]
         search = site.study.training.search()
-        params, choice = fit(job, role, alike, models[role].params, search, seen, proxy_training)
+        params, choice = fit(job, role, alike, models[role].params, search, SeenRecords(seen, proxy_training))
         model = Model(params, models[role].architecture, Custody.PRIVATE)
         data = {
             "role": role, "loss": type(losses[choice.loss]).__name__, "prior": choice.prior,

@@ -62,7 +62,7 @@ def test_its_clipped_sum_is_the_sum_of_clipped_gradients(name: str) -> None:
 
     recorder = Recorder(module)
     assert not recorder.notices
-    found = clipped_sum(recorder, (x,), losses, Flat(norm=0.1), {}, None, 4096).flat
+    found = clipped_sum(recorder, (x,), losses, Flat(norm=0.1), {}).flat
     total = torch.zeros_like(found)
     names = sorted(n for n, _ in module.named_parameters())
     for row in x:

@@ -44,7 +44,9 @@ def no_noise(size: int, std: float) -> Tensor:
 def test_an_empty_batch_gives_a_zero_sum(clipping: Clipping) -> None:
     module = nn.Conv1d(2, 3, 2)
     state = clipping.start(Layout.of(module))
-    found = clipped_sum(module, (torch.zeros(0, 2, 5),), lambda out, rows: out.sum((1, 2)), clipping, state)
+    found = clipped_sum(
+        Recorder(module), (torch.zeros(0, 2, 5),), lambda out, rows: out.sum((1, 2)), clipping, state
+    )
     assert torch.equal(found.flat, torch.zeros(15))
     assert (found.units, found.dropped, found.below) == (0, 0, 0)
     released, _ = clipping.finish(
@@ -66,11 +68,11 @@ def test_a_record_that_is_not_finite_is_dropped_and_counted(clipping: Clipping, 
 
     kept = torch.arange(6) != 2
     without = clipped_sum(
-        module, (x[kept],), lambda out, rows: F.cross_entropy(out, y[kept][rows], reduction="none"),
+        Recorder(module), (x[kept],), lambda out, rows: F.cross_entropy(out, y[kept][rows], reduction="none"),
         clipping, state,
     )  # fmt: skip
     x[2, 0, 1] = bad
-    found = clipped_sum(module, (x,), losses, clipping, state)
+    found = clipped_sum(Recorder(module), (x,), losses, clipping, state)
     assert (found.units, found.dropped) == (6, 1)
     assert torch.allclose(found.flat, without.flat, atol=1e-6)
     assert found.below == without.below

@@ -21,7 +21,7 @@ from confrere.core.params import Params
 from confrere.core.protocols import Loss, Objective, Optimiser, Proximal
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records
-from confrere.learning.networks.network import MICROBATCH, Network, StepGuard
+from confrere.learning.networks.network import Network, StepGuard
 from confrere.privacy.clipping import clipped_sum
 from confrere.privacy.gradients import Recorder
 from confrere.privacy.noise import Randomness, seeded
@@ -141,6 +141,15 @@ def _dropout_seed(job: Job) -> int:
     return int(float(job.randomness.uniform(1)) * 2**53)
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """The records of one step."""
+
+    rows: Tensor
+    inputs: Tensor
+    targets: Tensor
+
+
 class _Training:
     """One job while it is being done."""
 
@@ -225,20 +234,20 @@ class _Training:
         A network that normalises batches has none for a record alone either, and is read with its running statistics.
         """
         job = self.job
-        x, y = self.inputs[rows], self.targets[rows]
+        batch = _Batch(rows, self.inputs[rows], self.targets[rows])
         outputs: dict[str, Tensor] = {}
         alone = self.normalising if len(rows) == 1 else frozenset()
         if len(rows):
             for role in objective:
                 if role not in job.private and role not in alone:
                     with self._guarded(role):
-                        outputs[role] = job.networks[role].module(x)
+                        outputs[role] = job.networks[role].module(batch.inputs)
             for other in sorted({o for loss in objective.values() for o in loss.reads} - set(outputs)):
                 readers = [r for r, loss in objective.items() if other in loss.reads and r not in self.failed]
                 if readers:
                     with self._guarded(*readers), torch.no_grad():
                         outputs[other] = _outputs(
-                            job.networks[other], x, by_running_statistics=other in alone
+                            job.networks[other], batch.inputs, by_running_statistics=other in alone
                         )
         for role, loss in objective.items():
             if role in self.failed:
@@ -246,10 +255,10 @@ class _Training:
             others = {o: outputs[o].detach() for o in loss.reads} if len(rows) else {}
             if role in job.private:
                 assert draw is not None
-                moves[role] = self._private_gradient(role, loss, x, y, others, rows, draw)
+                moves[role] = self._private_gradient(role, loss, batch, others, draw)
             elif len(rows) and role not in alone:
                 with self._guarded(role):
-                    values = loss(outputs[role], others, y)
+                    values = loss(outputs[role], others, batch.targets)
                     if self._note(role, values):
                         moves[role] = job.networks[role].backward(values.mean())
 
@@ -271,27 +280,20 @@ class _Training:
                 self.fail(role, f'the training of "{role}" failed: {reason}')
 
     def _private_gradient(
-        self,
-        role: str,
-        loss: Loss,
-        x: Tensor,
-        y: Tensor,
-        others: Mapping[str, Tensor],
-        rows: Tensor,
-        draw: Draw,
+        self, role: str, loss: Loss, batch: _Batch, others: Mapping[str, Tensor], draw: Draw
     ) -> Tensor:
         mechanism = self.job.private.mechanisms[role]
         memory = self.out.memory[role]
 
         def losses_of(outputs: Tensor, part: slice | Tensor) -> Tensor:
-            values = loss(outputs, {o: t[part] for o, t in others.items()}, y[part])
+            values = loss(outputs, {o: t[part] for o, t in others.items()}, batch.targets[part])
             self._note(role, values, strict=False)
             return values
 
         patients = self.patients if mechanism.unit == "patient" else None
-        units = None if patients is None else patients.of(rows)
+        units = None if patients is None else patients.of(batch.rows)
         clipped = clipped_sum(
-            self.recorders[role], (x,), losses_of, mechanism.clipping, memory["clipping"], units, MICROBATCH
+            self.recorders[role], (batch.inputs,), losses_of, mechanism.clipping, memory["clipping"], units
         )
         release = draw.release(role, clipped, memory["clipping"])
         memory["clipping"] = dict(release.state)

@@ -112,27 +112,33 @@ class OtherOutputs:
     """Whether the fair outputs hold nothing of the record that they are about."""
 
 
+@dataclass(frozen=True)
+class SeenRecords:
+    """The records (a mask) that the models which losses read have learned from, and how, where that is known."""
+
+    mask: Tensor
+    proxy: ProxyTraining | None = None
+
+
 def fit(
     job: Job,
     role: str,
     losses: Sequence[Loss],
     start: Params,
     search: Search,
-    seen: Tensor | None = None,
-    proxy: ProxyTraining | None = None,
+    seen: SeenRecords | None = None,
     chosen: Choice | None = None,
 ) -> tuple[Params, Choice]:
     """Choose by cross-validation, then train on all records of `job`.
 
-    `losses[0]` is training alone, with which the others are compared. `seen` marks the records that the
-    models which losses read have learned from, and `proxy` how they have learned. If an
-    earlier fit has `chosen`, on these or other records, nothing is cross-validated.
+    `losses[0]` is training alone, with which the others are compared. If an earlier fit has `chosen`, on these or
+    other records, nothing is cross-validated.
     """
-    seen = torch.zeros(len(job.records), dtype=torch.bool) if seen is None else seen
-    others = [_outputs_for(job, loss, seen, proxy) for loss in losses]
+    seen = seen or SeenRecords(torch.zeros(len(job.records), dtype=torch.bool))
+    others = [_outputs_for(job, loss, seen) for loss in losses]
     rows = torch.ones(len(job.records), dtype=torch.bool)
-    if not all(o.clean for o in others) and int((~seen).sum()) >= FEW:
-        rows = ~seen
+    if not all(o.clean for o in others) and int((~seen.mask).sum()) >= FEW:
+        rows = ~seen.mask
     case = _Case(job, role, losses, others, rows, search)
     targets, module = job.records.targets, job.networks[role].module
     if all(map(_under_known, losses)):
@@ -337,14 +343,15 @@ def _simplest(tried: Sequence[tuple[Choice, Tensor]], records: int) -> tuple[Cho
     return max(near, key=lambda t: (t[0].prior, -t[0].length))
 
 
-def _outputs_for(job: Job, loss: Loss, seen: Tensor, proxy: ProxyTraining | None) -> OtherOutputs:
+def _outputs_for(job: Job, loss: Loss, seen: SeenRecords) -> OtherOutputs:
     """The outputs of the models that a loss reads, for all records."""
     inputs = job.records.inputs
     raw = {r: predict(job.networks[r].module, inputs.to(job.device)).cpu() for r in loss.reads}
-    fair, clean = dict(raw), not bool(seen.any()) or not raw
-    if not clean and proxy is not None:
+    fair, clean = dict(raw), not bool(seen.mask.any()) or not raw
+    if not clean and seen.proxy is not None:
         found = {
-            r: left_out_outputs(job.networks[r].module, inputs, job.records.targets, seen, proxy) for r in raw
+            r: left_out_outputs(job.networks[r].module, inputs, job.records.targets, seen.mask, seen.proxy)
+            for r in raw
         }
         clean = all(logits is not None for logits in found.values())
         fair |= {

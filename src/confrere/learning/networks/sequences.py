@@ -42,15 +42,10 @@ def width(shape: Sequence[int], name: str, mask: bool) -> int:
 class Recurrent(nn.Module):
     """An LSTM or GRU over tokens or over a time series; the hidden state after the last step is classified."""
 
-    def __init__(
-        self, cell: str, inputs: int, outputs: int, hidden: int, vocabulary: int, embedding: int, mask: bool
-    ) -> None:
+    def __init__(self, embedding: nn.Embedding | None, cells: nn.RNNBase, outputs: int, mask: bool) -> None:
         super().__init__()
-        self.mask, self.vocabulary = mask, vocabulary
-        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0) if vocabulary else None
-        kind = nn.LSTM if cell == "lstm" else nn.GRU
-        self.cells: nn.RNNBase = kind(embedding if vocabulary else inputs, hidden, batch_first=True)
-        self.head = nn.Linear(hidden, outputs)
+        self.mask, self.embedding, self.cells = mask, embedding, cells
+        self.head = nn.Linear(cells.hidden_size, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.embedding is not None:
@@ -66,6 +61,10 @@ class Recurrent(nn.Module):
         return self.head(states.gather(1, at)[:, 0])  # type: ignore[no-any-return]
 
 
+def _embedding(vocabulary: int, size: int) -> nn.Embedding | None:
+    return nn.Embedding(vocabulary, size, padding_idx=0) if vocabulary else None
+
+
 @network("lstm")
 def lstm(
     shape: Sequence[int],
@@ -76,8 +75,9 @@ def lstm(
     mask: bool = False,
 ) -> nn.Module:
     """A long short-term memory (Hochreiter and Schmidhuber 1997): for token ids give `vocabulary`, for time series not."""
-    inputs = 1 if vocabulary else width(shape, "lstm", mask)
-    return Recurrent("lstm", inputs, outputs, hidden, vocabulary, embedding, mask)
+    words = _embedding(vocabulary, embedding)
+    inputs = embedding if vocabulary else width(shape, "lstm", mask)
+    return Recurrent(words, nn.LSTM(inputs, hidden, batch_first=True), outputs, mask)
 
 
 @network("gru")
@@ -90,8 +90,9 @@ def gru(
     mask: bool = False,
 ) -> nn.Module:
     """A gated recurrent unit (Cho et al. 2014): three quarters of an LSTM's weights, so less noise as a proxy."""
-    inputs = 1 if vocabulary else width(shape, "gru", mask)
-    return Recurrent("gru", inputs, outputs, hidden, vocabulary, embedding, mask)
+    words = _embedding(vocabulary, embedding)
+    inputs = embedding if vocabulary else width(shape, "gru", mask)
+    return Recurrent(words, nn.GRU(inputs, hidden, batch_first=True), outputs, mask)
 
 
 class TemporalConvolution(nn.Module):

@@ -23,6 +23,7 @@ from confrere.privacy.gradients.per_record import (
     KEPT,
     SINGLE,
     Explicit,
+    FromErrors,
     Groups,
     Sum,
     WeightedNorm,
@@ -56,19 +57,10 @@ class Geometry:
 
 
 @dataclass
-class KernelPatches:
+class KernelPatches(FromErrors):
     """Gradients of a kernel, from inputs (records × channels × places) and errors."""
 
-    errors: Tensor
-    inputs: Tensor
     geometry: Geometry
-
-    def __post_init__(self) -> None:
-        self._kept: Tensor | None = None
-
-    @property
-    def records(self) -> int:
-        return len(self.errors)
 
     @property
     def inside(self) -> int:

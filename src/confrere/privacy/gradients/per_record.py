@@ -6,8 +6,8 @@ how long each is, how far each points along a direction, and what their weighted
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -200,17 +200,14 @@ def squares_in_chunks(
         for at in range(0, records, step):
             parts.append(Explicit(explicit(slice(at, at + step))).squares(norm))
         return torch.cat(parts)
-    for unit_rows in unit_chunks(groups, step, records):
+    units = max(
+        1, step // max(1, groups.rows.shape[1])
+    )  # so that their records stay within the step where possible
+    for unit_rows in torch.split(groups.rows, units):
         held = [row[row < records] for row in unit_rows]
         total = torch.stack([_sum_in_chunks(explicit, rows, step) for rows in held])
         parts.append(Explicit(total).squares(norm))
     return torch.cat(parts)
-
-
-def unit_chunks(groups: Groups, step: int, records: int) -> Iterator[Tensor]:
-    """Units a few at a time, so that their records stay within the step where possible."""
-    units = max(1, step // max(1, groups.rows.shape[1]))
-    yield from torch.split(groups.rows, units)
 
 
 def _sum_in_chunks(explicit: Callable[[slice | Tensor], Tensor], rows: Tensor, step: int) -> Tensor:
@@ -221,7 +218,20 @@ def _sum_in_chunks(explicit: Callable[[slice | Tensor], Tensor], rows: Tensor, s
 
 
 @dataclass
-class Outer:
+class FromErrors:
+    """Gradients that follow from the inputs of a layer and the errors at its outputs. Written out, they may be kept."""
+
+    errors: Tensor
+    inputs: Tensor
+    _kept: Tensor | None = field(default=None, init=False)
+
+    @property
+    def records(self) -> int:
+        return len(self.errors)
+
+
+@dataclass
+class Outer(FromErrors):
     """Gradients of a matrix: Σ over positions t of error[t] ⊗ input[t].
 
     `errors` is records × positions × outputs and `inputs` is records × positions × inputs. With one
@@ -229,16 +239,6 @@ class Outer:
     comes from the two Gram matrices (Li et al. 2022, ghost norm) or from the product written out,
     whichever costs less.
     """
-
-    errors: Tensor
-    inputs: Tensor
-
-    def __post_init__(self) -> None:
-        self._kept: Tensor | None = None
-
-    @property
-    def records(self) -> int:
-        return len(self.errors)
 
     @property
     def size(self) -> int:

@@ -128,7 +128,7 @@ class Recorder:
         self, path: str, layer: nn.Module, found: Rule, names: dict[str, str]
     ) -> Callable[..., Any]:
         parameters = [self._parameters[name] for name in set(names.values())]
-        tap = functools.partial(self._tap, path, layer, names)
+        tap = functools.partial(self._tap, _place(path, layer), names)
 
         def forward(*inputs: Any, **options: Any) -> Any:
             if self._bypass or not torch.is_grad_enabled():
@@ -144,7 +144,7 @@ class Recorder:
         return forward
 
     def _fallback_forward(self, path: str, layer: nn.Module, names: dict[str, str]) -> Callable[..., Any]:
-        tap = functools.partial(self._tap, path, layer, names)
+        tap = functools.partial(self._tap, _place(path, layer), names)
 
         def forward(*inputs: Any, **options: Any) -> Any:
             original = functools.partial(type(layer).forward, layer)
@@ -164,8 +164,7 @@ class Recorder:
 
     def _tap(
         self,
-        path: str,
-        layer: nn.Module,
+        place: str,
         names: Mapping[str, str],
         tensor: Tensor,
         then: Callable[[Tensor], Gradients],
@@ -174,7 +173,7 @@ class Recorder:
     ) -> Tensor:
         if tensor.dim() <= dim or tensor.shape[dim] != self._records:
             raise UnsafeModule(
-                f"{_place(path, layer)} gave a tensor of shape {tuple(tensor.shape)} for a batch of "
+                f"{place} gave a tensor of shape {tuple(tensor.shape)} for a batch of "
                 f"{self._records} records: the record must be dimension {dim} "
                 "(use batch_first=True, and keep records out of other dimensions)"
             )
@@ -184,7 +183,7 @@ class Recorder:
             tensor = _Start.apply(self._anchor, tensor)  # type: ignore[no-untyped-call]
         edge = get_gradient_edge(tensor)
         versions = tuple((x, x._version) for x in reads if isinstance(x, Tensor))
-        self._uses.append(_Use(_place(path, layer), names, edge, dim, then, versions))
+        self._uses.append(_Use(place, names, edge, dim, then, versions))
         return tensor
 
     @contextmanager
