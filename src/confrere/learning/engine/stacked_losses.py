@@ -7,13 +7,16 @@ by site.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from confrere.core.protocols import Loss
-from confrere.learning.balance import Balanced, log_shares
+from confrere.learning.balance import Balanced, BalancedNear, log_shares
 from confrere.learning.objectives import Direction, Distilled, Labelled, Near, Stacked, Supervised
 
 Joined = Callable[[Tensor, Mapping[str, Tensor], Tensor, Sequence[int]], tuple[Tensor, Tensor]]
@@ -21,54 +24,37 @@ Joined = Callable[[Tensor, Mapping[str, Tensor], Tensor, Sequence[int]], tuple[T
 losses [sites, records] and their slopes at the outputs. What it says about padding means nothing."""
 
 
+@dataclass(frozen=True)
+class StackedForm:
+    """How the losses of one class are computed for many sites at once."""
+
+    join: Callable[[Sequence[Any]], Joined]
+    """One function for the losses of several sites, all of one kind."""
+    kind: Callable[[Any], Hashable]
+    """What two of them must share beside their class: everything but the weights of a site's own."""
+    needs: Callable[[Any], frozenset[str]] = attrgetter("reads")
+    """The models whose outputs the loss looks at."""
+
+
 def kind_of(loss: Loss) -> Hashable:
-    """What two losses must share to be computed together: everything but the weights of a site's own."""
-    if has_own_loss(loss):
-        return (type(loss), loss.reads, getattr(loss, "pull", None))
-    if type(loss) is Supervised:
-        return Supervised
-    if type(loss) is Near:
-        return (Near, loss.anchor, loss.pull)
-    if type(loss) is Distilled:
-        return (Distilled, loss.teacher, loss.direction)
-    if type(loss) is Stacked:
-        return (Stacked, loss.under)
-    if isinstance(loss, Balanced):
-        return (type(loss), kind_of(loss.within))
-    return (type(loss), loss.reads, getattr(loss, "pull", None))
-
-
-def has_own_loss(loss: Loss) -> bool:
-    """Whether the labels are judged by the own loss of a task kind, which is not written out here."""
-    return isinstance(loss, Labelled) and bool(loss.kind)
+    """What two losses must share to be computed together."""
+    return type(loss), _form(loss).kind(loss)
 
 
 def needed(loss: Loss) -> frozenset[str]:
     """The models whose outputs the loss looks at; an anchor alone is looked at through its weights."""
-    if isinstance(loss, Balanced):
-        return needed(loss.within)
-    return frozenset() if type(loss) is Near else loss.reads
+    return FORMS.get(type(loss), SITE_BY_SITE).needs(loss)
 
 
 def joined(losses: Sequence[Loss]) -> Joined:
     """One function for the losses of several sites; all of them are of one kind."""
-    first = losses[0]
-    if isinstance(first, Balanced):
-        return _balanced([loss for loss in losses if isinstance(loss, Balanced)])
-    if has_own_loss(first):
-        return _site_by_site(losses)
-    if type(first) in (Supervised, Near):
-        return _supervised
-    weights = torch.tensor([_weight_of(loss) for loss in losses])
-    if type(first) is Stacked:
-        return _stacked(first.under, weights)
-    if type(first) is Distilled:
-        return _distilled(first, weights) if bool((weights != 0).any()) else _supervised
-    return _site_by_site(losses)
+    return _form(losses[0]).join(losses)
 
 
-def _weight_of(loss: Loss) -> float:
-    return float(loss.weight.value) if isinstance(loss, Distilled | Stacked) else 0.0
+def _form(loss: Loss) -> StackedForm:
+    """The form of a loss. The own loss of a task kind is not written out here."""
+    own = isinstance(loss, Labelled) and bool(loss.kind)
+    return SITE_BY_SITE if own else FORMS.get(type(loss), SITE_BY_SITE)
 
 
 def _supervised(
@@ -92,7 +78,13 @@ def _supervised(
     return values, slopes.scatter_add_(2, at, slopes.new_full((1, 1, 1), -1.0).expand(at.shape))
 
 
-def _stacked(under: str, weights: Tensor) -> Joined:
+def _weights(losses: Sequence[Distilled | Stacked]) -> Tensor:
+    return torch.tensor([float(loss.weight.value) for loss in losses])
+
+
+def _stacked(losses: Sequence[Stacked]) -> Joined:
+    under, weights = losses[0].under, _weights(losses)
+
     def loss(
         own: Tensor, others: Mapping[str, Tensor], targets: Tensor, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
@@ -114,9 +106,12 @@ def _balanced(losses: Sequence[Balanced]) -> Joined:
     return loss
 
 
-def _distilled(like: Distilled, weights: Tensor) -> Joined:
+def _distilled(losses: Sequence[Distilled]) -> Joined:
     """The plain loss and the divergence from a teacher, slopes written out; who gives it no weight does not look at it."""
+    like, weights = losses[0], _weights(losses)
     alone, some = weights == 0, bool((weights == 0).any())
+    if bool(alone.all()):
+        return _supervised
 
     def loss(
         own: Tensor, others: Mapping[str, Tensor], targets: Tensor, counts: Sequence[int]
@@ -174,3 +169,24 @@ def _site_by_site(losses: Sequence[Loss]) -> Joined:
         return values, slopes
 
     return loss
+
+
+def _pull(loss: Loss) -> Hashable:
+    return loss.reads, getattr(loss, "pull", None)
+
+
+def _within(loss: Balanced) -> Hashable:
+    return kind_of(loss.within)
+
+
+SITE_BY_SITE = StackedForm(_site_by_site, _pull)
+BALANCED = StackedForm(_balanced, _within, lambda loss: needed(loss.within))
+FORMS: dict[type, StackedForm] = {
+    Supervised: StackedForm(lambda losses: _supervised, lambda loss: None),
+    Near: StackedForm(lambda losses: _supervised, _pull, lambda loss: frozenset()),
+    Stacked: StackedForm(_stacked, attrgetter("under")),
+    Distilled: StackedForm(_distilled, attrgetter("teacher", "direction")),
+    Balanced: BALANCED,
+    BalancedNear: BALANCED,
+}
+"""The losses that are written out here; all others are called site by site."""

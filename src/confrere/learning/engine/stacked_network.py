@@ -7,13 +7,19 @@ for all other networks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from confrere.privacy.stacked_steps import Trace
+
+aten = torch.ops.aten
+
+View = tuple[Tensor, Tensor | None]
+"""The weight and bias of a dense layer at several sites."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +31,38 @@ class Dense:
     inputs: int
     outputs: int
 
+    def view(self, weights: Tensor) -> View:
+        weight = weights[:, slice(*self.weight)].view(len(weights), self.outputs, self.inputs)
+        return weight, None if self.bias is None else weights[:, slice(*self.bias)]
+
 
 @dataclass(frozen=True)
 class Activation:
     """An elementwise function whose derivative follows from its output."""
 
-    kind: str
+    kind: type[nn.Module]
     slope: float = 0.0
+
+    def forward(self, h: Tensor) -> Tensor:
+        """The value, in place of `h`."""
+        return ACTIVATIONS[self.kind][0](h, self.slope)
+
+    def backward(self, error: Tensor, value: Tensor) -> Tensor:
+        """The error before the activation, from the error after it and its value."""
+        return ACTIVATIONS[self.kind][1](error, value, self.slope)
 
 
 Layer = Dense | Activation
 
-ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.LeakyReLU: "leaky"}
+ACTIVATIONS: dict[type[nn.Module], tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    nn.ReLU: (lambda h, _: h.relu_(), lambda error, value, _: aten.threshold_backward(error, value, 0)),
+    nn.Tanh: (lambda h, _: h.tanh_(), lambda error, value, _: aten.tanh_backward(error, value)),
+    nn.Sigmoid: (lambda h, _: h.sigmoid_(), lambda error, value, _: aten.sigmoid_backward(error, value)),
+    nn.LeakyReLU: (
+        F.leaky_relu_,
+        lambda error, value, slope: torch.where(value > 0, error, error * slope),
+    ),
+}
 
 
 def layers_of(module: nn.Module) -> tuple[Layer, ...] | None:
@@ -63,7 +89,7 @@ def layers_of(module: nn.Module) -> tuple[Layer, ...] | None:
             slope = float(getattr(part, "negative_slope", 0.0))
             if not found or slope < 0:
                 return None  # nothing to activate, or a derivative that does not follow from the output
-            found.append(Activation(ACTIVATIONS[type(part)], slope))
+            found.append(Activation(type(part), slope))
     if (
         sorted(used) != sorted(sizes)
         or not found
@@ -102,32 +128,28 @@ class Stack:
 
     def __init__(self, layers: Sequence[Layer], weights: Tensor) -> None:
         self.layers, self.weights = tuple(layers), weights
-        self._views: dict[int, list[tuple[Tensor, Tensor | None] | None]] = {}
-        self._separate: list[tuple[Tensor, Tensor | None] | None] | None = None
+        self._views: dict[int, list[View]] = {}
+        self._separate: list[View] | None = None
 
     def separate_layers(self) -> None:
         """Hold each layer's weights in a contiguous tensor until `join_layers`, so that `sgd_step` need not copy them."""
         self._separate = [
-            None
-            if view is None
-            else (view[0].contiguous(), None if view[1] is None else view[1].contiguous())
-            for view in self.views(len(self.weights))
+            (weight.contiguous(), None if bias is None else bias.contiguous())
+            for weight, bias in self.views(len(self.weights))
         ]
         self._views = {}
 
     def join_layers(self) -> None:
         """Copy the layers' weights back into one row per site."""
         separate, self._separate, self._views = self._separate, None, {}
-        for view, held in zip(self.views(len(self.weights)), separate or (), strict=True):
-            if view is not None and held is not None:
-                view[0].copy_(held[0])
-                if view[1] is not None and held[1] is not None:
-                    view[1].copy_(held[1])
+        for (weight, bias), held in zip(self.views(len(self.weights)), separate or (), strict=True):
+            weight.copy_(held[0])
+            if bias is not None and held[1] is not None:
+                bias.copy_(held[1])
 
     def sgd_step(self, traces: Sequence[Trace], rate: float) -> None:
         """A step of plain SGD, without storing the gradient first."""
-        dense = [view for view in self.views(len(traces[0].errors)) if view is not None]
-        for (weight, bias), trace in zip(reversed(dense), traces, strict=True):
+        for (weight, bias), trace in zip(reversed(self.views(len(traces[0].errors))), traces, strict=True):
             if self._separate is None:
                 weight.add_(torch.bmm(trace.errors.mT, trace.inputs), alpha=-rate)
             else:
@@ -135,80 +157,46 @@ class Stack:
             if bias is not None:
                 bias.add_(trace.errors.sum(1), alpha=-rate)
 
-    def views(self, sites: int) -> list[tuple[Tensor, Tensor | None] | None]:
-        """Weight and bias of each dense layer at the first `sites` sites; None for other layers."""
-        if sites not in self._views and self._separate is not None:
-            self._views[sites] = [
-                None if held is None else (held[0][:sites], None if held[1] is None else held[1][:sites])
-                for held in self._separate
+    def views(self, sites: int) -> list[View]:
+        """Weight and bias of each dense layer at the first `sites` sites."""
+        if sites not in self._views:
+            whole = self._separate or [
+                layer.view(self.weights) for layer in self.layers if isinstance(layer, Dense)
             ]
-        elif sites not in self._views:
-            self._views[sites] = [_view(layer, self.weights[:sites]) for layer in self.layers]
+            self._views[sites] = [(w[:sites], None if b is None else b[:sites]) for w, b in whole]
         return self._views[sites]
 
     def forward(self, x: Tensor, kept: list[Tensor] | None = None) -> Tensor:
         """Outputs [sites, records, outputs] for inputs [sites, records, …]; `kept` collects what `backward` needs."""
-        sites = len(x)
-        h = x.flatten(2)
-        for layer, view in zip(self.layers, self.views(sites), strict=True):
-            if view is not None:
-                if kept is not None:
-                    kept.append(h)
-                weight, bias = view
-                h = (
-                    torch.bmm(h, weight.mT)
-                    if bias is None
-                    else torch.baddbmm(bias.unsqueeze(1), h, weight.mT)
-                )
+        h, views = x.flatten(2), iter(self.views(len(x)))
+        for layer in self.layers:
+            if isinstance(layer, Activation):
+                h = seen = layer.forward(h)
             else:
-                h = _activate(layer, h)
-                if kept is not None:
-                    kept.append(h)
+                weight, bias = next(views)
+                seen, h = (
+                    h,
+                    (
+                        torch.bmm(h, weight.mT)
+                        if bias is None
+                        else torch.baddbmm(bias.unsqueeze(1), h, weight.mT)
+                    ),
+                )
+            if kept is not None:
+                kept.append(seen)
         return h
 
     def backward(self, error: Tensor, kept: Sequence[Tensor]) -> list[Trace]:
         """The traces of all dense layers, from the derivative of each record's loss by the outputs."""
         traces: list[Trace] = []
-        views = self.views(len(error))
-        first = next(i for i, layer in enumerate(self.layers) if isinstance(layer, Dense))
-        for at in range(len(self.layers) - 1, first - 1, -1):
-            layer, view = self.layers[at], views[at]
-            if isinstance(layer, Dense) and view is not None:
-                traces.append(Trace(kept[at], error, layer.weight, layer.bias))
-                if at > first:
-                    error = torch.bmm(error, view[0])
-            else:
-                error = _backward_of_activation(layer, kept[at], error)
+        views = list(self.views(len(error)))
+        for layer, seen in zip(reversed(self.layers), reversed(kept), strict=True):
+            if isinstance(layer, Activation):
+                error = layer.backward(error, seen)
+                continue
+            traces.append(Trace(seen, error, layer.weight, layer.bias))
+            weight, _ = views.pop()
+            if not views:  # the first layer: nothing is trained before it
+                break
+            error = torch.bmm(error, weight)
         return traces
-
-
-def _view(layer: Layer, weights: Tensor) -> tuple[Tensor, Tensor | None] | None:
-    if not isinstance(layer, Dense):
-        return None
-    weight = weights[:, slice(*layer.weight)].view(len(weights), layer.outputs, layer.inputs)
-    return weight, None if layer.bias is None else weights[:, slice(*layer.bias)]
-
-
-def _activate(layer: Layer, h: Tensor) -> Tensor:
-    assert isinstance(layer, Activation)
-    if layer.kind == "relu":
-        return h.relu_()
-    if layer.kind == "tanh":
-        return h.tanh_()
-    if layer.kind == "sigmoid":
-        return h.sigmoid_()
-    return torch.nn.functional.leaky_relu_(h, layer.slope)
-
-
-def _backward_of_activation(layer: Layer, value: Tensor, error: Tensor) -> Tensor:
-    """The error before an activation, from the error after it and the activation's value."""
-    assert isinstance(layer, Activation)
-    if layer.kind == "leaky":
-        return torch.where(value > 0, error, error * layer.slope)
-    if layer.kind == "relu":
-        found: Tensor = torch.ops.aten.threshold_backward(error, value, 0)
-    elif layer.kind == "tanh":
-        found = torch.ops.aten.tanh_backward(error, value)
-    else:
-        found = torch.ops.aten.sigmoid_backward(error, value)
-    return found
