@@ -13,7 +13,7 @@ from confrere.core.seeds import NOT_PRIVATE
 from confrere.node.config import NodeConfig, within
 from confrere.node.replay import DurableMailbox
 from confrere.site.assemble import unprotected_patients
-from confrere.site.participant import check_records
+from confrere.site.checks import check_records
 from confrere.site.site_run import own_start, start_facts
 
 if TYPE_CHECKING:

@@ -14,12 +14,14 @@ from confrere.data.records import SiteData, Task
 from confrere.learning.engine.one_site import Trainer
 from confrere.learning.networks.network import NetworkCache
 from confrere.privacy.accounting import calibrate, check_delta
+from confrere.privacy.budget import Budget, strictest
 from confrere.privacy.charges import CEILING
 from confrere.privacy.clipping import Clipping
-from confrere.privacy.ledger import Budget, Ledger, strictest
+from confrere.privacy.ledger import Ledger
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.sampling import FullBatch, Poisson, epoch
-from confrere.site.participant import Participant, check_records
+from confrere.site.checks import check_records
+from confrere.site.participant import Participant
 from confrere.site.stopping import Stopping
 from confrere.study import Privacy, Study
 from confrere.study.churn import Churn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import KeysView, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from confrere.core.custody import Custody, Scalar, public
-from confrere.core.errors import DataError, StudyError, UnsafeModule
+from confrere.core.errors import StudyError
 from confrere.core.events import Event, Journal
 from confrere.core.model import Architecture, Model
 from confrere.core.params import Params
@@ -22,16 +22,15 @@ from confrere.core.protocols import (
     Predictor,
     Reshapes,
     Strategy,
-    described,
 )
 from confrere.core.seeds import derive, generator
-from confrere.data.records import Records, SiteData, Task, made_up_inputs, made_up_targets
+from confrere.data.records import Records, SiteData, Task
 from confrere.learning.balance import PROFILE, Shares, balance, counted, log_shares, released
 from confrere.learning.engine.one_site import Memory, Trainer
 from confrere.learning.evaluation import measure, predict, predict_chain
 from confrere.learning.fit.leave_one_out import ProxyTraining
 from confrere.learning.networks.architectures import describe
-from confrere.learning.networks.network import MICROBATCH, Network, NetworkCache
+from confrere.learning.networks.network import Network, NetworkCache
 from confrere.learning.networks.tables import Centred
 from confrere.learning.objectives import for_kind
 from confrere.learning.optimisers import SGD
@@ -44,16 +43,17 @@ from confrere.learning.step_schedule import (
     time_for,
     time_for_unit_records,
 )
-from confrere.privacy import lint
 from confrere.privacy.accounting import Guarantee, epsilon, per_unit
+from confrere.privacy.budget import Budget
 from confrere.privacy.charges import CEILING, Charge
 from confrere.privacy.clipping import Flat
 from confrere.privacy.interpretation import meaning, readings, trade_off
-from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.ledger import Ledger
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
 from confrere.privacy.patient_hashes import fingerprint
 from confrere.privacy.steps import UNPROTECTED, PrivateSteps
+from confrere.site.checks import check_fit
 from confrere.site.open_sites import records_hash
 from confrere.site.predictions import SelectedPredictions
 from confrere.site.stopping import Stopping
@@ -104,7 +104,8 @@ class Participant:
     """The networks that it works with; sites of one process share them."""
     extra_networks: dict[str, Any] = field(default_factory=dict)
     """Networks that its strategy needs in addition to the study's, by role."""
-    _architectures: dict[str, Architecture] = field(default_factory=dict)
+    architectures: dict[str, Architecture] = field(default_factory=dict)
+    """All architectures that the study has at this site, by name; they come in as they are first used."""
     _by_role: dict[str, Architecture] = field(default_factory=dict)
     _rules: dict[bool, Optimiser] = field(default_factory=dict)
     _shares: Shares | None = None
@@ -117,24 +118,7 @@ class Participant:
 
     def __post_init__(self) -> None:
         for role in ("private", "proxy"):  # a network that cannot be built, or does not fit, is noticed here
-            self._check_fit(role)
-
-    def _check_fit(self, role: str) -> None:
-        """Whether the network of a role takes the site's records and gives the outputs of the task."""
-        name, some = self.architecture(role).name, torch.zeros(2, *self.task.inputs)
-        where = f'site "{self.name}": the {role} network {name}'
-        try:
-            outputs = predict(self.network(role, name).module, some.to(self.device))
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise StudyError(
-                f"{where} cannot be used for records of shape {tuple(some.shape[1:])}: {reason}"
-            ) from None
-        if tuple(outputs.shape) != (wanted := (len(some), self.task.outputs)):
-            raise StudyError(
-                f"{where} gives outputs of shape {tuple(outputs.shape)} for {len(some)} records; this task needs"
-                f" {wanted}{self.task.traits.outputs_hint}"
-            )
+            check_fit(self, role)
 
     @property
     def size(self) -> int:
@@ -162,13 +146,8 @@ class Participant:
                 raise StudyError('only the proxy "centred-linear" has a centre to agree on')
             spec = {"name": name, **options, "profiling": True}
         found = self.network_cache.architecture(spec, self.task.inputs, self.task.outputs, self.task.branches)
-        self._architectures.setdefault(found.name, found)
+        self.architectures.setdefault(found.name, found)
         return found
-
-    @property
-    def architecture_names(self) -> KeysView[str]:
-        """The names of all architectures that the study has at this site: a view, which grows with them."""
-        return self._architectures.keys()
 
     def add_networks(self, strategy: Strategy) -> None:
         """Add the networks that a strategy needs in addition to the study's."""
@@ -179,7 +158,7 @@ class Participant:
             )
             self._by_role = {}
             for role in self.extra_networks:
-                self._check_fit(role)
+                check_fit(self, role)
 
     def mechanism_of(self, role: str) -> Mechanism:
         """The mechanism of a private step. The losses of a private loss sum lie between 0 and 1, so nothing is clipped;
@@ -191,42 +170,9 @@ class Participant:
         noise = m.clipping.effective_noise_multiplier(m.noise_multiplier, m.expected_batch)
         return replace(m, clipping=Flat(1.0), noise_multiplier=noise)
 
-    def check_safe(self, role: str, name: str) -> None:
-        """Refuse to train a network privately that mixes records; tried on records that are made up.
-
-        The largest trial has about the size of a private step, so that it is made again only for another order of size.
-        """
-        expected = self.mechanism.expected_batch if self.mechanism is not None else 0.0
-        size = max(*lint.SIZES, min(MICROBATCH, math.ceil(expected)))
-        known = (name, self._architectures[name].build, size.bit_length())
-        if known not in self.network_cache.safe:
-            made_up = made_up_inputs(self.task, size)
-            try:
-                lint.check(self.network(role, name).module, made_up.to(self.device))
-            except UnsafeModule as error:
-                raise UnsafeModule(f"the {role} network {name}: {error}") from None
-            self.network_cache.safe.add(known)
-
-    def check_loss(self, role: str, loss: Loss, models: Mapping[str, Model]) -> None:
-        """Refuse to train privately with a loss that mixes records; tried once for its options, on made-up outputs."""
-        read = {other: models[other].architecture for other in (role, *sorted(loss.reads))}
-        known = (type(loss), described(loss), *read.items())
-        if known not in self.network_cache.safe:
-            two, outputs = made_up_inputs(self.task, 2).to(self.device), {}
-            for number, (other, name) in enumerate(read.items()):
-                width = predict(self.network(other, name).module, two).shape[1:]
-                chance = generator(number, "made up outputs")
-                outputs[other] = 3 * torch.randn(MICROBATCH, *width, generator=chance)
-            own = outputs[role] if role in loss.reads else outputs.pop(role)
-            try:
-                lint.check_loss(loss, own, outputs, made_up_targets(self.task, MICROBATCH))
-            except UnsafeModule as error:
-                raise UnsafeModule(f"the {role} loss {type(loss).__name__}: {error}") from None
-            self.network_cache.safe.add(known)
-
     def network(self, role: str, name: str) -> Network:
         """The network that a role works with; load weights before you use it."""
-        return self.network_cache.network(role, self._architectures[name], self.device)
+        return self.network_cache.network(role, self.architectures[name], self.device)
 
     def build(self, role: str) -> Model:
         arch = self.architecture(role)
@@ -511,16 +457,3 @@ class Participant:
             return predict_chain(network.layers, model.params, records.inputs)
         network.load(model.params)
         return predict(network.module, records.inputs.to(self.device)).cpu()
-
-
-def check_records(data: SiteData, task: Task, one_class: bool = False) -> None:
-    """What learning cannot do without, in all records of a site: by chance its training part may lack a class, or all."""
-    targets = torch.cat([part.targets for part in (data.train, data.validation, data.test)])
-    if len(targets) == 0:
-        raise DataError(f'site "{data.name}" has no records; leave it out or give it some')
-    if not bool(data.train.inputs.isfinite().all()):
-        raise DataError(
-            f'site "{data.name}": the inputs hold NaN or infinite values; encode missing values first'
-        )
-    if not one_class and (reason := task.traits.unlearnable(task, targets)) is not None:
-        raise DataError(f'site "{data.name}": {reason}')

@@ -216,7 +216,7 @@ def site_run_of(
         accept_unproven=consents(site.study, site),
         site=site.name,
         on_event=lambda event: site.journal.add(event),
-        architectures=site.architecture_names,
+        architectures=site.architectures.keys(),
     )
     peers = SitePeers(
         site.name, site.run, schedule.sites, schedule.topology, schedule.churn, gate, transport, site.journal,

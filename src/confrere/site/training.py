@@ -23,6 +23,7 @@ from confrere.learning.objectives import Descent, Supervised
 from confrere.learning.optimisers import SGD, Collect
 from confrere.learning.private_loss_sum import LOSS_SUM
 from confrere.privacy.steps import UNPROTECTED, PrivateSteps
+from confrere.site.checks import check_loss, check_safe
 
 if TYPE_CHECKING:
     from confrere.site.participant import Participant
@@ -94,8 +95,8 @@ class TrainingCall:
         noisy = [r for r in self.protect if site.mechanism is not None and r in self.objective]
         for role in noisy:  # before anything is charged
             loss_custody(self.objective[role], self.models)
-            site.check_safe(role, self.models[role].architecture)
-            site.check_loss(role, self.objective[role], self.models)
+            check_safe(site, role, self.models[role].architecture)
+            check_loss(site, role, self.objective[role], self.models)
         private = site.private_steps(noisy, 1 if self.gradient_only else None)
         return private if not private or self._charge(private) else UNPROTECTED
 
@@ -252,10 +253,9 @@ class TrainingCall:
                 private.charges,
                 key=key,
                 budget=site.budget,
-                replay=site.rehearsal,
-                reuse=site.reuses,
                 records=site.fingerprint,
-                inputs=self._digest(list(private.mechanisms)) if site.rehearsal else "",
+                replay_of=self._digest(list(private.mechanisms)) if site.rehearsal else None,
+                reuse=site.reuses,
             )
         except BudgetExhausted as refusal:
             if not site.spent:

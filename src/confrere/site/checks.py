@@ -1,0 +1,87 @@
+"""Refuse records that cannot be learned from, networks that do not fit them, and networks and losses that mix records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from confrere.core.errors import DataError, StudyError, UnsafeModule
+from confrere.core.model import Model
+from confrere.core.protocols import Loss, described
+from confrere.core.seeds import generator
+from confrere.data.records import SiteData, Task, made_up_inputs, made_up_targets
+from confrere.learning.evaluation import predict
+from confrere.learning.networks.network import MICROBATCH
+from confrere.privacy import lint
+
+if TYPE_CHECKING:
+    from confrere.site.participant import Participant
+
+
+def check_fit(site: Participant, role: str) -> None:
+    """Whether the network of a role takes the site's records and gives the outputs of the task."""
+    name, some = site.architecture(role).name, torch.zeros(2, *site.task.inputs)
+    where = f'site "{site.name}": the {role} network {name}'
+    try:
+        outputs = predict(site.network(role, name).module, some.to(site.device))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise StudyError(
+            f"{where} cannot be used for records of shape {tuple(some.shape[1:])}: {reason}"
+        ) from None
+    if tuple(outputs.shape) != (wanted := (len(some), site.task.outputs)):
+        raise StudyError(
+            f"{where} gives outputs of shape {tuple(outputs.shape)} for {len(some)} records; this task needs"
+            f" {wanted}{site.task.traits.outputs_hint}"
+        )
+
+
+def check_safe(site: Participant, role: str, name: str) -> None:
+    """Refuse to train a network privately that mixes records; tried on records that are made up.
+
+    The largest trial has about the size of a private step, so that it is made again only for another order of size.
+    """
+    expected = site.mechanism.expected_batch if site.mechanism is not None else 0.0
+    size = max(*lint.SIZES, min(MICROBATCH, math.ceil(expected)))
+    known = (name, site.architectures[name].build, size.bit_length())
+    if known not in site.network_cache.safe:
+        made_up = made_up_inputs(site.task, size)
+        try:
+            lint.check(site.network(role, name).module, made_up.to(site.device))
+        except UnsafeModule as error:
+            raise UnsafeModule(f"the {role} network {name}: {error}") from None
+        site.network_cache.safe.add(known)
+
+
+def check_loss(site: Participant, role: str, loss: Loss, models: Mapping[str, Model]) -> None:
+    """Refuse to train privately with a loss that mixes records; tried once for its options, on made-up outputs."""
+    read = {other: models[other].architecture for other in (role, *sorted(loss.reads))}
+    known = (type(loss), described(loss), *read.items())
+    if known not in site.network_cache.safe:
+        two, outputs = made_up_inputs(site.task, 2).to(site.device), {}
+        for number, (other, name) in enumerate(read.items()):
+            width = predict(site.network(other, name).module, two).shape[1:]
+            chance = generator(number, "made up outputs")
+            outputs[other] = 3 * torch.randn(MICROBATCH, *width, generator=chance)
+        own = outputs[role] if role in loss.reads else outputs.pop(role)
+        try:
+            lint.check_loss(loss, own, outputs, made_up_targets(site.task, MICROBATCH))
+        except UnsafeModule as error:
+            raise UnsafeModule(f"the {role} loss {type(loss).__name__}: {error}") from None
+        site.network_cache.safe.add(known)
+
+
+def check_records(data: SiteData, task: Task, one_class: bool = False) -> None:
+    """What learning cannot do without, in all records of a site: by chance its training part may lack a class, or all."""
+    targets = torch.cat([part.targets for part in (data.train, data.validation, data.test)])
+    if len(targets) == 0:
+        raise DataError(f'site "{data.name}" has no records; leave it out or give it some')
+    if not bool(data.train.inputs.isfinite().all()):
+        raise DataError(
+            f'site "{data.name}": the inputs hold NaN or infinite values; encode missing values first'
+        )
+    if not one_class and (reason := task.traits.unlearnable(task, targets)) is not None:
+        raise DataError(f'site "{data.name}": {reason}')
