@@ -20,7 +20,7 @@ from confrere.learning.objectives import Supervised
 from confrere.learning.private_loss_sum import LOSS_SUM
 from confrere.privacy import lint
 from confrere.privacy.accounting import epsilon
-from confrere.privacy.ledger import Budget
+from confrere.privacy.budget import Budget
 from confrere.privacy.noise import Randomness
 from confrere.privacy.sampling import Patients
 from confrere.privacy.steps import Draw, PrivateSteps

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from confrere.core.errors import BudgetExhausted, PrivacyError
 from confrere.privacy.accounting import epsilon
+from confrere.privacy.budget import Budget
 from confrere.privacy.charges import Charge, gaussian
-from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.ledger import Ledger
 
 BUDGET = Budget(1.0, 1e-5)
 charges = st.builds(gaussian, st.sampled_from([10.0, 15.0, 20.0, 40.0]), count=st.integers(1, 9))

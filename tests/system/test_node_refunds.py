@@ -20,9 +20,10 @@ from confrere.core.errors import CustodyError, LedgerRolledBack, PrivacyError, T
 from confrere.node import replay, store
 from confrere.node.config import NodeConfig
 from confrere.node.setup import lock_ledger
+from confrere.privacy.budget import Budget
 from confrere.privacy.charges import gaussian
 from confrere.privacy.gate import Gate
-from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.ledger import Ledger
 from confrere.privacy.ledger_storage import MOST_REUSES
 from confrere.study import Privacy
 from confrere.transport import wire

@@ -16,7 +16,8 @@ from typing import Any
 from confrere.core.seeds import derive
 from confrere.data.records import Federation
 from confrere.privacy.accounting import Guarantee, calibrate
-from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.budget import Budget
+from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import seeded
 from confrere.privacy.steps import OneRelease
 from confrere.simulation.simulation import Simulation
@@ -103,8 +104,8 @@ class Selection:
             [paid.charge],
             key=f"{site.run}/{what}",
             budget=site.budget,
-            replay=site.rehearsal,
             records=site.fingerprint,
+            replay_of="" if site.rehearsal else None,
         )
         return paid
 

@@ -29,7 +29,6 @@ import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -37,7 +36,8 @@ from typing import Any
 
 from confrere.core.errors import BudgetExhausted, LedgerRolledBack, PrivacyError
 from confrere.core.parcel import LedgerMark
-from confrere.privacy.accounting import capacity, check_delta, check_epsilon, epsilon, per_unit
+from confrere.privacy.accounting import capacity, epsilon, per_unit
+from confrere.privacy.budget import Budget
 from confrere.privacy.charges import UNITS, Accountant, Charge, Guarantee, Unit, rounded_up
 from confrere.privacy.ledger_storage import (
     KEPT,
@@ -50,36 +50,6 @@ from confrere.privacy.ledger_storage import (
     FileStorage,
     MemoryStorage,
 )
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much may be spent on a data set in all: ε at this δ, for one record or for one patient.
-
-    >>> str(Budget(3, 1e-6))
-    'ε = 3 (δ = 1e-06)'
-    """
-
-    epsilon: float
-    delta: float
-    unit: Unit = "record"
-
-    def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
-        check_delta(self.delta)
-
-    def __str__(self) -> str:
-        return f"ε = {self.epsilon:g} (δ = {self.delta:g})"
-
-
-def strictest(*budgets: Budget | None) -> Budget | None:
-    """The budget that keeps to all of these: a site's own caps always win over a study's wishes."""
-    given = [b for b in budgets if b is not None]
-    if not given:
-        return None
-    if len({b.unit for b in given}) > 1:
-        raise PrivacyError("a budget per record and a budget per patient cannot be compared; state one unit")
-    return Budget(min(b.epsilon for b in given), min(b.delta for b in given), given[0].unit)
 
 
 class Ledger:
@@ -171,8 +141,7 @@ class Ledger:
         """Where the ledger stands, for peers; not signed yet."""
         with self._lock:
             self._catch_up()
-            head = self._head if self._book.shared else self._book.after(self._counter)[1][1]
-            return LedgerMark(self.id, self._counter, head)
+            return LedgerMark(self.id, self._counter, self._head)
 
     def counters(self) -> dict[str, int]:
         """How many entries each ledger of the file has, by its id."""
@@ -239,19 +208,18 @@ class Ledger:
         *,
         key: str,
         budget: Budget | None,
-        replay: bool = False,
-        reuse: bool = False,
         records: str = "",
-        inputs: str = "",
+        replay_of: str | None = None,
+        reuse: bool = False,
     ) -> Entry:
         """Write a charge durably, before the caller computes what it pays for.
 
         Refuses with BudgetExhausted, and writes nothing, if the total would exceed the budget. Spending
-        again under the same key is charged again, since a second release tells more. Only a seeded
-        simulation, which would compute the identical release, may pass `replay=True`: it is given the first
-        entry for the same records (`records` is their fingerprint) and the same computation (`inputs` is a digest of
-        what it starts from) and charged nothing. Entries of earlier versions have no digest of inputs; their key and
-        records are compared. An entry in memory gets its hash when the ledger is asked for it, not here.
+        again under the same key is charged again, since a second release tells more. `records` is a fingerprint of the
+        records that are charged for. Only a seeded simulation, which would compute the identical release, may pass
+        `replay_of`, a digest of what the computation starts from (empty if that is always the same): it is given the
+        first entry for the same records and the same computation and charged nothing. Entries of earlier versions have
+        no such digest; their key and records are compared.
 
         With `reuse`, which only a process may pass that alone has this ledger for a run, a charge for the same that a
         process which has died left without a release is used again.
@@ -266,8 +234,8 @@ class Ledger:
                 for ledger in (self, *self.also):
                     ledger._refuse_overspending(charges, budget, key)
             for ledger in self.also:
-                ledger._spend(charges, key, budget, replay, records, inputs)
-            entry = self._spend(charges, key, budget, replay, records, inputs)
+                ledger._spend(charges, key, budget, records, replay_of)
+            entry = self._spend(charges, key, budget, records, replay_of)
             self._note()
         return entry
 
@@ -349,15 +317,14 @@ class Ledger:
         charges: tuple[Charge, ...],
         key: str,
         budget: Budget | None,
-        replay: bool,
         records: str,
-        inputs: str,
+        replay_of: str | None,
     ) -> Entry:
-        marks = [f"{records}/{inputs}", records] if inputs else [records]
+        marks = [f"{records}/{replay_of}", records] if replay_of else [records]
         with self._lock:
             with self._book.writing():
                 self._catch_up()
-                found = (self._book.under(key, mark) for mark in marks) if replay else ()
+                found = (self._book.under(key, mark) for mark in marks) if replay_of is not None else ()
                 if (entry := next((e for e in found if e is not None), None)) is not None:
                     if entry.charges != charges:
                         raise PrivacyError(
@@ -437,10 +404,8 @@ class Ledger:
     # -- inside -----------------------------------------------------------------------------------
 
     def _next(self, charges: tuple[Charge, ...], key: str, records: str) -> Entry:
-        """The entry that follows the last one."""
-        if not self._book.shared:  # no other reader: its place in the chain is computed on demand
-            return Entry(self._counter + 1, key, charges, "", "", "", records)
-        at = datetime.now(UTC).isoformat(timespec="seconds")
+        """The entry that follows the last one. A rehearsal has no time of day, so that it can be repeated."""
+        at = datetime.now(UTC).isoformat(timespec="seconds") if self._book.shared else ""
         return Entry(self._counter + 1, key, charges, at, "", "", records).following(self._head)
 
     def _catch_up(self) -> None:

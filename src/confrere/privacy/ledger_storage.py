@@ -17,7 +17,7 @@ import json
 import secrets
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -130,7 +130,7 @@ class EntryStorage(Protocol):
     shared: bool
     """Whether somebody else may add entries too."""
 
-    def writing(self) -> Any:
+    def writing(self) -> AbstractContextManager[None]:
         """A context in which the book is held for oneself; all or nothing is written."""
 
     def append(self, entry: Entry) -> None: ...
@@ -148,7 +148,7 @@ class EntryStorage(Protocol):
 
 
 class MemoryStorage:
-    """Entries that end with the process. Their chain of hashes is worked out when somebody asks for it."""
+    """Entries that end with the process."""
 
     where, shared = "the ledger in memory", False
 
@@ -156,8 +156,6 @@ class MemoryStorage:
         self._entries: list[Entry] = []
         self._under: dict[tuple[str, str], Entry] = {}
         self.id, self.genesis = "", genesis(dataset)
-        self._chained = 0
-        """So many of the entries have their hashes."""
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -167,7 +165,6 @@ class MemoryStorage:
         except BaseException:
             del self._entries[kept:]
             self._under = {k: e for k, e in self._under.items() if e.counter <= kept}
-            self._chained = min(self._chained, kept)
             raise
 
     def append(self, entry: Entry) -> None:
@@ -175,7 +172,6 @@ class MemoryStorage:
         self._under.setdefault((entry.key, entry.records), entry)
 
     def after(self, counter: int) -> tuple[list[Entry], tuple[int, str]]:
-        self._chain()
         last = self._entries[-1].hash if self._entries else self.genesis
         return self._entries[counter:], (len(self._entries), last)
 
@@ -183,19 +179,7 @@ class MemoryStorage:
         return self._under.get((key, records))
 
     def hash_of(self, counter: int, ledger: str = "") -> str | None:
-        self._chain()
         return self._entries[counter - 1].hash if 0 < counter <= len(self._entries) else None
-
-    def _chain(self) -> None:
-        """Give every entry its place in the chain."""
-        end = len(self._entries)
-        for at in range(self._chained, end):
-            entry, previous = self._entries[at], self._entries[at - 1].hash if at else self.genesis
-            if not entry.hash:
-                self._entries[at] = entry = entry.following(previous)
-                if self._under[entry.key, entry.records].counter == entry.counter:
-                    self._under[entry.key, entry.records] = entry
-        self._chained = end
 
     def close(self) -> None:
         """There is nothing to close."""

@@ -19,8 +19,9 @@ from confrere.node.config import NodeConfig
 from confrere.node.node import Node
 from confrere.node.service import read_node_config
 from confrere.node.start import record_start
+from confrere.privacy.budget import Budget
 from confrere.privacy.charges import gaussian
-from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.ledger import Ledger
 from confrere.study import load
 from confrere.transport.grpc.identity import load_identity
 from tests.unit.node.test_node_config import hospital

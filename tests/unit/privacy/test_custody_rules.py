@@ -32,8 +32,9 @@ from confrere.learning.engine.one_site import Job, Trained, train_site
 from confrere.learning.objectives import Distilled, Supervised, mutual, supervised_loss
 from confrere.privacy import gate as gates
 from confrere.privacy import lint
+from confrere.privacy.budget import Budget
 from confrere.privacy.gradients import recorder
-from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.ledger import Ledger
 from confrere.privacy.mechanism import Mechanism, Release
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site import training

@@ -20,8 +20,9 @@ import pytest
 from confrere.core.errors import BudgetExhausted, LedgerRolledBack, PrivacyError
 from confrere.core.parcel import LedgerMark
 from confrere.privacy.accounting import calibrate, epsilon
+from confrere.privacy.budget import Budget, strictest
 from confrere.privacy.charges import Charge, gaussian
-from confrere.privacy.ledger import Budget, Ledger, strictest
+from confrere.privacy.ledger import Ledger
 from confrere.privacy.ledger_storage import Entry
 
 STEP = gaussian(20.0)
@@ -63,7 +64,7 @@ def test_what_fails_on_the_way_leaves_no_entry(ledger: Ledger, monkeypatch: pyte
         ledger.spend([STEP], key="round 1", budget=BUDGET)
     monkeypatch.undo()
     assert (ledger.counter, len(ledger.entries()), ledger.charges()) == (1, 1, (STEP,))
-    assert ledger.spend([STEP], key="round 1", budget=BUDGET, replay=True).counter == 2
+    assert ledger.spend([STEP], key="round 1", budget=BUDGET, replay_of="").counter == 2
 
 
 def test_a_ledger_that_peers_saw_further_on_is_refused(ledger: Ledger) -> None:
@@ -149,11 +150,11 @@ def test_spending_again_under_the_same_key_is_charged_again(ledger: Ledger) -> N
 
 def test_only_an_identical_replay_is_free(ledger: Ledger) -> None:
     first = ledger.spend([STEP], key="round 0", budget=BUDGET)
-    assert ledger.spend([STEP], key="round 0", budget=BUDGET, replay=True) == first
+    assert ledger.spend([STEP], key="round 0", budget=BUDGET, replay_of="") == first
     assert ledger.counter == 1
     with pytest.raises(PrivacyError, match="not a replay"):
-        ledger.spend([STEP * 2], key="round 0", budget=BUDGET, replay=True)
-    assert ledger.spend([STEP], key="round 1", budget=BUDGET, replay=True).counter == 2
+        ledger.spend([STEP * 2], key="round 0", budget=BUDGET, replay_of="")
+    assert ledger.spend([STEP], key="round 1", budget=BUDGET, replay_of="").counter == 2
 
 
 def test_a_step_without_noise_keeps_to_no_budget(ledger: Ledger) -> None:
@@ -285,7 +286,7 @@ def test_a_checkpoint_restores_the_ledger_and_an_edited_checkpoint_is_refused() 
     saved = json.loads(json.dumps(ledger.entries()))
     again = Ledger.restore(saved, dataset="site a")
     assert (again.head, again.charges()) == (ledger.head, ledger.charges())
-    assert again.spend([STEP], key="round 1", budget=BUDGET, replay=True).counter == 2
+    assert again.spend([STEP], key="round 1", budget=BUDGET, replay_of="").counter == 2
     again.spend([STEP], key="round 2", budget=BUDGET)
     with pytest.raises(PrivacyError, match="other data"):
         Ledger.restore(saved, dataset="site b")
@@ -316,7 +317,8 @@ SPENDER = """
 import sys
 from confrere.core.errors import BudgetExhausted
 from confrere.privacy.charges import gaussian
-from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.budget import Budget
+from confrere.privacy.ledger import Ledger
 ledger = Ledger(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()

@@ -14,8 +14,9 @@ import pytest
 from confrere.core.errors import BudgetExhausted, PrivacyError
 from confrere.core.parcel import LedgerMark
 from confrere.privacy import ledger as ledgers
+from confrere.privacy.budget import Budget
 from confrere.privacy.charges import Charge, gaussian
-from confrere.privacy.ledger import Budget, Ledger
+from confrere.privacy.ledger import Ledger
 from confrere.privacy.ledger_storage import charges_in
 from confrere.privacy.patient_hashes import check_of, fingerprint, hashes, secret_beside
 
@@ -236,7 +237,7 @@ def test_a_head_tells_nothing_about_the_records(tmp_path: Path, monkeypatch: pyt
 def test_a_replay_with_other_records_is_charged(tmp_path: Path, kept: str) -> None:
     with Ledger(tmp_path / "ledger.sqlite" if kept == "file" else None) as ledger:
         for records, counter in (("these", 1), ("these", 1), ("others", 2), ("these", 1), ("others", 2)):
-            entry = ledger.spend([STEP], key="run/0/proxy", budget=None, replay=True, records=records)
+            entry = ledger.spend([STEP], key="run/0/proxy", budget=None, replay_of="", records=records)
             assert entry.counter == counter
         assert ledger.charges() == (STEP * 2,)
 
@@ -245,9 +246,9 @@ def test_a_checkpoint_remembers_whose_replays_are_free() -> None:
     ledger = Ledger(dataset="a")
     ledger.spend([STEP], key="run/0/proxy", budget=None, records="these")
     again = Ledger.restore(ledger.entries(), dataset="a")
-    again.spend([STEP], key="run/0/proxy", budget=None, replay=True, records="these")
+    again.spend([STEP], key="run/0/proxy", budget=None, replay_of="", records="these")
     assert again.counter == 1
-    again.spend([STEP], key="run/0/proxy", budget=None, replay=True, records="others")
+    again.spend([STEP], key="run/0/proxy", budget=None, replay_of="", records="others")
     assert again.counter == 2
 
 
