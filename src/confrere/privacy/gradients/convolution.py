@@ -1,14 +1,13 @@
 """Rule of convolutions in one, two and three dimensions.
 
-A kernel's gradient is Σ over places of error ⊗ patch. Three ways lead to its length, and which is cheapest
+A kernel's gradient is Σ over places of error ⊗ patch. Two ways lead to its length, and which is cheaper
 depends on the shapes: write the gradient out (few parameters), or take the product of two Gram matrices over
-places (many parameters, few places), the one of the patches from the patches or from the pixels. The choice
-follows a cost model fitted to measured times, not a stopwatch, so that runs can be repeated exactly.
+places (many parameters, few places). The choice follows a cost model fitted to measured times, not a stopwatch,
+so that runs can be repeated exactly.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -36,7 +35,7 @@ from confrere.privacy.gradients.per_record import (
 from confrere.privacy.gradients.rules import Gradients, rule
 
 AnyConv = nn.Conv1d | nn.Conv2d | nn.Conv3d
-Way = Literal["keep", "write", "patches", "pixels"]
+Way = Literal["keep", "write", "gram"]
 
 MOST_KEPT = 1 << 26
 """At most this many numbers of a layer's explicit gradients are kept between norm and sum."""
@@ -82,25 +81,17 @@ class KernelPatches(FromErrors):
             return Explicit(self._kept).squares(norm, groups)
         if way == "write":
             return squares_in_chunks(self.explicit, self.records, self.size, norm, groups)
-        errors = self.errors.flatten(2)
-        seen = self._gram_of_patches() if way == "patches" else self._gram_of_pixels()
-        return gram_squares(errors.mT @ errors, seen)
+        errors, seen = self.errors.flatten(2), self._all_patches()
+        return gram_squares(errors.mT @ errors, seen.mT @ seen)
 
     def _way(self, may_gram: bool) -> Way:
         """The cheapest way, in nanoseconds per record beyond the sum that has to be computed anyway."""
-        places, channels = prod(self.errors.shape[2:]), self.inputs.shape[1]
-        numbers = self.records * self.size
+        places, numbers = prod(self.errors.shape[2:]), self.records * self.size
         costs: dict[Way, float] = {"write": (0.4 + places / 30) * self.size}
         if numbers <= MOST_KEPT:
             costs["keep"] = (0.7 if numbers <= KEPT else 4.0) * self.size  # fresh memory is slow
         if may_gram and self.geometry.groups == 1:
-            own = places**2 * self.errors.shape[1] / 30
-            costs["patches"] = own + places**2 * self.inside / 30 + places * self.inside
-            padded = prod(
-                s + 2 * p for s, p in zip(self.inputs.shape[2:], self.geometry.padding, strict=True)
-            )
-            adds = prod(self.geometry.kernel) * places**2 * (1 if set(self.geometry.stride) == {1} else 3)
-            costs["pixels"] = own + padded**2 * channels / 30 + adds
+            costs["gram"] = places**2 * (self.errors.shape[1] + self.inside) / 30 + places * self.inside
         return min(costs, key=costs.__getitem__)
 
     def _padded(self, rows: slice | Tensor = slice(None)) -> Tensor:
@@ -143,27 +134,6 @@ class KernelPatches(FromErrors):
 
     def _all_patches(self) -> Tensor:
         return self._patches(self._padded()).reshape(self.records, self.inside, -1)
-
-    def _gram_of_patches(self) -> Tensor:
-        seen = self._all_patches()
-        return seen.mT @ seen
-
-    def _gram_of_pixels(self) -> Tensor:
-        """Σ over the kernel of the pixels' Gram matrix, shifted: the patches are never copied out."""
-        x, g = self._padded(), self.geometry
-        flat = x.flatten(2)
-        pixels = (flat.mT @ flat).view(len(x), *x.shape[2:], *x.shape[2:])
-        total: Tensor | None = None
-        for offset in itertools.product(*(range(k) for k in g.kernel)):
-            window = [
-                slice(o * d, o * d + s * (n - 1) + 1, s)
-                for o, d, s, n in zip(offset, g.dilation, g.stride, self.errors.shape[2:], strict=True)
-            ]
-            part = pixels[(slice(None), *window, *window)]
-            total = part.clone(memory_format=torch.contiguous_format) if total is None else total.add_(part)
-        assert total is not None
-        places = prod(self.errors.shape[2:])
-        return total.view(len(x), places, places)
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
         if self._kept is not None:
