@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from confrere.core import metrics
 from confrere.core.metrics import Predictions
-from confrere.core.params import Params
 from confrere.data.records import Records
-from confrere.learning.engine.stacked_network import Layer, Stack
 from confrere.learning.objectives import is_multilabel, log_probabilities, supervised_loss
 
 
@@ -25,15 +23,6 @@ def predict(module: nn.Module, inputs: Tensor, batch: int = 4096) -> Tensor:
     finally:
         module.train(was)
     return torch.cat(parts) if parts else module(inputs)
-
-
-@torch.no_grad()
-def predict_chain(layers: Sequence[Layer], params: Params, inputs: Tensor, batch: int = 4096) -> Tensor:
-    """The same for a chain of dense layers, whose weights need not be put into a network for it."""
-    stack = Stack(layers, params.flatten().unsqueeze(0))
-    return torch.cat(
-        [stack.forward(inputs[i : i + batch].unsqueeze(0))[0] for i in range(0, max(1, len(inputs)), batch)]
-    )
 
 
 def measure(outputs: Tensor, targets: Tensor, spread: float = 1.0) -> dict[str, float]:

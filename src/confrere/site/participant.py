@@ -27,7 +27,7 @@ from confrere.core.seeds import derive, generator
 from confrere.data.records import Records, SiteData, Task
 from confrere.learning.balance import PROFILE, Shares, balance, counted, log_shares, released
 from confrere.learning.engine.one_site import Memory, Trainer
-from confrere.learning.evaluation import measure, predict, predict_chain
+from confrere.learning.evaluation import measure, predict
 from confrere.learning.fit.leave_one_out import ProxyTraining
 from confrere.learning.networks.architectures import describe
 from confrere.learning.networks.network import Network, NetworkCache
@@ -43,9 +43,9 @@ from confrere.learning.step_schedule import (
     time_for,
     time_for_unit_records,
 )
-from confrere.privacy.accounting import Guarantee, epsilon, per_unit
+from confrere.privacy.accounting import epsilon, per_unit
 from confrere.privacy.budget import Budget
-from confrere.privacy.charges import CEILING, Charge
+from confrere.privacy.charges import CEILING, Charge, Guarantee
 from confrere.privacy.clipping import Flat
 from confrere.privacy.interpretation import meaning, readings, trade_off
 from confrere.privacy.ledger import Ledger
@@ -449,11 +449,5 @@ class Participant:
     def outputs(self, model: Model, records: Records) -> Tensor:
         """A model's outputs for records."""
         network = self.network("judged", model.architecture)
-        if (
-            network.layers is not None
-            and records.inputs.dtype == torch.float32
-            and network.fits(model.params)
-        ):
-            return predict_chain(network.layers, model.params, records.inputs)
         network.load(model.params)
         return predict(network.module, records.inputs.to(self.device)).cpu()

@@ -18,7 +18,6 @@ from confrere.learning.evaluation import (
     loss_metrics,
     measure,
     predict,
-    predict_chain,
 )
 from confrere.learning.networks.architectures import architecture
 from confrere.learning.networks.network import Network
@@ -153,15 +152,6 @@ def test_a_model_that_says_half_is_worth_what_knowing_nothing_is() -> None:
     found = loss_metrics(torch.zeros(4, 1), records, records)
     assert found["loss"] == pytest.approx(math.log(2), rel=1e-6)
     assert found["baseline_loss"] == pytest.approx(math.log(2), rel=1e-6)
-
-
-def test_a_chain_says_what_its_network_says() -> None:
-    made = architecture({"name": "mlp", "hidden": [5]}, (3,), 2)
-    network, inputs = Network(made, seed=3), torch.randn(11, 3)
-    assert network.layers is not None
-    said = predict_chain(network.layers, network.params(), inputs, batch=4)
-    assert torch.allclose(said, predict(network.module, inputs), atol=1e-6)
-    assert predict_chain(network.layers, network.params(), inputs[:0]).shape == (0, 2)
 
 
 def test_weights_are_loaded_in_one_piece_or_by_name() -> None:
