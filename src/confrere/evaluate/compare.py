@@ -151,13 +151,7 @@ def compare(
         title=study.title or study.name,
         question=study.question,
         notes=(*_notes(runs[ALONE][0]), *_unpaired(variants), *_attack_note(attackers)),
-        facts={
-            "study": study.hash(),
-            "scale": study.scale,
-            "versions": versions(),
-            "hardware": hardware(device),
-            "command": command,
-        },
+        facts=_facts(study, device, command),
         metric=primary,
         gap=gap(results),
         attack=attackers,
@@ -166,6 +160,16 @@ def compare(
         write_json(folder / "comparison.json", result.as_json())
         (folder / "study.toml").write_text(study.to_toml(), encoding="utf-8")
     return Comparison(result, runs, folder)
+
+
+def _facts(study: Study, device: str, command: str) -> dict[str, Any]:
+    return {
+        "study": study.hash(),
+        "scale": study.scale,
+        "versions": versions(),
+        "hardware": hardware(device),
+        "command": command,
+    }
 
 
 def _run_all(

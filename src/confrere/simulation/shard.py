@@ -164,7 +164,7 @@ class Shard:
             peers.mailbox, peers.caught_up, peers.attended = Mailbox(), -1, -1
             peers.packing.restore({})
             peers.sequence.clear()
-            simulation.network.queues[name] = None
+            simulation.network.open(name)
         for site in simulation.sites.values():
             site.memory, site.spent, site.predictions = {}, False, SelectedPredictions()
             site.trainings.clear()

@@ -52,14 +52,12 @@ def site_results(
 Tallied = tuple[dict[str, list[Event]], dict[str, Mapping[str, Any]], dict[str, int]]
 
 
-def _tallied(events: Sequence[Event], counts: bool = False) -> Tallied:
-    """By site, evaluations, the last charge and bytes. In one pass, unless rounds were done again: then of what `counts`."""
+def _tallied(events: Sequence[Event]) -> Tallied:
+    """By site, evaluations, the last charge and bytes; of rounds that were done again, the last time counts."""
     scores: dict[str, list[Event]] = {}
     spent: dict[str, Mapping[str, Any]] = {}
     sent: dict[str, int] = {}
-    for event in events:
-        if event.kind == "resumed" and not counts:
-            return _tallied(current(events), counts=True)
+    for event in current(events):
         if event.site is None:
             continue
         if event.kind == "evaluated":

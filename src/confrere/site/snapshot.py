@@ -11,7 +11,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -122,13 +123,11 @@ def unpack(form: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
     """Write a checkpoint so that after a crash either the old or the new one is there, never half of one."""
-    tensors: dict[str, Tensor] = {}
-    form = pack(dict(content), tensors)
-    tensors = tensors or {"": torch.zeros(0)}
+    tensors, meta = _packed(content)
     temporary = path.with_name(path.name + ".part")
     try:
         private_draft(path)
-        save_file(tensors, temporary, {"format": FORMAT, "content": json.dumps(form)})
+        save_file(tensors, temporary, meta)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -146,46 +145,22 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
 def dumps(content: Mapping[str, Any]) -> bytes:
     """A checkpoint as bytes, for a database."""
-    tensors: dict[str, Tensor] = {}
-    form = pack(dict(content), tensors)
-    return bytes(
-        save_tensors(tensors or {"": torch.zeros(0)}, {"format": FORMAT, "content": json.dumps(form)})
-    )
+    return bytes(save_tensors(*_packed(content)))
 
 
 def loads(data: bytes, where: str = "checkpoint") -> dict[str, Any]:
     """The inverse of `dumps`."""
-    try:
+    with _translating_errors(where):
         # in memory of their own: sums over tensors that lie across cache lines can differ in the last bit
         tensors = {name: tensor.clone() for name, tensor in load_tensors(data).items()}
-        found = unpack(_form(data, where), tensors)
-    except CheckpointError:
-        raise
-    except DAMAGE as error:
-        raise CheckpointError(f"{where}: damaged ({type(error).__name__})") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{where}: damaged")
-    return found
+        return _content(_form(data, where), tensors, where)
 
 
 def load(path: Path) -> dict[str, Any]:
     """The content of a checkpoint."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            meta = file.metadata() or {}
-            if meta.get("format") != FORMAT:
-                raise CheckpointError(f"{path}: not a checkpoint of this version")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        found = unpack(json.loads(meta["content"]), tensors)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such checkpoint") from None
-    except CheckpointError:
-        raise
-    except DAMAGE as error:
-        raise CheckpointError(f"{path}: damaged ({type(error).__name__})") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: damaged")
-    return found
+    with _translating_errors(str(path)), safe_open(path, framework="pt") as file:
+        form = _checked_form(file.metadata() or {}, str(path))
+        return _content(form, {name: file.get_tensor(name) for name in file.keys()}, str(path))  # noqa: SIM118
 
 
 def joined(parts: Iterable[bytes]) -> dict[str, Packed]:
@@ -201,10 +176,40 @@ def joined(parts: Iterable[bytes]) -> dict[str, Packed]:
 
 def _form(data: bytes, where: str = "checkpoint") -> Any:
     length = int.from_bytes(data[:8], "little")
-    meta = json.loads(data[8 : 8 + length])["__metadata__"]
+    return _checked_form(json.loads(data[8 : 8 + length])["__metadata__"], where)
+
+
+def _checked_form(meta: Mapping[str, str], where: str) -> Any:
     if meta.get("format") != FORMAT:
         raise CheckpointError(f"{where}: not a checkpoint of this version")
     return json.loads(meta["content"])
+
+
+def _packed(content: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a file."""
+    tensors: dict[str, Tensor] = {}
+    form = pack(dict(content), tensors)
+    return tensors or {"": torch.zeros(0)}, {"format": FORMAT, "content": json.dumps(form)}
+
+
+def _content(form: Any, tensors: Mapping[str, Tensor], where: str) -> dict[str, Any]:
+    found = unpack(form, tensors)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{where}: damaged")
+    return found
+
+
+@contextmanager
+def _translating_errors(where: str) -> Iterator[None]:
+    """Whatever is wrong with a file is a CheckpointError that names it."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except FileNotFoundError:
+        raise CheckpointError(f"{where}: no such checkpoint") from None
+    except DAMAGE as error:
+        raise CheckpointError(f"{where}: damaged ({type(error).__name__})") from None
 
 
 def _address(kind: type) -> str:

@@ -14,22 +14,15 @@ class MemoryNetwork:
     """Connects the sites of a simulation: one queue per site."""
 
     def __init__(self) -> None:
-        self.queues: dict[str, asyncio.Queue[Parcel] | None] = {}
-        """None until something is put in: where parcels are delivered directly, most queues are never used."""
+        self.queues: dict[str, asyncio.Queue[Parcel]] = {}
         self.forward: Callable[[Parcel], None] | None = None
         """Takes parcels for sites that have no queue here: they belong to another worker."""
         self.receivers: dict[str, Callable[[Parcel], object]] = {}
         """Functions that take a site's parcels at once, instead of the queue."""
 
     def open(self, site: str) -> MemoryTransport:
-        self.queues[site] = None
+        self.queues[site] = asyncio.Queue()
         return MemoryTransport(self, site)
-
-    def queue(self, site: str) -> asyncio.Queue[Parcel]:
-        found = self.queues[site]
-        if found is None:
-            found = self.queues[site] = asyncio.Queue()
-        return found
 
 
 class MemoryTransport:
@@ -48,7 +41,7 @@ class MemoryTransport:
         if to in self.network.receivers:
             self.network.receivers[to](parcel)
         elif to in self.network.queues:
-            self.network.queue(to).put_nowait(parcel)
+            self.network.queues[to].put_nowait(parcel)
         elif self.network.forward is not None:
             self.network.forward(parcel)
         else:
@@ -56,11 +49,11 @@ class MemoryTransport:
         return wire.size(parcel)
 
     async def receive(self) -> Parcel:
-        return await self.network.queue(self.site).get()
+        return await self.network.queues[self.site].get()
 
     def received(self) -> list[Parcel]:
         """Everything that is here now, without waiting."""
         queue, out = self.network.queues[self.site], list[Parcel]()
-        while queue is not None and not queue.empty():
+        while not queue.empty():
             out.append(queue.get_nowait())
         return out

@@ -16,7 +16,6 @@ renews its TLS certificate by itself, and no roster changes.
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import hashlib
 import re
 from collections.abc import Iterable
@@ -32,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurv
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from confrere.core.errors import PeerError, StudyError
+from confrere.core.errors import StudyError
 from confrere.core.strict_reader import read_toml_file
 
 LONGEST_NAME = 128
@@ -173,18 +172,6 @@ def check_address(address: str | None) -> str | None:
 def endorser(certificate: x509.Certificate, members: Iterable[Member]) -> Member | None:
     """Whose certificate this is, if it is one of the members'."""
     return next((member for member in members if member.endorsed(certificate)), None)
-
-
-def refuse_outdated(certificate: x509.Certificate, whose: str, now: dt.datetime) -> None:
-    """A certificate counts between its two dates only."""
-    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if now > ends:
-        raise PeerError(f"the certificate of {whose} expired on {ends:%Y-%m-%d %H:%M} UTC")
-    if now < begins:
-        raise PeerError(
-            f"the certificate of {whose} is valid from {begins:%Y-%m-%d %H:%M} UTC on, and here it is "
-            f"{now:%Y-%m-%d %H:%M} UTC: one of the two clocks is wrong"
-        )
 
 
 def _check_identity_certificate(member: Member) -> None:
