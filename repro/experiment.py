@@ -22,6 +22,7 @@ from confrere.evaluate.traffic import methods
 from confrere.exchange.round_cost import LinkSpeed
 from confrere.privacy import accounting
 from confrere.privacy.charges import gaussian
+from confrere.privacy.renyi import PUBLISHED_ORDERS
 from confrere.privacy.sampling import epoch
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import open_sites
@@ -176,7 +177,7 @@ def costs(study: Study, reported: Reported) -> dict[str, dict[str, float]]:
             raise StudyError(f"reported.values.{arm}: an ε needs the number of records")
         steps, rate = epoch(count, privacy.batch_size)
         charges = [gaussian(privacy.noise_multiplier, rate, steps * study.rounds)]
-        published = accounting.epsilon(charges, privacy.delta, "rdp", accounting.PUBLISHED_ORDERS)
+        published = accounting.epsilon(charges, privacy.delta, "rdp", PUBLISHED_ORDERS)
         out[arm] = {"rdp": published, "pld": accounting.epsilon(charges, privacy.delta)}
     return out
 

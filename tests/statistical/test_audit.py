@@ -16,7 +16,8 @@ from confrere.evaluate.audit import AuditEffort, canaries, membership_inference,
 from confrere.evaluate.audit.canaries import CanaryResult
 from confrere.privacy.clipping import BatchGradients, ClipState, Flat, S
 from confrere.privacy.mechanism import Mechanism
-from confrere.privacy.sampling import Patients, Poisson, Randomness
+from confrere.privacy.noise import Randomness
+from confrere.privacy.sampling import Patients, Poisson
 from confrere.privacy.steps import Draw, PrivateSteps
 from confrere.site.open_sites import open_sites
 from confrere.site.participant import Participant

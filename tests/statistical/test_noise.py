@@ -14,13 +14,13 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from confrere.privacy.noise import Randomness, secure, seeded
+from confrere.privacy.noise import Randomness, Secure, Seeded
 
 SIZE = 400_000
 RARE = 1e-7
 Draw = Callable[[Randomness], Tensor]
 
-SOURCES = [lambda: seeded(11), secure]
+SOURCES = [lambda: Seeded(11), Secure]
 DRAWS: dict[str, Draw] = {
     "normal": lambda r: r.normal(SIZE, 1.4),
     "perturb": lambda r: r.perturb(torch.zeros(SIZE), 1.4, 1.0),
@@ -62,16 +62,16 @@ def test_noise_has_its_variance_and_its_shape(source: Callable[[], Randomness], 
 
 @pytest.mark.parametrize("wrong", [0.98, 1.02])
 def test_a_wrong_variance_is_noticed(wrong: float) -> None:
-    assert not variance_is(seeded(1).normal(SIZE, 1.4 * wrong), 1.4)
+    assert not variance_is(Seeded(1).normal(SIZE, 1.4 * wrong), 1.4)
 
 
 def test_a_wrong_shape_is_noticed() -> None:
-    uniform = (seeded(1).uniform(SIZE) - 0.5) * math.sqrt(12)
+    uniform = (Seeded(1).uniform(SIZE) - 0.5) * math.sqrt(12)
     assert not is_normal(uniform, 1.0)
-    heavy = seeded(1).normal(SIZE, 1.0)
+    heavy = Seeded(1).normal(SIZE, 1.0)
     heavy[:200] *= 5  # one number in 2000
     assert not is_normal(heavy, 1.0)
-    cut = seeded(1).normal(SIZE, 1.0).clamp(-3.4, 3.4)
+    cut = Seeded(1).normal(SIZE, 1.0).clamp(-3.4, 3.4)
     assert not is_normal(cut, 1.0)
 
 
@@ -86,16 +86,16 @@ def test_streams_neighbours_and_pairs_are_independent(source: Callable[[], Rando
 
 
 def test_different_seeds_are_independent_and_equal_ones_are_noticed() -> None:
-    one = seeded(1).normal(SIZE, 1.0)
-    assert are_independent(one, seeded(2).normal(SIZE, 1.0))
-    assert not are_independent(one, one + seeded(3).normal(SIZE, 30.0))
+    one = Seeded(1).normal(SIZE, 1.0)
+    assert are_independent(one, Seeded(2).normal(SIZE, 1.0))
+    assert not are_independent(one, one + Seeded(3).normal(SIZE, 30.0))
     assert not are_independent(one, -one)
 
 
 def test_the_exact_rounding_follows_the_rounded_gaussian_cell_by_cell() -> None:
     """Coarse cells, so that each probability is known: a chi-square test over all of them."""
     scale = 2.5
-    drawn = secure().gridded(SIZE, scale)
+    drawn = Secure().gridded(SIZE, scale)
     cells = range(-7, 8)
     expected = [stats.norm.cdf((k + 0.5) / scale) - stats.norm.cdf((k - 0.5) / scale) for k in cells]
     counts = [int((drawn == k).sum()) for k in cells]

@@ -36,7 +36,7 @@ from confrere.node.replay import CallCounter, DurableMailbox, DurableSiteRound, 
 from confrere.node.store import TABLES, Store
 from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
-from confrere.privacy.noise import secure
+from confrere.privacy.noise import Secure
 from confrere.site import snapshot
 from confrere.site.assemble import SiteContext, participant_of
 from confrere.site.peers import SitePeers
@@ -91,7 +91,7 @@ class Bench:
         self.journal = Journal(None)
         context = SiteContext(setting.run, self.journal, Noisy(), ledger=self.ledger)
         self.site = participant_of(study, self.strategy, setting.data, setting.task, context)
-        self.site.randomness, self.site.reuses = secure(), True
+        self.site.randomness, self.site.reuses = Secure(), True
         self.outbox = OutboxTransport(self.store, setting.identity.key, lambda size: None, self.no_room)
         self.mailbox = DurableMailbox(self.store, self.outbox, self.no_room)
         shapes = {m.architecture: m.params.shapes for m in map(self.site.build, ("private", "proxy"))}

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from confrere.core.errors import StudyError
-from confrere.privacy.accounting import epsilon, gaussian
+from confrere.privacy.accounting import epsilon
+from confrere.privacy.charges import gaussian
 from confrere.study import load, parse
 
 NESTED = {"lists": "x = " + "[" * 5000 + "]" * 5000, "tables": "[" + ".".join("a" * 3000) + "]"}

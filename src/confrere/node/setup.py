@@ -24,7 +24,7 @@ from confrere.node.replay import FailpointTrainer
 from confrere.node.store import Store
 from confrere.node.witness import Witness, gone
 from confrere.privacy.ledger import Ledger
-from confrere.privacy.noise import secure
+from confrere.privacy.noise import Secure
 from confrere.privacy.patient_hashes import check_of, hashes, secret_beside
 from confrere.site import snapshot
 from confrere.site.assemble import SiteContext, consents, participant_of
@@ -137,7 +137,7 @@ def site_of(setting: NodeConfig, strategy: Strategy, journal: Journal, ledger: L
         strategy.check_members(list(setting.members), setting.rehearsal)
     site.secret = secret_beside(setting.ledger)
     if not setting.rehearsal:
-        site.randomness = secure()
+        site.randomness = Secure()
     caveat = None if consents(setting.study, site) else site.caveat()
     if caveat is not None and exchanges(setting, 0):
         kind = "no proven guarantee" if site.unproven is not None else "less privacy than its ceiling demands"

@@ -15,10 +15,11 @@ from typing import Any
 
 from confrere.core.seeds import derive
 from confrere.data.records import Federation
-from confrere.privacy.accounting import Guarantee, calibrate
+from confrere.privacy.accounting import calibrate
 from confrere.privacy.budget import Budget
+from confrere.privacy.charges import Guarantee
 from confrere.privacy.ledger import Ledger
-from confrere.privacy.noise import seeded
+from confrere.privacy.noise import Seeded
 from confrere.privacy.steps import OneRelease
 from confrere.simulation.simulation import Simulation
 from confrere.site.assemble import own_ceiling
@@ -98,7 +99,7 @@ class Selection:
         noise = part.noise_multiplier or calibrate(
             part.epsilon, part.delta, sample_rate=1, steps=1, accountant=part.accountant
         )
-        source = site.randomness or seeded(derive(self.study.seed, site.name, what, site.run))
+        source = site.randomness or Seeded(derive(self.study.seed, site.name, what, site.run))
         paid = OneRelease(what, noise, part.unit, source)
         site.ledger.spend(
             [paid.charge],

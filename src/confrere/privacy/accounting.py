@@ -30,45 +30,19 @@ from confrere.privacy.charges import (
     Accountant,
     Charge,
     Events,
-    Guarantee,
     Line,
     MechanismEvent,
-    Spent,
     Unit,
     canonical,
     exact_rate,
     gaussian,
-    laplace,
     parsed,
     read_event,
     rounded_up,
     unlabelled,
 )
 from confrere.privacy.loss_distribution import RELATIVE_ERROR, coarsest
-from confrere.privacy.renyi import PUBLISHED_ORDERS, Orders
-
-__all__ = [
-    "PUBLISHED_ORDERS",
-    "Accountant",
-    "Charge",
-    "Guarantee",
-    "Spent",
-    "Unit",
-    "calibrate",
-    "capacity",
-    "check_delta",
-    "check_epsilon",
-    "deltas",
-    "epsilon",
-    "exact_rate",
-    "gaussian",
-    "gaussian_epsilon",
-    "gaussian_mu",
-    "gaussian_noise",
-    "laplace",
-    "per_unit",
-    "rounded_up",
-]
+from confrere.privacy.renyi import Orders
 
 MOST_EPSILON = 1e4
 """Beyond this no guarantee is left to speak of, and the search for its noise would not end."""

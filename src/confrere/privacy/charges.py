@@ -108,9 +108,6 @@ class Guarantee:
         )
 
 
-Spent = Guarantee
-
-
 def rounded_up(epsilon: float, digits: int = 3) -> str:
     """ε to three digits, never shown smaller than it is.
 

@@ -43,7 +43,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from confrere.core.errors import StudyError
-from confrere.privacy.accounting import Accountant, calibrate
+from confrere.privacy.accounting import calibrate
+from confrere.privacy.charges import Accountant
 
 MEAN_GRADIENT = 0.2
 """g: the length of the mean clipped gradient, as a share of the clipping norm."""

@@ -70,16 +70,6 @@ class Randomness(Protocol):
         ...
 
 
-def seeded(seed: int | torch.Generator) -> Seeded:
-    """Reproducible randomness, for simulation."""
-    return Seeded(seed)
-
-
-def secure() -> Secure:
-    """Randomness from the operating system's secure source, for a node."""
-    return Secure()
-
-
 class Seeded:
     """Reproducible randomness from a torch generator. What it protects is not private."""
 

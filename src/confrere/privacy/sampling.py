@@ -18,20 +18,7 @@ from torch import Tensor
 
 from confrere.core.errors import DataError, StudyError
 from confrere.privacy.charges import Unit, exact_rate
-from confrere.privacy.noise import Randomness, Secure, Seeded, secure, seeded
-
-__all__ = [
-    "FullBatch",
-    "Patients",
-    "Poisson",
-    "Randomness",
-    "Sampling",
-    "Secure",
-    "Seeded",
-    "epoch",
-    "secure",
-    "seeded",
-]
+from confrere.privacy.noise import Randomness
 
 
 def epoch(declared: int, batch: int) -> tuple[int, Fraction]:
@@ -99,7 +86,8 @@ class Sampling(Protocol):
 class Poisson:
     """Each record, or each patient with all of its records, is drawn with probability `rate`.
 
-    >>> Poisson(Fraction(1, 4)).draw(8, seeded(1)).dtype
+    >>> from confrere.privacy.noise import Seeded
+    >>> Poisson(Fraction(1, 4)).draw(8, Seeded(1)).dtype
     torch.int64
     """
 

@@ -30,8 +30,7 @@ from confrere.core.events import Event, Journal
 from confrere.core.owner_only import make_private_folder, private_draft, write_private
 from confrere.core.seeds import NOT_PRIVATE
 from confrere.data.schema import Schema
-from confrere.privacy.accounting import Guarantee, rounded_up
-from confrere.privacy.charges import CEILING
+from confrere.privacy.charges import CEILING, Guarantee, rounded_up
 from confrere.site.assemble import has_own_networks
 from confrere.site.collaboration import Collaboration
 from confrere.site.deployment import Deployment

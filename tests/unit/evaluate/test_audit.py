@@ -26,8 +26,8 @@ from confrere.evaluate.audit.canaries import (
 from confrere.evaluate.audit.membership_inference import MembershipResult
 from confrere.evaluate.audit.observed_simulation import ObservedSimulation, largest, most_exposed
 from confrere.evaluate.audit.reconstruction import ReconstructionResult
-from confrere.privacy.accounting import Guarantee
 from confrere.privacy.audit_statistics import Detected, Membership
+from confrere.privacy.charges import Guarantee
 from confrere.privacy.mechanism import Mechanism
 from confrere.site.open_sites import open_sites
 from confrere.study import Privacy, Study, Training

@@ -14,7 +14,7 @@ from confrere.exchange.erosion import NO_WEIGHTS, ReleasedGradient, Weights, dis
 from confrere.privacy.clipping import AdaCliP, Flat
 from confrere.privacy.gradients import ClippedSum
 from confrere.privacy.mechanism import Mechanism
-from confrere.privacy.noise import seeded
+from confrere.privacy.noise import Seeded
 from confrere.privacy.sampling import Poisson
 
 
@@ -126,7 +126,7 @@ def test_released_noise_has_the_size_that_is_subtracted(clipping: Flat | AdaCliP
     if isinstance(clipping, AdaCliP):
         state = {"mean": torch.zeros(size), "scale": torch.linspace(0.1, 2.0, size)}
     lengths = [
-        float(mechanism.release(ClippedSum(torch.zeros(size), 0), state, seeded(s)).gradient.square().sum())
+        float(mechanism.release(ClippedSum(torch.zeros(size), 0), state, Seeded(s)).gradient.square().sum())
         for s in range(300)
     ]
     assert sum(lengths) / len(lengths) == pytest.approx(mechanism.expected_noise(size, state), rel=0.1)

@@ -28,7 +28,7 @@ from confrere.learning.objectives import Distilled, Near, Stacked, Supervised
 from confrere.learning.optimisers import SGD, Adam, AdamW, Optimiser
 from confrere.privacy.clipping import AdaCliP, Clipping, Flat, PerLayer, Quantile, ToNorm
 from confrere.privacy.mechanism import Mechanism
-from confrere.privacy.noise import secure
+from confrere.privacy.noise import Secure
 from confrere.privacy.sampling import FullBatch, Poisson
 from confrere.privacy.steps import PrivateSteps
 
@@ -248,7 +248,7 @@ def test_sites_whose_models_are_clipped_differently_are_trained_apart() -> None:
 
 def test_secure_randomness_is_taken_from_each_site() -> None:
     jobs = [
-        job(k, {"model": Supervised()}, protect=("model",), randomness=secure(), rate=Fraction(1))
+        job(k, {"model": Supervised()}, protect=("model",), randomness=Secure(), rate=Fraction(1))
         for k in range(3)
     ]
     found = train_together(jobs)

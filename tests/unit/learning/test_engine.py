@@ -23,7 +23,7 @@ from confrere.learning.objectives import Distilled, Near, Supervised
 from confrere.learning.optimisers import SGD
 from confrere.privacy.clipping import ROUNDING, Flat
 from confrere.privacy.mechanism import Mechanism
-from confrere.privacy.noise import seeded
+from confrere.privacy.noise import Seeded
 from confrere.privacy.sampling import FullBatch, Poisson
 from confrere.privacy.steps import PrivateSteps
 
@@ -87,7 +87,7 @@ def test_the_declared_batch_divides_whatever_was_drawn() -> None:
 def test_an_empty_batch_still_adds_its_noise() -> None:
     rare = Mechanism(Poisson(Fraction(1, 10**9)), Flat(NORM), NOISE, 1.0)
     done = train_site(job(rare))
-    source = seeded(derive(5, "noise"))
+    source = Seeded(derive(5, "noise"))
     assert not source.bernoulli(4, Fraction(1, 10**9)).any()
     noise = source.normal(3, NOISE * NORM)
     torch.testing.assert_close(flat(done.params["model"]), flat(START) - RATE * noise, rtol=1e-5, atol=1e-6)

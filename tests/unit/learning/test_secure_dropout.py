@@ -12,7 +12,7 @@ from confrere.learning.engine.one_site import Job, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Supervised
 from confrere.learning.optimisers import SGD
-from confrere.privacy.noise import Randomness, secure
+from confrere.privacy.noise import Randomness, Secure
 from confrere.privacy.steps import UNPROTECTED
 
 LINE = Architecture("line", lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(40, 1)))
@@ -33,6 +33,6 @@ def test_dropout_follows_the_seed_in_a_simulation() -> None:
 
 
 def test_dropout_does_not_follow_the_seed_where_chance_is_secure() -> None:
-    one, two = trained(secure()), trained(secure())
+    one, two = trained(Secure()), trained(Secure())
     assert not one.equals(two)
     assert not one.equals(trained(None))

@@ -17,23 +17,17 @@ from scipy.stats import norm
 from confrere.core.errors import ConfrereError, PrivacyError, StudyError
 from confrere.privacy import loss_distribution
 from confrere.privacy.accounting import (
-    PUBLISHED_ORDERS,
-    Accountant,
-    Charge,
-    Guarantee,
     calibrate,
     capacity,
     check_delta,
     epsilon,
-    exact_rate,
-    gaussian,
     gaussian_epsilon,
     gaussian_noise,
-    laplace,
     per_unit,
-    rounded_up,
 )
+from confrere.privacy.charges import Accountant, Charge, Guarantee, exact_rate, gaussian, laplace, rounded_up
 from confrere.privacy.loss_distribution import ABSOLUTE_ERROR, RELATIVE_ERROR
+from confrere.privacy.renyi import PUBLISHED_ORDERS
 
 HISTOLOGY = {"C1": 2338, "C2": 2726, "C3": 2937, "C4": 2841, "joint": 10842}
 

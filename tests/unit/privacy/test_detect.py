@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from confrere.core.errors import StudyError
-from confrere.privacy.accounting import epsilon, gaussian
+from confrere.privacy.accounting import epsilon
 from confrere.privacy.audit_statistics import (
     Detected,
     Score,
@@ -25,6 +25,7 @@ from confrere.privacy.audit_statistics import (
     membership,
     rate_bounds,
 )
+from confrere.privacy.charges import gaussian
 
 DELTA = 1e-5
 Scores = NDArray[np.float64]

@@ -15,7 +15,7 @@ from confrere.core.errors import PrivacyError
 from confrere.privacy.charges import gaussian
 from confrere.privacy.gradients import ClippedSum
 from confrere.privacy.mechanism import Mechanism
-from confrere.privacy.noise import seeded
+from confrere.privacy.noise import Seeded
 from confrere.privacy.sampling import FullBatch, Poisson
 
 NOTHING: Mapping[str, Tensor] = {}
@@ -73,7 +73,7 @@ def test_the_charge_is_the_clippings_effective_noise_at_the_samplings_rate() -> 
 
 def test_a_release_is_the_sum_with_noise_over_the_public_batch_size() -> None:
     clipped = ClippedSum(torch.full((50_000,), 64.0), units=40, dropped=3, below=5)
-    release = mechanism().release(clipped, NOTHING, seeded(1))
+    release = mechanism().release(clipped, NOTHING, Seeded(1))
     assert float(release.gradient.mean()) == pytest.approx(2.0, abs=5 * 2.8 / 32 / 50_000**0.5)
     assert float(release.gradient.std()) == pytest.approx(2.8 / 32, rel=0.03)
     assert release.dropped == 3
@@ -82,13 +82,13 @@ def test_a_release_is_the_sum_with_noise_over_the_public_batch_size() -> None:
 
 def test_an_empty_batch_adds_noise_all_the_same() -> None:
     empty = ClippedSum(torch.zeros(50_000), units=0, dropped=0, below=0)
-    release = mechanism().release(empty, NOTHING, seeded(1))
+    release = mechanism().release(empty, NOTHING, Seeded(1))
     assert float(release.gradient.std()) == pytest.approx(2.8 / 32, rel=0.03)
 
 
 def test_the_same_seed_releases_the_same() -> None:
     clipped = ClippedSum(torch.ones(10), units=1, dropped=0, below=1)
-    one, two = (mechanism().release(clipped, NOTHING, seeded(4)) for _ in range(2))
+    one, two = (mechanism().release(clipped, NOTHING, Seeded(4)) for _ in range(2))
     assert torch.equal(one.gradient, two.gradient)
 
 

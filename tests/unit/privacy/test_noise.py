@@ -12,28 +12,28 @@ import torch
 
 from confrere.core.errors import PrivacyError
 from confrere.privacy import noise
-from confrere.privacy.noise import FINENESS, Randomness, exact_pair, grid, secure, seeded
+from confrere.privacy.noise import FINENESS, Randomness, Secure, Seeded, exact_pair, grid
 
-SOURCES = [lambda: seeded(7), secure]
+SOURCES = [lambda: Seeded(7), Secure]
 
 
 def test_seeded_randomness_repeats_and_differs_between_seeds() -> None:
-    assert torch.equal(seeded(1).normal(100, 2.0), seeded(1).normal(100, 2.0))
-    assert not torch.equal(seeded(1).normal(100, 2.0), seeded(2).normal(100, 2.0))
-    assert torch.equal(seeded(1).bernoulli(100, 0.3), seeded(1).bernoulli(100, 0.3))
-    assert not seeded(1).secure
+    assert torch.equal(Seeded(1).normal(100, 2.0), Seeded(1).normal(100, 2.0))
+    assert not torch.equal(Seeded(1).normal(100, 2.0), Seeded(2).normal(100, 2.0))
+    assert torch.equal(Seeded(1).bernoulli(100, 0.3), Seeded(1).bernoulli(100, 0.3))
+    assert not Seeded(1).secure
 
 
 def test_secure_randomness_never_repeats() -> None:
-    assert secure().secure
-    assert not torch.equal(secure().normal(100, 1.0), secure().normal(100, 1.0))
-    one = secure()
+    assert Secure().secure
+    assert not torch.equal(Secure().normal(100, 1.0), Secure().normal(100, 1.0))
+    one = Secure()
     assert not torch.equal(one.normal(100, 1.0), one.normal(100, 1.0))
     assert not torch.equal(one.uniform(50), pickle.loads(pickle.dumps(one)).uniform(50))
 
 
 def test_a_forked_child_does_not_repeat_its_parents_noise() -> None:
-    source = secure()
+    source = Secure()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -74,14 +74,14 @@ def test_a_sum_that_is_not_finite_is_never_released(source) -> None:  # type: ig
 def test_every_secure_release_lies_on_the_public_grid() -> None:
     value = torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     width = grid(1.0, 1000)
-    steps = secure().perturb(value, 1.0, 1.0) / width
+    steps = Secure().perturb(value, 1.0, 1.0) / width
     assert torch.equal(steps, steps.round())
     assert math.log2(width).is_integer()
     assert FINENESS / 2 < width * math.sqrt(1000) <= FINENESS
 
 
 def test_secure_normals_added_to_a_count_stay_on_their_grid() -> None:
-    drawn = secure().normal(100_000, 3.0).double()
+    drawn = Secure().normal(100_000, 3.0).double()
     steps = drawn / 2.0**-18  # the greatest power of two below 3·2^-19
     assert torch.equal(steps, steps.round())
 
@@ -96,7 +96,7 @@ def test_the_noise_is_scaled_up_for_what_rounding_adds_to_the_sensitivity(
         return torch.zeros(size, dtype=torch.float64)
 
     monkeypatch.setattr(noise.Secure, "gridded", remember)
-    secure().perturb(torch.zeros(400), 1.4 * 0.7, 0.7)
+    Secure().perturb(torch.zeros(400), 1.4 * 0.7, 0.7)
     width = grid(0.7, 400)
     assert asked[0] * width == pytest.approx(1.4 * (0.7 + width * math.sqrt(400)), rel=1e-12)
 
@@ -113,7 +113,7 @@ def test_the_rounding_of_neighbouring_sums_stays_within_the_charged_sensitivity(
 
 
 def test_the_exact_path_agrees_with_double_precision() -> None:
-    words = secure().words(400)
+    words = Secure().words(400)
     for u, v in zip(words[::2].tolist(), words[1::2].tolist(), strict=True):
         u, v = u >> 1, v - 2**63
         radius = math.sqrt(-2 * math.log((u + 0.5) / 2**63)) * 1000
@@ -131,17 +131,17 @@ def test_doubtful_roundings_are_settled_exactly(monkeypatch: pytest.MonkeyPatch)
         return exact_pair(u, v, scale)
 
     monkeypatch.setattr(noise, "exact_pair", count)
-    secure().gridded(2000, 1000.0)
+    Secure().gridded(2000, 1000.0)
     usual = len(settled)
-    secure().gridded(2000, 2.0**39)
+    Secure().gridded(2000, 2.0**39)
     assert usual <= 3
     assert len(settled) - usual > 50
 
 
 def test_noise_that_cannot_be_drawn_exactly_is_refused() -> None:
     with pytest.raises(PrivacyError, match="exactly"):
-        secure().perturb(torch.zeros(4), 1e-9, 1.0)
+        Secure().perturb(torch.zeros(4), 1e-9, 1.0)
     with pytest.raises(PrivacyError):
         grid(0.0, 4)
     with pytest.raises(PrivacyError):
-        secure().bernoulli(3, 1.5)
+        Secure().bernoulli(3, 1.5)

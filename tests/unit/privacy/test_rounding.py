@@ -12,7 +12,7 @@ from confrere.privacy.clipping import ROUNDING, AdaCliP, Clipping, Flat, PerLaye
 from confrere.privacy.gradients import Layout, Recorded, Recorder
 from confrere.privacy.gradients.per_record import SINGLE
 from confrere.privacy.mechanism import Mechanism
-from confrere.privacy.noise import seeded
+from confrere.privacy.noise import Seeded
 from confrere.privacy.sampling import FullBatch
 from confrere.privacy.stacked_steps import StackedGradients, Trace, stacked
 
@@ -79,6 +79,6 @@ def test_a_release_has_the_precision_of_the_model(clipping: Clipping) -> None:
     mechanism = Mechanism(FullBatch(), clipping, 1.0, 1000)
     state = clipping.start(LAYOUT)
     clipped = clipping.sum(Recorded.explicit(LAYOUT, torch.ones(1000, WIDTH)), state)
-    release = mechanism.release(clipped, state, seeded(1))
+    release = mechanism.release(clipped, state, Seeded(1))
     assert release.gradient.dtype == torch.float32
     assert {n: t.dtype for n, t in release.state.items()} == {n: t.dtype for n, t in state.items()}

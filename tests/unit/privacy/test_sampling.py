@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from confrere.core.errors import ConfrereError, DataError, StudyError
-from confrere.privacy.sampling import FullBatch, Patients, Poisson, epoch, secure, seeded
+from confrere.privacy.noise import Secure, Seeded
+from confrere.privacy.sampling import FullBatch, Patients, Poisson, epoch
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ def test_an_impossible_epoch_is_refused(declared: int, batch: int) -> None:
         epoch(declared, batch)
 
 
-@pytest.mark.parametrize("randomness", [seeded(3), secure()])
+@pytest.mark.parametrize("randomness", [Seeded(3), Secure()])
 def test_records_are_drawn_at_the_rate_and_independently(randomness) -> None:  # type: ignore[no-untyped-def]
     sampling, n, steps = Poisson(Fraction(1, 8)), 2000, 60
     drawn = torch.zeros(steps, n)
@@ -43,13 +44,13 @@ def test_records_are_drawn_at_the_rate_and_independently(randomness) -> None:  #
 
 
 def test_a_batch_may_be_empty() -> None:
-    assert len(Poisson(Fraction(1, 1000)).draw(3, seeded(0))) == 0
+    assert len(Poisson(Fraction(1, 1000)).draw(3, Seeded(0))) == 0
 
 
 def test_a_drawn_patient_comes_with_all_records_and_no_other() -> None:
     patients = Patients(["a", "b", "a", "c", "b", "a"])
     seen = set()
-    randomness = seeded(5)
+    randomness = Seeded(5)
     for _ in range(60):
         indices = Poisson(Fraction(1, 2), unit="patient").draw(patients, randomness)
         names = {int(patients.number[i]) for i in indices}
@@ -68,14 +69,14 @@ def test_a_record_without_a_patient_is_refused(missing: object) -> None:
 
 def test_protecting_patients_needs_to_know_them() -> None:
     with pytest.raises(DataError, match="which patient"):
-        Poisson(Fraction(1, 2), unit="patient").draw(10, seeded(0))
+        Poisson(Fraction(1, 2), unit="patient").draw(10, Seeded(0))
     with pytest.raises(DataError, match="which patient"):
-        FullBatch(unit="patient").draw(10, seeded(0))
+        FullBatch(unit="patient").draw(10, Seeded(0))
 
 
 def test_the_full_batch_is_everybody() -> None:
-    assert FullBatch().draw(4, seeded(0)).tolist() == [0, 1, 2, 3]
-    assert FullBatch(unit="patient").draw(Patients(["a", "a", "b"]), seeded(0)).tolist() == [0, 1, 2]
+    assert FullBatch().draw(4, Seeded(0)).tolist() == [0, 1, 2, 3]
+    assert FullBatch(unit="patient").draw(Patients(["a", "a", "b"]), Seeded(0)).tolist() == [0, 1, 2]
     assert FullBatch().rate == 1
 
 

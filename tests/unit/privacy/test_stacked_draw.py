@@ -10,7 +10,7 @@ import torch
 from confrere.privacy import stacked_steps
 from confrere.privacy.clipping import Flat
 from confrere.privacy.mechanism import Mechanism
-from confrere.privacy.noise import secure, seeded
+from confrere.privacy.noise import Secure, Seeded
 from confrere.privacy.sampling import FullBatch, Poisson, Sampling
 
 SIZES = [40, 7, 1, 90]
@@ -30,7 +30,7 @@ def mechanisms(*samplings: Sampling) -> list[Mechanism]:
     ],
 )
 def test_the_rows_and_the_noise_after_them_are_those_of_each_site_alone(samplings: list[Sampling]) -> None:
-    together, alone = [seeded(k) for k in range(4)], [seeded(k) for k in range(4)]
+    together, alone = [Seeded(k) for k in range(4)], [Seeded(k) for k in range(4)]
     party = stacked_steps.StackedMechanism(mechanisms(*samplings), SIZES, together)
     for _ in range(5):
         rows, counts = party.draw(4)
@@ -43,7 +43,7 @@ def test_the_rows_and_the_noise_after_them_are_those_of_each_site_alone(sampling
 
 
 def test_nobody_drawn_leaves_one_column_of_padding() -> None:
-    sources = [seeded(0), seeded(1)]
+    sources = [Seeded(0), Seeded(1)]
     rows, counts = stacked_steps.StackedMechanism(
         mechanisms(*[Poisson(Fraction(1, 10**9))] * 2), [5, 3], sources
     ).draw(2)
@@ -53,7 +53,7 @@ def test_nobody_drawn_leaves_one_column_of_padding() -> None:
 def test_secure_sources_are_asked_one_by_one() -> None:
     rate = Poisson(Fraction(1, 2))
     rows, counts = stacked_steps.StackedMechanism(
-        mechanisms(rate, rate), [1000, 1000], [secure(), secure()]
+        mechanisms(rate, rate), [1000, 1000], [Secure(), Secure()]
     ).draw(2)
     assert all(400 < n < 600 for n in counts)
     assert not torch.equal(rows[0, :400], rows[1, :400])

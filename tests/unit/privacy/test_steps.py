@@ -28,7 +28,7 @@ from confrere.privacy.charges import gaussian, on_one_sample
 from confrere.privacy.clipping import Clipping, Flat, Quantile
 from confrere.privacy.gradients import ClippedSum
 from confrere.privacy.mechanism import Mechanism
-from confrere.privacy.noise import seeded
+from confrere.privacy.noise import Seeded
 from confrere.privacy.sampling import FullBatch, Patients, Poisson
 from confrere.privacy.steps import OneRelease, PrivateSteps
 from confrere.simulation.simulation import Simulation
@@ -52,7 +52,7 @@ def mechanism(
 def test_each_protected_role_draws_its_own_sample_and_is_charged_for_it() -> None:
     private = PrivateSteps({"a": mechanism(), "b": mechanism()}, 3)
     assert private.charges == (gaussian(1.4, Fraction(1, 4), 6),)
-    drawn = [draw.rows for draw in private.draw(400, seeded(1))]
+    drawn = [draw.rows for draw in private.draw(400, Seeded(1))]
     assert len(drawn) == 3
     assert len({tuple(rows.tolist()) for step in drawn for rows in step.values()}) == 6
 
@@ -66,7 +66,7 @@ def test_mechanisms_that_differ_are_charged_apart() -> None:
 
 
 def test_a_sample_pays_for_one_release() -> None:
-    draw = next(PrivateSteps({"a": mechanism(), "b": mechanism()}, 1).draw(40, seeded(1)))
+    draw = next(PrivateSteps({"a": mechanism(), "b": mechanism()}, 1).draw(40, Seeded(1)))
     for role in ("a", "b"):
         draw.release(role, SUM, NOTHING)
         with pytest.raises(PrivacyError, match=f'"{role}" was charged for one release'):
@@ -75,7 +75,7 @@ def test_a_sample_pays_for_one_release() -> None:
 
 def test_a_sample_of_many_sites_pays_for_one_release_at_each() -> None:
     private = [PrivateSteps({"a": mechanism()}, 2)] * 2
-    steps = stacked_steps.StackedSteps(private, [40, 40], [seeded(1), seeded(2)])
+    steps = stacked_steps.StackedSteps(private, [40, 40], [Seeded(1), Seeded(2)])
     buffer, sums = (
         stacked_steps.ReleaseBuffer(torch.empty(2, 3)),
         stacked_steps.ClippedSums(torch.zeros(2, 3), [0, 0], [0, 0], [0, 0]),
@@ -89,7 +89,7 @@ def test_a_sample_of_many_sites_pays_for_one_release_at_each() -> None:
 
 
 def test_a_sum_that_was_paid_for_once_is_released_once() -> None:
-    paid = OneRelease("profile", 3.0, "patient", seeded(1))
+    paid = OneRelease("profile", 3.0, "patient", Seeded(1))
     assert paid.charge == gaussian(3.0, 1, 1, unit="patient")
     assert float(paid.release(torch.zeros(50_000), 2.0).std()) == pytest.approx(6.0, rel=0.03)
     with pytest.raises(PrivacyError, match='"profile" was charged for one release'):
@@ -117,7 +117,7 @@ def test_a_model_protected_per_record_is_drawn_and_clipped_by_record_beside_one_
     by_patient = Mechanism(Poisson(Fraction(1, 2), "patient"), Flat(1.0), 1.0, 5.0, "patient")
     private = PrivateSteps({"record": mechanism(Fraction(1, 2)), "patient": by_patient}, 1)
     patients = Patients([n // 10 for n in range(100)])
-    rows = next(private.draw(patients, seeded(1))).rows
+    rows = next(private.draw(patients, Seeded(1))).rows
     assert len(rows["patient"]) % 10 == 0
     assert len({int(n) // 10 for n in rows["record"]}) == 10
     assert [c.unit for c in private.charges] == ["record", "patient"]

@@ -13,7 +13,7 @@ from confrere.core.events import Event, Journal
 from confrere.core.protocols import Site
 from confrere.data.records import Federation
 from confrere.learning.engine.one_site import Job, OneAtATime, Trained, train_site
-from confrere.privacy.noise import secure
+from confrere.privacy.noise import Secure
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run
@@ -141,7 +141,7 @@ def on_nodes(k_min: int) -> Run:
     simulation = Simulation(study(PRIVACY, user="site0", k_min=k_min), _fed())
     simulation.prepare(journal := Journal(None))
     for site in simulation.sites.values():
-        site.randomness = secure()
+        site.randomness = Secure()
     return simulation.run_rounds(journal, None, False)
 
 

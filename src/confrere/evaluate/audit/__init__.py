@@ -19,8 +19,8 @@ from confrere.evaluate.audit.effort import QUICK, AuditEffort
 from confrere.evaluate.audit.membership_inference import MembershipResult
 from confrere.evaluate.audit.observed_simulation import largest, most_exposed
 from confrere.evaluate.audit.reconstruction import ReconstructionResult
-from confrere.privacy.accounting import Guarantee
 from confrere.privacy.audit_statistics import Detected
+from confrere.privacy.charges import Guarantee
 from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study
 

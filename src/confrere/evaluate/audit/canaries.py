@@ -33,8 +33,8 @@ from confrere.core.seeds import generator
 from confrere.data.records import Federation, Records, Task
 from confrere.evaluate.audit.effort import AuditEffort
 from confrere.evaluate.audit.observed_simulation import ObservedRun, ObservedSimulation, ObservedTraining
-from confrere.privacy.accounting import Guarantee
 from confrere.privacy.audit_statistics import Detected, Trials, detect
+from confrere.privacy.charges import Guarantee
 from confrere.site.participant import Participant
 from confrere.study import Models, Study, Training
 from confrere.study.churn import Churn

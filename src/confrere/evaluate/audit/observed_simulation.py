@@ -19,7 +19,7 @@ from confrere.data.records import Federation, Records
 from confrere.learning.engine.one_site import Job, Trained, train_site
 from confrere.learning.evaluation import predict
 from confrere.learning.objectives import supervised_loss
-from confrere.privacy.accounting import Guarantee
+from confrere.privacy.charges import Guarantee
 from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
 from confrere.simulation.simulation import Simulation

@@ -24,7 +24,6 @@ from confrere.learning.engine.stacked_network import Stack
 from confrere.learning.optimisers import SGD, OptimiserState
 from confrere.privacy import stacked_steps
 from confrere.privacy.gradients import Layout
-from confrere.privacy.noise import seeded
 
 Batch = tuple[Objective, Tensor, Sequence[int]]
 """Models that learn from the same records, their rows [sites, most records], and the number of records of each site."""
@@ -98,10 +97,7 @@ class _JointTraining:
         return Stack(layers, torch.stack([p.flatten() for p in start]))
 
     def _private(self) -> stacked_steps.StackedSteps:
-        sources = [
-            job.randomness or seeded(derive(job.seed, "noise", *([job.run] if job.run else [])))
-            for job in self.jobs
-        ]
+        sources = [job.noise_source() for job in self.jobs]
         return stacked_steps.StackedSteps([job.private for job in self.jobs], self.sizes, sources)
 
     def _optimiser_states(self, role: str) -> OptimiserState:

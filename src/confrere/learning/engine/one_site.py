@@ -24,7 +24,7 @@ from confrere.data.records import Records
 from confrere.learning.networks.network import Network, StepGuard
 from confrere.privacy.clipping import clipped_sum
 from confrere.privacy.gradients import Recorder
-from confrere.privacy.noise import Randomness, seeded
+from confrere.privacy.noise import Randomness, Seeded
 from confrere.privacy.sampling import Patients
 from confrere.privacy.steps import Draw, PrivateSteps
 
@@ -70,6 +70,10 @@ class Job:
     """What the networks start from; a role that is not named starts from what its network holds."""
     expendable: frozenset[str] = frozenset()
     """Roles without noise whose failure stays inside the site: they keep what they started with, the others go on."""
+
+    def noise_source(self) -> Randomness:
+        """Where noise and sampling of this job come from."""
+        return self.randomness or Seeded(derive(self.seed, "noise", *([self.run] if self.run else [])))
 
 
 @dataclass
@@ -161,7 +165,7 @@ class _Training:
         self.patients: Patients | None = None
         if by_patient and job.records.units is not None:
             self.patients = Patients(job.records.units.tolist())
-        self.randomness = job.randomness or seeded(derive(job.seed, "noise", *([job.run] if job.run else [])))
+        self.randomness = job.noise_source()
         self.out = Trained(memory={r: {k: dict(v) for k, v in m.items()} for r, m in job.memory.items()})
         self.sums: dict[str, tuple[Tensor, int]] = {}
         self.failed: set[str] = set()
