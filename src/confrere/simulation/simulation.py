@@ -140,7 +140,9 @@ class Simulation(Collaboration):
         super().prepare(journal)
         self.colluders: ColludingAttackers | None = None
         if self.plan is not None and self.plan.attack.colludes:
-            self.colluders = ColludingAttackers(self.plan, lambda n: self.schedule.present(n) - self.lost)
+            self.colluders = ColludingAttackers(
+                self.plan, lambda n: self.schedule.round(n).present - self.lost
+            )
         for name, hook in attack_hooks(self.plan, list(self.sites.values()), self.colluders).items():
             self.peers[name].outgoing = hook
         self.clock = Clock()
@@ -200,7 +202,7 @@ class Simulation(Collaboration):
     def stop_reasons(self, number: int) -> list[str] | None:
         """Why the sites have stopped training, if all of them know after this round that all have; else None."""
         members = [
-            s for n in self.schedule.members(number) if (s := self.sites.get(n)) and n not in self.lost
+            s for n in self.schedule.round(number).members if (s := self.sites.get(n)) and n not in self.lost
         ]
         return stop_reasons([site.stopping for site in members], self.churn, number)
 
@@ -218,15 +220,15 @@ class Simulation(Collaboration):
 
     def announce(self, number: int, journal: Journal) -> None:
         """Add the start of a round to the journal, with the sites that take part."""
-        there, present = self.schedule.participants(number), self.schedule.present(number)
+        there, present = self.schedule.round(number).participants, self.schedule.round(number).present
         members = [n for n in there if n in self.sites]
         data = {
             "members": members,
             "present": [n for n in members if n in present],
-            "epoch": self.schedule.epoch(number),
+            "epoch": self.schedule.round(number).epoch,
         }
         journal.add(Event("round-started", None, number, data=data))
-        for name in self.schedule.changes(number):
+        for name in self.schedule.round(number).changes:
             if name in self.runs:
                 self.runs[name].announce(number)
 
@@ -234,8 +236,8 @@ class Simulation(Collaboration):
         """Let every present site take part."""
         if self.ended and number <= max(self.ended.values()):  # a round that is done again
             self.ended.clear()
-        there = self.schedule.present(number)
-        present = [n for n in self.schedule.participants(number) if n in there and n in self.sites]
+        there = self.schedule.round(number).present
+        present = [n for n in self.schedule.round(number).participants if n in there and n in self.sites]
         tasks = {n: asyncio.create_task(self.runs[n].round(number)) for n in present if n not in self.lost}
         for name in [n for n in present if n in self.lost and n in self.back]:
             self._revive(name)
@@ -254,7 +256,7 @@ class Simulation(Collaboration):
 
     def settle(self, number: int) -> None:
         """A round is over: what was not sent in it will never come."""
-        for name in self.schedule.present(number) - self.lost:
+        for name in self.schedule.round(number).present - self.lost:
             self.ended[name] = number
         for name in self.late:
             self.peers[name].mailbox.wake()
@@ -329,7 +331,7 @@ class Simulation(Collaboration):
         if self.pools:
             self._changed.update(self.sites)
         self._changed.update(n for n, run in self.runs.items() if run.evaluation_due(number))
-        self._changed.update(n for n in self.schedule.present(number) if n in self.sites)
+        self._changed.update(n for n in self.schedule.round(number).present if n in self.sites)
         held = {n: [p.id for p in found] for n, o in self.peers.items() if (found := o.mailbox.waiting())}
         self._changed.update(n for n in {**held, **self._held} if held.get(n) != self._held.get(n))
         self._held = held

@@ -118,10 +118,10 @@ class Collaboration:
         }  # fmt: skip
         self.peers = {name: run.peers for name, run in self.runs.items()}
         for number in self.churn.changes(self.study.rounds):  # a graph that does not fit is noticed here
-            there = self.schedule.participants(number)
+            there = self.schedule.round(number).participants
             for name in there[:MANY]:
                 graph.column(number, there, name)
-        there_when = [(n, self.schedule.participants(n)) for n in self.churn.changes(self.study.rounds)]
+        there_when = [(n, self.schedule.round(n).participants) for n in self.churn.changes(self.study.rounds)]
         check_combiners(self.study, there_when, self.plan.sites if self.plan is not None else ())
 
     def planned_faults(self) -> Faults:

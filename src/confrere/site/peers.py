@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol
 
-from confrere.core.custody import Custody, Scalar, public
+from confrere.core.custody import Scalar, public, strictest
 from confrere.core.errors import BadParcel
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
@@ -330,25 +330,22 @@ class PeersRound:
     ) -> None:
         """Send the same to several sites; it has passed the gate."""
         peers = self._peers
-        run, round, me, sequence = peers.run, self.round, self.me, peers.sequence
-        epoch = (
-            peers.schedule.epoch(round + 1) if is_common(phase) else self.epoch
-        )  # it is for the next round
-        custody = Custody.PUBLIC if model is None else model.custody
-        for scalar in scalars.values():
-            if scalar.custody > custody:
-                custody = scalar.custody
-        facts = {"phase": phase, "custody": custody._name_, "model": model is not None}
+        epoch = self.epoch
+        if is_common(phase):  # it is for the next round
+            epoch = peers.schedule.round(self.round + 1).epoch
+        custody = strictest(
+            [*([] if model is None else [model.custody]), *(s.custody for s in scalars.values())]
+        )
+        facts = {"phase": phase, "custody": custody.name, "model": model is not None}
         if "mass" in scalars:
             facts["mass"] = scalars["mass"].value
         if peers.stopping is not None:
             scalars = {**scalars, **peers.gate.admit(None, {STOPPED_ROUNDS: peers.stopping.count()})[1]}
-        send, note = peers.transport.send, peers.journal.add
         for to in receivers:
-            number = sequence[to] = sequence.get(to, 0) + 1
-            parcel = Parcel(run, epoch, round, phase, me, to, number, model, scalars)
-            size = await send(to, parcel)
-            note(Event("sent", me, round, Custody.PUBLIC, {"to": to, "bytes": size, **facts}))
+            peers.sequence[to] = number = peers.sequence.get(to, 0) + 1
+            parcel = Parcel(peers.run, epoch, self.round, phase, self.me, to, number, model, scalars)
+            size = await peers.transport.send(to, parcel)
+            peers.journal.add(Event("sent", self.me, self.round, data={"to": to, "bytes": size, **facts}))
 
     async def _take(self, round: int, phase: int, expected: Sequence[ExpectedParcel]) -> Inbox:
         peers = self._peers
@@ -359,8 +356,7 @@ class PeersRound:
     def _note_missing(self, inbox: Inbox) -> None:
         self._peers.remember(inbox)
         if self._peers.stopping is not None and not is_common(inbox.phase):
-            schedule = self._peers.schedule
-            there = schedule.present(self.round) >= set(schedule.participants(self.round))
+            there = self._scheduled.present >= set(self._scheduled.participants)
             self._peers.stopping.receive(inbox, there)
         if inbox.missing:
             if inbox.round == self.round:

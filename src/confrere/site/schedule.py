@@ -31,64 +31,6 @@ class Schedule:
                 del self._rounds[next(iter(self._rounds))]
         return found
 
-    def epoch(self, round: int) -> int:
-        return self.round(round).epoch
-
-    def members(self, round: int) -> tuple[str, ...]:
-        """The sites that belong to the collaboration."""
-        return self.round(round).members
-
-    def participants(self, round: int) -> tuple[str, ...]:
-        """The members that take part: all of them, unless the study draws some for each round."""
-        return self.round(round).participants
-
-    def present(self, round: int) -> frozenset[str]:
-        """The participants that can be reached."""
-        return self.round(round).present
-
-    def centre(self, round: int) -> str | None:
-        return self.round(round).centre
-
-    def senders(self, round: int, receiver: str) -> Sequence[str]:
-        """The present sites that send to this one."""
-        return self.round(round).senders.get(receiver, ())
-
-    def rounds_to_reach_all(self, round: int) -> int:
-        """In how many rounds, this one the last, a message from every site could reach every other.
-
-        0 without peers. A graph that never connects all sites counts as many rounds as it has sites.
-        """
-        return self.round(round).rounds_to_reach_all
-
-    def _rounds_to_reach_all(self, round: int) -> int:
-        sites = self.participants(round)
-        all_sites = (1 << len(sites)) - 1
-        known = [
-            1 << n for n in range(len(sites))
-        ]  # as bits: whose word reaches a site, going back round by round
-        for count in range(1, min(len(sites), round + 1) + 1):
-            reached_by = self._reached_by(round - count + 1, sites)
-            known = [_union(own, reached_by) for own in known]
-            if all(own == all_sites for own in known):
-                return count if len(sites) > 1 else 0
-        return len(sites) if any(own.bit_count() > 1 for own in known) else 0
-
-    def _reached_by(self, round: int, sites: Sequence[str]) -> list[int]:
-        """For each site, as bits, itself and the sites whose messages reach it in a round; with a centre, all do."""
-        numbers = {name: n for n, name in enumerate(sites)}
-        out = [1 << n for n in range(len(sites))]
-        for receiver, senders in senders_by_receiver(self.topology, round, self.participants(round)).items():
-            for sender in senders if receiver in numbers else ():
-                if sender in numbers:
-                    out[numbers[receiver]] |= 1 << numbers[sender]
-        if self.centre(round) in numbers and any(own.bit_count() > 1 for own in out):
-            return [(1 << len(sites)) - 1] * len(sites)
-        return out
-
-    def changes(self, round: int) -> Mapping[str, str]:
-        """The sites that join in this round, have left before it, or cannot be reached in it, by kind of event."""
-        return self.round(round).changes
-
 
 class ScheduledRound:
     """One round of a schedule; each fact is worked out when it is first asked for."""
@@ -102,11 +44,13 @@ class ScheduledRound:
 
     @cached_property
     def members(self) -> tuple[str, ...]:
+        """The sites that belong to the collaboration."""
         churn, sites = self._schedule.churn, self._schedule.sites
         return churn.members(self.round, sites) if churn.join or churn.leave else sites
 
     @cached_property
     def participants(self) -> tuple[str, ...]:
+        """The members that take part: all of them, unless the study draws some for each round."""
         churn, leader = self._schedule.churn, getattr(self._schedule.topology, "leader", None)
         if not churn.participation:
             return self.members
@@ -117,6 +61,7 @@ class ScheduledRound:
 
     @cached_property
     def present(self) -> frozenset[str]:
+        """The participants that can be reached."""
         there = self._schedule.churn.present
         return frozenset(n for n in self.participants if there(self.round, n))
 
@@ -134,10 +79,13 @@ class ScheduledRound:
 
     @cached_property
     def changes(self) -> Mapping[str, str]:
+        """The sites that join in this round, have left before it, or cannot be reached in it, by kind of event."""
         churn = self._schedule.churn
         found: dict[str, str] = {}
         moves = bool(churn.join or churn.leave)
-        before = set(self._schedule.members(self.round - 1)) if moves and self.round else set(self.members)
+        before = (
+            set(self._schedule.round(self.round - 1).members) if moves and self.round else set(self.members)
+        )
         if moves:
             now = set(self.members)
             found |= {n: JOINED for n in self.members if n not in before}
@@ -152,7 +100,7 @@ class ScheduledRound:
         churn = self._schedule.churn
         if not (churn.participation or churn.join or churn.absent or churn.probability):
             return frozenset()
-        return self._schedule.present(self.round + 1) - self.present
+        return self._schedule.round(self.round + 1).present - self.present
 
     def sender_of_common(self, missing: Collection[str] = ()) -> str | None:
         """Which site sends the common model to them: the centre, or the first of those that are not `missing`."""
@@ -160,7 +108,33 @@ class ScheduledRound:
 
     @cached_property
     def rounds_to_reach_all(self) -> int:
-        return self._schedule._rounds_to_reach_all(self.round)
+        """In how many rounds, this one the last, a message from every site could reach every other.
+
+        0 without peers. A graph that never connects all sites counts as many rounds as it has sites.
+        """
+        sites = self.participants
+        all_sites = (1 << len(sites)) - 1
+        # as bits: whose messages reach a site, going back round by round
+        known = [1 << n for n in range(len(sites))]
+        for count in range(1, min(len(sites), self.round + 1) + 1):
+            reached_by = self._schedule.round(self.round - count + 1)._reached_by(sites)
+            known = [_union(own, reached_by) for own in known]
+            if all(own == all_sites for own in known):
+                return count if len(sites) > 1 else 0
+        return len(sites) if any(own.bit_count() > 1 for own in known) else 0
+
+    def _reached_by(self, sites: Sequence[str]) -> list[int]:
+        """For each site, as bits, itself and the sites whose messages reach it; with a centre, all do."""
+        numbers = {name: n for n, name in enumerate(sites)}
+        out = [1 << n for n in range(len(sites))]
+        found = senders_by_receiver(self._schedule.topology, self.round, self.participants)
+        for receiver, senders in found.items():
+            for sender in senders if receiver in numbers else ():
+                if sender in numbers:
+                    out[numbers[receiver]] |= 1 << numbers[sender]
+        if self.centre in numbers and any(own.bit_count() > 1 for own in out):
+            return [(1 << len(sites)) - 1] * len(sites)
+        return out
 
 
 def _union(own: int, reached_by: Sequence[int]) -> int:

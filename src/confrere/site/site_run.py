@@ -79,12 +79,16 @@ class SiteRun:
             await site.close()
         if stopping is not None:
             end_round(
-                self.site, self.strategy, self.state, number, self.peers.schedule.rounds_to_reach_all(number)
+                self.site,
+                self.strategy,
+                self.state,
+                number,
+                self.peers.schedule.round(number).rounds_to_reach_all,
             )
 
     def announce(self, number: int) -> None:
         """Record what the schedule has for the site in a round: that it joins, has left, or cannot be reached."""
-        kind = self.peers.schedule.changes(number).get(self.name)
+        kind = self.peers.schedule.round(number).changes.get(self.name)
         if kind is not None:
             self.site.journal.add(Event(kind, self.name, number, data={"text": CHANGES[kind]}))
 

@@ -48,8 +48,11 @@ def test_all_sites_know_in_the_same_round_that_all_rest_and_never_before(graph: 
             if number == when[name]:
                 states[name].reason = "it is enough"
             states[name].begin()
-        centre = schedule.centre(number)
-        told = {n: [parcel(s, n, number, 0, states[s]) for s in schedule.senders(number, n)] for n in names}
+        centre = schedule.round(number).centre
+        told = {
+            n: [parcel(s, n, number, 0, states[s]) for s in schedule.round(number).senders.get(n, ())]
+            for n in names
+        }
         for name in names:
             states[name].receive(Inbox(tuple(told[name]), (), number, 0), True)
         if centre is not None:
@@ -59,7 +62,7 @@ def test_all_sites_know_in_the_same_round_that_all_rest_and_never_before(graph: 
                         Inbox((parcel(centre, name, number, 1, states[centre]),), (), number, 1), True
                     )
         for name in names:
-            states[name].end_round({}, schedule.rounds_to_reach_all(number))
+            states[name].end_round({}, schedule.round(number).rounds_to_reach_all)
         over = {n for n in names if states[n].over}
         assert not over or over == set(names)
         if over:
