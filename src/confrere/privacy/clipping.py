@@ -119,6 +119,16 @@ clipping = clippings.register
 
 
 @dataclass(frozen=True)
+class NoisyStep:
+    """A step at its end: what was added up, and with how much noise."""
+
+    noise_multiplier: float
+    expected_batch: float
+    clipped: ClippedSum
+    noise: Noise
+
+
+@dataclass(frozen=True)
 class ToNorm:
     """What all clippings to a norm share: a constant norm, noise in proportion to it, and no state."""
 
@@ -157,7 +167,11 @@ class ToNorm:
         clipped: ClippedSum,
         noise: Noise,
     ) -> tuple[Tensor, ClipState]:
-        return noisy_sum.div_(expected_batch), state
+        return self.released(noisy_sum, state, NoisyStep(noise_multiplier, expected_batch, clipped, noise))
+
+    def released(self, noisy_sum: Tensor, state: ClipState, step: NoisyStep) -> tuple[Tensor, ClipState]:
+        """What `finish` returns."""
+        return noisy_sum.div_(step.expected_batch), state
 
 
 @clipping("flat")
@@ -252,27 +266,18 @@ class AdaCliP(ToNorm):
     def widening(self, size: int, state: ClipState) -> float:
         return float(state["scale"].double().sum()) ** 2 if state else size  # Σ b² is (Σ s)²
 
-    def finish(
-        self,
-        noisy_sum: Tensor,
-        state: ClipState,
-        *,
-        noise_multiplier: float,
-        expected_batch: float,
-        clipped: ClippedSum,
-        noise: Noise,
-    ) -> tuple[Tensor, ClipState]:
+    def released(self, noisy_sum: Tensor, state: ClipState, step: NoisyStep) -> tuple[Tensor, ClipState]:
         mean, scale = state["mean"], state["scale"]
         low, high = self._bounds(len(scale))
-        std = self.noise_std(noise_multiplier, expected_batch, state)
-        step = _squared_width(scale).mul_(expected_batch**-2)
-        spread = (noisy_sum * noisy_sum).sub_(std**2).mul_(step)
+        std = self.noise_std(step.noise_multiplier, step.expected_batch, state)
+        width = _squared_width(scale).mul_(step.expected_batch**-2)
+        spread = (noisy_sum * noisy_sum).sub_(std**2).mul_(width)
         if self.scale == "per-record":
-            spread.mul_(expected_batch)
+            spread.mul_(step.expected_batch)
         spread.clamp_(low**2, high**2).mul_(1 - self.beta2)
         next_scale = spread.addcmul_(scale, scale, value=self.beta2).sqrt_()
-        released = noisy_sum.mul_(step.sqrt_()).add_(mean)
-        next_mean = torch.mul(mean, self.beta1, out=step).add_(released, alpha=1 - self.beta1)
+        released = noisy_sum.mul_(width.sqrt_()).add_(mean)
+        next_mean = torch.mul(mean, self.beta1, out=width).add_(released, alpha=1 - self.beta1)
         return released, {"mean": next_mean, "scale": next_scale}
 
 
@@ -314,22 +319,13 @@ class Quantile(ToNorm):
         """The gradient and the count are two releases from one sample."""
         return on_one_sample(noise_multiplier, self.count_noise_multiplier)
 
-    def finish(
-        self,
-        noisy_sum: Tensor,
-        state: ClipState,
-        *,
-        noise_multiplier: float,
-        expected_batch: float,
-        clipped: ClippedSum,
-        noise: Noise,
-    ) -> tuple[Tensor, ClipState]:
-        centred = clipped.below - (clipped.units - clipped.dropped) / 2
-        noisy = centred + float(noise(1, self.count_noise_multiplier / 2))
-        share = noisy / expected_batch + 0.5
+    def released(self, noisy_sum: Tensor, state: ClipState, step: NoisyStep) -> tuple[Tensor, ClipState]:
+        centred = step.clipped.below - (step.clipped.units - step.clipped.dropped) / 2
+        noisy = centred + float(step.noise(1, self.count_noise_multiplier / 2))
+        share = noisy / step.expected_batch + 0.5
         moved = self.sensitivity(state) * math.exp(-self.rate * (share - self.quantile))
         norm = torch.tensor(min(max(moved, self.low), self.high), dtype=torch.float64)
-        return noisy_sum.div_(expected_batch), {"norm": norm}
+        return noisy_sum.div_(step.expected_batch), {"norm": norm}
 
 
 def clipped_sum(

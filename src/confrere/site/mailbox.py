@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from confrere.core.parcel import Inbox, Parcel
@@ -158,13 +158,10 @@ class TakenNumbers:
         if number > last + 1:
             self.beyond.setdefault(route, set()).add(number)
             return
-        beyond: Collection[int] = self.beyond.pop(route, ())
-        last = max(last, number)
-        while last + 1 in beyond:
-            last += 1
-        self.up_to[route] = last
-        if left := {n for n in beyond if n > last}:
-            self.beyond[route] = left
+        self.up_to[route] = last = max(last, number)
+        while last + 1 in self.beyond.get(route, NO_NUMBERS):
+            self.up_to[route] = last = last + 1
+            self.beyond[route].remove(last)
 
 
 def in_order(parcel: Parcel) -> tuple[int, int, str, int]:

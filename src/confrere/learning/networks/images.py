@@ -51,33 +51,28 @@ def lenet5(shape: Sequence[int], outputs: int) -> nn.Module:
     )  # fmt: skip
 
 
-def _pooled_twice(side: int) -> int:
-    """What two unpadded 3 × 3 convolutions, each halved by pooling, leave of a side."""
-    return ((side - 2) // 2 - 2) // 2
+def _two_convolutions(shape: Sequence[int], name: str, *widths: int) -> tuple[list[nn.Module], int]:
+    """Two unpadded 3 × 3 convolutions, each halved by pooling, and how many numbers they leave of an image."""
+    c, h, w = _image(shape, name)
+    layers: list[nn.Module] = [AddChannel(2)]
+    for width in widths:
+        layers += [nn.Conv2d(c, width, 3), nn.ReLU(), nn.MaxPool2d(2)]
+        c, h, w = width, (h - 2) // 2, (w - 2) // 2
+    return [*layers, nn.Flatten()], c * h * w
 
 
 @network("cnn1")
 def cnn1(shape: Sequence[int], outputs: int) -> nn.Module:
     """Two small convolutions and two dense layers: the CIFAR-10 proxy of Kalra, Wen et al. (2023)."""
-    c, h, w = _image(shape, "cnn1")
-    return nn.Sequential(
-        AddChannel(2),
-        nn.Conv2d(c, 6, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(16 * _pooled_twice(h) * _pooled_twice(w), 64), nn.ReLU(), nn.Linear(64, outputs),
-    )  # fmt: skip
+    layers, size = _two_convolutions(shape, "cnn1", 6, 16)
+    return nn.Sequential(*layers, nn.Linear(size, 64), nn.ReLU(), nn.Linear(64, outputs))
 
 
 @network("cnn2")
 def cnn2(shape: Sequence[int], outputs: int) -> nn.Module:
     """Two wide convolutions and one dense layer: the CIFAR-10 private model of Kalra, Wen et al. (2023)."""
-    c, h, w = _image(shape, "cnn2")
-    return nn.Sequential(
-        AddChannel(2),
-        nn.Conv2d(c, 128, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(128, 128, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(128 * _pooled_twice(h) * _pooled_twice(w), outputs),
-    )  # fmt: skip
+    layers, size = _two_convolutions(shape, "cnn2", 128, 128)
+    return nn.Sequential(*layers, nn.Linear(size, outputs))
 
 
 def _channels(shape: Sequence[int], name: str, least: int) -> int:
