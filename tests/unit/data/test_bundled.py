@@ -11,9 +11,10 @@ import torch
 from confrere.core.errors import StudyError
 from confrere.data.bundled import catalogue, federation
 from confrere.data.bundled.fetch import fetch
-from confrere.data.bundled.recipes import RECIPES
+from confrere.data.bundled.sets import sets
 from confrere.data.records import Federation
 
+RECIPES = {name: own.recipe for name, own in sets().items() if own.recipe}
 INSTALLED = ["thyroid", "breast-diagnostic", "digits"]
 SIZES = {
     "breast-original": (3, 699), "lung": (9, 147), "titanic": (4, 1046), "preterm": (4, 814),

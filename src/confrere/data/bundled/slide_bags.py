@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from confrere.core.errors import StudyError
-from confrere.data.records import Card, Federation, Records, SiteData, Task, concatenate
-from confrere.data.split.holdout import SPLIT, SplitRule, split_indices
+from confrere.data.federation import Opening
+from confrere.data.records import Federation, Records, SiteData, Task, concatenate
+from confrere.data.split.holdout import split_indices
 
 SUBTYPES = ("subtype A", "subtype B", "subtype C", "subtype D", "subtype E")
 DIGITS = (1, 3, 4, 7, 9)
@@ -49,26 +50,25 @@ class BagOptions:
         return max(1, round(self.share * self.members))
 
 
-def bags_of(
-    pictures: Records, card: Card, *, seed: int, split: SplitRule = SPLIT, **options: Any
-) -> Federation:
+def bags_of(pictures: Records, opening: Opening, **options: Any) -> Federation:
     """Bags of pictures at several institutions; `options` are those of `BagOptions`.
 
     No picture is in two bags. The common test of a site is the test bags of all others: its external test.
     """
     wanted = BagOptions(**options)
-    maker = _BagMaker(pictures, wanted, np.random.default_rng([seed, 0x511DE]))
+    maker = _BagMaker(pictures, wanted, np.random.default_rng([opening.seed, 0x511DE]))
     parts: dict[str, tuple[Records, Records, Records]] = {}
     for name in (f"institution{k + 1}" for k in range(wanted.sites)):
         records = maker.institution()
-        train, validation, test = (records.select(p) for p in split_indices(records, seed, split, name))
+        indices = split_indices(records, opening.seed, opening.split, name)
+        train, validation, test = (records.select(p) for p in indices)
         parts[name] = (train, validation, test)
     sites = {}
     for name, (train, validation, test) in parts.items():
         others = concatenate([p[2] for other, p in parts.items() if other != name])
         sites[name] = SiteData(name, train, validation, test, common_test=others)
     task = Task("multiclass", SUBTYPES, (wanted.members, 49))
-    return Federation(card.name, task, sites, None, card, (NOTE,))
+    return Federation(opening.name, task, sites, None, opening.card, (NOTE,))
 
 
 class _BagMaker:

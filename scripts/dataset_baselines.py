@@ -1,7 +1,7 @@
 """Compute logistic-regression baselines for each bundled data set, alone and pooled.
 
-    python -m confrere.data.bundled.baselines            all sets that are here, 5 seeds
-    python -m confrere.data.bundled.baselines thyroid    some
+    python scripts/dataset_baselines.py            all sets that are here, 5 seeds
+    python scripts/dataset_baselines.py thyroid    some
 
 It writes baselines.toml, from which the cards take their sentence. Binary tasks: area under the ROC curve;
 others: accuracy. «Alone» is the mean over sites of a model trained on the site's own training part, and
@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from confrere.core.errors import DataError
-from confrere.data.bundled.catalogue import SETS, federation
+from confrere.data.bundled import federation
+from confrere.data.bundled.sets import sets
 from confrere.data.records import Federation, Records, concatenate
 
 SEEDS = 5
 FEWER_SEEDS = {"cifar10": 3, "fashion-mnist": 3, "mnist": 3}
 FEWER: dict[str, dict[str, Any]] = {"movie-reviews": {"records": 4000}, "cifar10": {"records": 1000}}
-FILE = Path(__file__).with_name("baselines.toml")
+FILE = Path(__file__).parents[1] / "src/confrere/data/bundled/baselines.toml"
 
 
 def fit(records: Records, classes: int, penalty: float = 1.0) -> Tensor:
@@ -130,7 +131,7 @@ def _scores(opened: Federation, binary: bool) -> dict[str, Scores]:
 
 def main(names: list[str]) -> None:
     known = tomllib.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
-    for name in names or SETS:
+    for name in names or sets():
         try:
             known[name] = reach(name, FEWER_SEEDS.get(name, SEEDS))
         except DataError as error:
@@ -141,8 +142,8 @@ def main(names: list[str]) -> None:
 
 
 def _write(known: dict[str, Any]) -> None:
-    lines = ["# Written by `python -m confrere.data.bundled.baselines`."]
-    for name in [n for n in SETS if n in known]:
+    lines = ["# Written by `python scripts/dataset_baselines.py`."]
+    for name in [n for n in sets() if n in known]:
         rows = (f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in known[name].items())
         lines += ["", f"[{name}]", *rows]
     FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")

