@@ -18,6 +18,7 @@ from confrere.data.encode.encoder import Encoded, encode_table
 from confrere.data.federation import Source
 from confrere.data.read import streaming
 from confrere.data.read.delimited import parse_numbers
+from confrere.data.read.sources import ReadOptions
 from confrere.data.read.values import numbers_or_texts
 from confrere.data.schema import Column, Label, Schema
 
@@ -54,7 +55,7 @@ def encoded(rows: list[tuple[str, ...]], decimal: str, way: str) -> Encoded:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.csv")
         path.write_text("\n".join(["a;b;c;f;y", *lines]) + "\n")
-        source = Source(path, delimiter=";", decimal=decimal)
+        source = Source(path, ReadOptions(delimiter=";", decimal=decimal))
         if way == "streamed":
             return streaming.encode_stream(source, SCHEMA, rows=4, drop=True)
         if way == "while read":
@@ -154,7 +155,7 @@ def _numbers_read(rows: list[tuple[str, str]], at_once: int) -> dict[str, np.nda
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.csv")
         path.write_text("\n".join(["a;b;y", *(f"{a};{b};0" for a, b in rows)]) + "\n")
-        source = Source(path, delimiter=";", decimal=".")
+        source = Source(path, ReadOptions(delimiter=";", decimal="."))
         pieces = list(source.pieces(SCHEMA, at_once)) if at_once else [source.read(SCHEMA)]
         return {n: np.concatenate([numbers_or_texts(p[n], ".")[0] for p in pieces]) for n in ("a", "b")}
 

@@ -64,10 +64,11 @@ def draft_command(
     Example: confrere schema draft patients.csv --label outcome --patient patient_id
     """
     from confrere.data.federation import Source
+    from confrere.data.read.sources import ReadOptions
     from confrere.data.schema_draft import draft
     from confrere.data.schema_toml import schema_toml
 
-    source = Source(data, query=query, delimiter=delimiter, encoding=encoding)
+    source = Source(data, ReadOptions(query, delimiter, encoding))
     proposal = draft(source.read(), label=label, patient=patient, site=site)
     text = schema_toml(proposal.schema, proposal.comments)
     if as_json:
@@ -112,13 +113,12 @@ def check_command(
     Example: confrere schema check study.toml north.csv south.csv
     """
     from confrere.data.federation import Source
+    from confrere.data.read.sources import ReadOptions
     from confrere.data.schema_check import check
 
     schema = read_schema(study)
-    reports = [
-        check(Source(d, query=query, delimiter=delimiter, encoding=encoding, folder=folder), schema)
-        for d in data
-    ]
+    reading = ReadOptions(query, delimiter, encoding)
+    reports = [check(Source(d, reading, folder), schema) for d in data]
     if as_json:
         typer.echo(json_text([r.as_json() for r in reports]))
     else:

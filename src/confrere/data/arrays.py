@@ -177,8 +177,7 @@ def _site(
         raise DataError(f'site "{name}" has no records; leave it out or give it some')
     if not bool(inputs.isfinite().all()):
         raise DataError(f'site "{name}": the inputs hold NaN or infinite values; encode missing values first')
-    parts = split(Records(inputs, targets, units), derive(seed, name), rule, name)
-    return SiteData(name, parts.train, parts.validation, parts.test)
+    return split(Records(inputs, targets, units), derive(seed, name), rule, name)
 
 
 def task_of_arrays(sites: Mapping[str, SiteData], classes: Sequence[str] = ()) -> Task:

@@ -13,7 +13,7 @@ from confrere.core.errors import DataError, StudyError
 from confrere.data.encode.columns import Translation, missing_sources
 from confrere.data.encode.encoder import Encoded, encode_table, number_names, translate
 from confrere.data.encode.labels import task_of
-from confrere.data.read.sources import LIMIT, ReadOptions, chunks, is_address, read
+from confrere.data.read.sources import AS_FOUND, ReadOptions, chunks, is_address, read
 from confrere.data.read.streaming import encode_file, encode_stream, select_mapped, worth_while
 from confrere.data.read.table_origin import NoRecords, counted, origin_of, place, some
 from confrere.data.read.values import as_text
@@ -28,15 +28,11 @@ class Source:
     """Where one site's records are, and how its file differs from the schema. It never leaves the site."""
 
     data: str | Path | pd.DataFrame
-    query: str = ""
-    delimiter: str = ""
-    encoding: str = ""
-    decimal: str = ""
-    sheet: str = ""
+    reading: ReadOptions = AS_FOUND
+    """How the records are written, as the site states it."""
     folder: str = ""
     rename: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
-    limit: int = LIMIT
     stream: bool = False
     declared: int = 0
 
@@ -54,18 +50,17 @@ class Source:
 
     def read(self, schema: Schema | None = None, tolerant: bool = False) -> pd.DataFrame:
         """The records; with a schema, only its number columns are read as numbers, and all others as written."""
-        return read(self.data, self._how(schema, tolerant))
+        return read(self.data, self._options(schema, tolerant))
 
     def pieces(self, schema: Schema, rows: int, tolerant: bool = False) -> Iterator[pd.DataFrame]:
         """The records in pieces of `rows`."""
         if isinstance(self.data, pd.DataFrame):
             raise DataError("a table that is already in memory cannot be streamed")
-        return chunks(self.data, rows, self._how(schema, tolerant))
+        return chunks(self.data, rows, self._options(schema, tolerant))
 
-    def _how(self, schema: Schema | None, tolerant: bool) -> ReadOptions:
+    def _options(self, schema: Schema | None, tolerant: bool) -> ReadOptions:
         numbers = number_names(schema, self.rename) if schema else None
-        stated = (self.query, self.delimiter, self.encoding, self.decimal, self.sheet)
-        return ReadOptions(*stated, None, numbers, self.limit, tolerant)
+        return replace(self.reading, numbers=numbers, tolerant=tolerant)
 
 
 @dataclass(frozen=True)
@@ -223,7 +218,7 @@ def _encoded(
             if not tolerant:
                 raise
             return encode_table(error.frame, schema, site, translation)
-    if frame is None and worth_while(source.data, source.limit):
+    if frame is None and worth_while(source.data, source.reading.limit):
         found = encode_file(source, schema, site, one_class=opening.one_class)
         if found is not None:
             return found

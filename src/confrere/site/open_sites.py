@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from confrere.data.bundled import federation
 from confrere.data.encode.image_features import with_features
 from confrere.data.federation import REHEARSAL, Opening, of_files
 from confrere.data.federation import Source as Origin
+from confrere.data.read.sources import ReadOptions
 from confrere.data.records import Federation, SiteData
 from confrere.data.split.holdout import SplitRule, file_group, fingerprints, whole_file
 from confrere.data.split.redistribute import recut
@@ -130,13 +131,21 @@ def only_partners(federation: Federation, partners: Sequence[str] | None) -> Fed
 def _origin(name: str, entry: SiteConfig) -> Origin:
     if entry.data is None:
         raise StudyError(f'sites.{name}: say where its records are, as in [sites.{name}] data = "{name}.csv"')
-    known = {f.name for f in fields(Origin)} - {"declared"}
-    options = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name in known}
     if entry.limit_mb < 1:
         raise StudyError(
             f"sites.{name}.limit_mb is {entry.limit_mb}; the largest file that is expected, in MB"
         )
-    return Origin(**options, declared=entry.declared or 0, limit=entry.limit_mb * 1024**2)
+    reading = ReadOptions(
+        entry.query,
+        entry.delimiter,
+        entry.encoding,
+        entry.decimal,
+        entry.sheet,
+        limit=entry.limit_mb * 1024**2,
+    )
+    return Origin(
+        entry.data, reading, entry.folder, entry.rename, entry.units, entry.stream, entry.declared or 0
+    )
 
 
 def rule_of(study: Study, key: bytes = b"") -> SplitRule:

@@ -178,6 +178,8 @@ def test_windows_and_utf16_files_are_read_and_a_wrong_encoding_is_named(tmp_path
     assert "cp1252" in " ".join(read(written(tmp_path, text.encode("cp1252"))).attrs["notes"])
     with pytest.raises(DataError, match=r"line 2: is not utf-8|cannot be read as utf-8"):
         read(written(tmp_path, text.encode("cp1252")), ReadOptions(encoding="utf-8"))
+    with pytest.raises(DataError, match=r'is not cp1252; state .* encoding = "latin-1"'):
+        read(written(tmp_path, text.encode("cp1252") + b"3,42,F,no,\x81\n"))
 
 
 def test_a_decimal_comma_is_understood_and_said(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from PIL import Image
 from confrere.core.errors import DataError
 from confrere.data.encode import columns
 from confrere.data.federation import Opening, Source, of_files
+from confrere.data.read.sources import ReadOptions
 from confrere.data.records import SiteData
 from confrere.data.schema import Column, Label, Schema
 from confrere.data.split.holdout import SplitRule
@@ -64,7 +65,7 @@ CASES = {
     "no site": Case(NUMBER, SITES, b",1,yes", "column centre: the record names no site", site="centre"),
     "a field too many": Case(NUMBER, NUMBERS, b"1,no,7", "3 fields where 2 were expected; is a field .* not quoted"),
     "a field too few": Case(NUMBER, NUMBERS, b"1", "1 fields where 2 were expected"),
-    "a line in Latin-1": Case(NUMBER, NUMBERS, b"1,j\xe9", "is not utf-8-sig; say how"),
+    "a line in Latin-1": Case(NUMBER, NUMBERS, b"1,j\xe9", "is not utf-8-sig; state how"),
 }  # fmt: skip
 
 
@@ -79,7 +80,9 @@ def opened(folder: Path, case: Case, *, added: bool, tolerant: bool, stream: boo
     lines[5:5] = [case.line] * added
     path = folder / "a.csv"
     path.write_bytes(b"\n".join(lines) + b"\n")
-    source = Source(path, delimiter=",", encoding="utf-8-sig", decimal=".", declared=50, stream=stream)
+    source = Source(
+        path, ReadOptions(delimiter=",", encoding="utf-8-sig", decimal="."), stream=stream, declared=50
+    )
     schema = Schema(label=LABEL, columns=(case.column,), site=case.site)
     opening = Opening(split=SplitRule(key=b"k" * 16), one_class=True, tolerant=tolerant)
     return of_files({"s": source}, schema, opening).sites["s"]

@@ -10,8 +10,7 @@ import torch
 
 from confrere.core.errors import DataError, StudyError
 from confrere.data.records import Records
-from confrere.data.split.holdout import PARTITIONS, blank, by_column, partition
-from confrere.data.split.partitions import held_out
+from confrere.data.split.partitions import PARTITIONS, blank, by_column, held_out, partition
 
 
 def pictures(n: int = 3000, classes: int = 10, patients: int | None = None) -> Records:

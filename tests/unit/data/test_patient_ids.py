@@ -16,6 +16,7 @@ from confrere.data.digests import of_texts
 from confrere.data.encode.columns import Translation
 from confrere.data.encode.encoder import Encoded, encode_table
 from confrere.data.federation import Source
+from confrere.data.read.sources import ReadOptions
 from confrere.data.read.streaming import encode_stream
 from confrere.data.read.values import as_text
 from confrere.data.schema import Column, Label, Schema
@@ -42,7 +43,7 @@ def save(ids: list[Any], path: Path, kind: str) -> Source:
             database.execute("CREATE TABLE t (p, a, y)")
             database.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
         database.close()
-        return Source(f"sqlite:///{path}", query="SELECT * FROM t")
+        return Source(f"sqlite:///{path}", ReadOptions("SELECT * FROM t"))
     return Source(path)
 
 

@@ -108,7 +108,9 @@ def test_records_of_a_real_database_are_those_of_the_frame(server: str, patients
 
 def test_a_real_database_streams(server: str, patients: pd.DataFrame) -> None:
     assert [len(p) for p in chunks(server, 200, ReadOptions(query=QUERY))] == [200, 200, 100]
-    streamed = of_files({"a": Source(server, query=QUERY, stream=True)}, SCHEMA, Opening(seed=0)).sites["a"]
+    streamed = of_files(
+        {"a": Source(server, ReadOptions(QUERY), stream=True)}, SCHEMA, Opening(seed=0)
+    ).sites["a"]
     known = of_files({"a": patients}, SCHEMA, Opening(seed=0)).sites["a"]
     assert torch.equal(streamed.train.inputs, known.train.inputs)
 
@@ -142,7 +144,7 @@ def test_a_bad_query_is_a_message(server: str) -> None:
 def test_a_result_that_is_larger_than_expected_is_stopped_on_the_way(server: str) -> None:
     query = "SELECT i AS who, repeat('x', 1000) AS text, 0 AS sick FROM generate_series(1, 10000000) AS i"  # 10 GB
     with pytest.raises(DataError) as refused:
-        of_files({"north": Source(server, query=query, limit=4 * 1024**2)}, SCHEMA)
+        of_files({"north": Source(server, ReadOptions(query, limit=4 * 1024**2))}, SCHEMA)
     said = str(refused.value)
     assert said.startswith("site north: postgresql database postgres: the query gives more than the 4 MB")
     assert "SELECT i AS who" in said

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from confrere.core.errors import StudyError
-from confrere.data.bundled import pictures, tables
+from confrere.data.bundled import pictures, prepared_tables
 from confrere.data.bundled.opening import open_table
 from confrere.data.bundled.reviews import reviews
 from confrere.data.bundled.sets import known, sets
@@ -23,11 +23,11 @@ from confrere.data.split.holdout import SPLIT, SplitRule
 Opener = Callable[..., Federation]
 
 OPENERS: dict[str, Opener] = {
-    "thyroid": tables.thyroid,
-    "breast-original": tables.breast_original,
-    "breast-diagnostic": tables.breast_diagnostic,
-    "dialysis": tables.dialysis,
-    "aids": tables.aids,
+    "thyroid": prepared_tables.thyroid,
+    "breast-original": prepared_tables.breast_original,
+    "breast-diagnostic": prepared_tables.breast_diagnostic,
+    "dialysis": prepared_tables.dialysis,
+    "aids": prepared_tables.aids,
     "titanic": titanic,
     "digits": pictures.digits,
     "mnist": pictures.idx_pictures,

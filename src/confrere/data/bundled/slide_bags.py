@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from confrere.core.errors import StudyError
 from confrere.data.federation import Opening
-from confrere.data.records import Federation, Records, SiteData, Task, concatenate
-from confrere.data.split.holdout import split_indices
+from confrere.data.records import Federation, Records, Task, concatenate
+from confrere.data.split.holdout import split
 
 SUBTYPES = ("subtype A", "subtype B", "subtype C", "subtype D", "subtype E")
 DIGITS = (1, 3, 4, 7, 9)
@@ -57,16 +57,10 @@ def bags_of(pictures: Records, opening: Opening, **options: Any) -> Federation:
     """
     wanted = BagOptions(**options)
     maker = _BagMaker(pictures, wanted, np.random.default_rng([opening.seed, 0x511DE]))
-    parts: dict[str, tuple[Records, Records, Records]] = {}
-    for name in (f"institution{k + 1}" for k in range(wanted.sites)):
-        records = maker.institution()
-        indices = split_indices(records, opening.seed, opening.split, name)
-        train, validation, test = (records.select(p) for p in indices)
-        parts[name] = (train, validation, test)
-    sites = {}
-    for name, (train, validation, test) in parts.items():
-        others = concatenate([p[2] for other, p in parts.items() if other != name])
-        sites[name] = SiteData(name, train, validation, test, common_test=others)
+    names = [f"institution{k + 1}" for k in range(wanted.sites)]
+    sites = {name: split(maker.institution(), opening.seed, opening.split, name) for name in names}
+    others = {name: concatenate([s.test for s in sites.values() if s.name != name]) for name in names}
+    sites = {name: replace(site, common_test=others[name]) for name, site in sites.items()}
     task = Task("multiclass", SUBTYPES, (wanted.members, 49))
     return Federation(opening.name, task, sites, None, opening.card, (NOTE,))
 

@@ -16,7 +16,7 @@ from confrere.data.encode.grids import load_grids
 from confrere.data.encode.text import encode_texts
 from confrere.data.encode.units import converter, likely_slip
 from confrere.data.read.image_files import load_images
-from confrere.data.read.table_origin import BadRows, counted, origin_of, place, some
+from confrere.data.read.table_origin import BadRows, counted, origin_of, some
 from confrere.data.read.values import (
     as_dates,
     as_flags,
@@ -80,10 +80,7 @@ def encode_column(
         if column.marks:
             values = np.concatenate([values, values > 1.0, values < -1.0], axis=1)
     if gaps.any() and column.gaps == "refuse":
-        at = int(np.flatnonzero(gaps)[0])
-        raise BadRows(
-            f'{place(frame, at, name)}: is missing, and the schema says gaps = "refuse"', frame, gaps
-        )
+        raise BadRows(frame, gaps, name, 'is missing, and the schema says gaps = "refuse"')
     if column.has_indicator:
         values = np.concatenate([values, gaps[:, None]], axis=1)
     return values, int(gaps.sum())
@@ -196,15 +193,11 @@ def _numbers(
     outside = ~gaps & ((numbers < low) | (numbers > high))
     if outside.any():
         if column.outside == "refuse":
-            at = int(np.flatnonzero(outside)[0])
             slip = likely_slip(numbers[~gaps], column)
-            raise BadRows(
-                f"{place(frame, at, column.name)}: {numbers[at]:g} is not within {low:g} … {high:g}"
-                f"{' ' + column.unit if column.unit else ''} ({counted(outside.sum(), 'such value')}). "
-                + (slip.sentence if slip else 'If that is an error, say outside = "missing" in the schema.'),
-                frame,
-                outside,
-            )
+            words = f"{numbers[outside][0]:g} is not within {low:g} … {high:g} {column.unit}".rstrip()
+            words += f" ({counted(outside.sum(), 'such value')}). "
+            words += slip.sentence if slip else 'If that is an error, say outside = "missing" in the schema.'
+            raise BadRows(frame, outside, name, words)
         if column.outside == "missing":
             tally.tell(f"{name}: ", outside.sum(), "impossible value", " taken as missing", name)
             numbers = np.where(outside, np.nan, numbers)
@@ -235,15 +228,11 @@ def _one_hot(
     width = len(column.categories)
     if (strange := codes == -2).any():
         if column.unknown == "refuse":
-            at = int(np.flatnonzero(strange)[0])
             new = sorted({str(texts[i]) for i in np.unique(own[strange])})
-            raise BadRows(
-                f"{place(frame, at, column.name)}: {texts[own[at]]!r} is not a category of the schema "
-                f"({', '.join(column.categories)}); not known: {some(new)} in {strange.sum()} records. "
-                'Add it, give its `spellings`, or say unknown = "missing".',
-                frame,
-                strange,
-            )
+            message = f"{texts[own[strange][0]]!r} is not a category of the schema ({', '.join(column.categories)}); "
+            message += f"not known: {some(new)} in {strange.sum()} records. "
+            message += 'Add it, give its `spellings`, or say unknown = "missing".'
+            raise BadRows(frame, strange, column.name, message)
         if column.unknown == "other":
             codes[strange] = width
         else:

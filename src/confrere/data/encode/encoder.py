@@ -24,7 +24,7 @@ from confrere.data.encode.blocks import fill, plain
 from confrere.data.encode.columns import AS_WRITTEN, LIMIT, Translation, encode_column, scaled
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import encode_label, task_of
-from confrere.data.read.table_origin import BadRows, counted, origin_of, place, some, with_bad_rows
+from confrere.data.read.table_origin import BadRows, counted, origin_of, some, with_bad_rows
 from confrere.data.read.values import kinds_of, numbers_or_texts
 from confrere.data.records import Records
 from confrere.data.schema import ARRAYS, Schema
@@ -247,15 +247,13 @@ def _without_repeats(
     if schema.repeats == "refuse":
         if not again.any():
             return frame
-        at = int(np.flatnonzero(again)[0])
-        message = (
-            f"{place(frame, at, schema.patient)}: the patient {ids.iloc[at]} is there for the second time, "
-            f"and the schema has one record per patient ({counted(again.sum(), 'such record')})"
-        )
+        words = f"the patient {ids[again].iloc[0]} is there for the second time, "
+        words += f"and the schema has one record per patient ({counted(again.sum(), 'such record')})"
+        error = BadRows(frame, again, schema.patient, words)
         if not drop:
-            raise BadRows(message, frame, again)
+            raise error
         all_of_them = np.isin(named, earlier.repeated) & ~unknown
-        after = f" of patients with more than one left out; the first: {message}"
+        after = f" of patients with more than one left out; the first: {error}"
         tally.tell("", all_of_them.sum(), "record", after)
         return frame[~all_of_them]
     if not again.any() and not earlier.streams:
@@ -264,16 +262,12 @@ def _without_repeats(
     same[~unknown] = earlier.record_again(_record_digests(frame[~unknown], schema))
     if not same.any():
         return frame
-    at = int(np.flatnonzero(same)[0])
     if schema.repeats == "drop" or drop:
         tally.tell("", same.sum(), "record", " that repeat another one word for word dropped")
         return frame[~same]
-    raise BadRows(
-        f"{place(frame, at, schema.patient)}: the same record of patient {ids.iloc[at]} for the second time "
-        f'({counted(same.sum(), "such record")}); remove it, or say repeats = "drop" in the schema',
-        frame,
-        same,
-    )
+    words = f"the same record of patient {ids[same].iloc[0]} for the second time "
+    words += f'({counted(same.sum(), "such record")}); remove it, or say repeats = "drop" in the schema'
+    raise BadRows(frame, same, schema.patient, words)
 
 
 def _hashable(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:

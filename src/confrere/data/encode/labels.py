@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
 from confrere.data.encode.encoding_tally import EncodingTally
-from confrere.data.read.table_origin import BadRows, counted, origin_of, place, some
+from confrere.data.read.table_origin import BadRows, counted, origin_of, some
 from confrere.data.records import Branch, BranchKind, Task
 from confrere.data.schema import ARRAYS, TABLE, Column, Label, Schema
 from confrere.data.tasks import Targets, task_kinds
@@ -44,13 +44,9 @@ def refuse_gaps(frame: pd.DataFrame, label: Label, known: NDArray[np.bool_], tal
     if known.all():
         return
     if label.unlabelled == "refuse":
-        at = int(np.flatnonzero(~known)[0])
-        raise BadRows(
-            f"{place(frame, at, label.column)}: the label is missing ({counted((~known).sum(), 'such record')}); "
-            'to leave these records out, say unlabelled = "drop" in the schema',
-            frame,
-            ~known,
-        )
+        words = f"the label is missing ({counted((~known).sum(), 'such record')}); "
+        words += 'to leave these records out, say unlabelled = "drop" in the schema'
+        raise BadRows(frame, ~known, label.column, words)
     tally.tell("", (~known).sum(), "record", " without a label left out")
 
 

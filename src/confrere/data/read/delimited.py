@@ -106,8 +106,7 @@ def dialect(
             head = [line.rstrip("\r\n") for line in itertools.islice(text, 50)]
     except (UnicodeError, LookupError) as error:
         raise DataError(
-            f"{path.name}: cannot be read as {encoding} ({error}); "
-            'say how the file is encoded, for example encoding = "cp1252"'
+            f"{path.name}: cannot be read as {encoding} ({error}); {_state_encoding(found.encoding)}"
         ) from None
     lines = [line for line in head if line.strip()]
     if not lines:
@@ -304,8 +303,7 @@ class _parsing:
         if isinstance(error, UnicodeError):
             line = _undecodable(self.path, self.how.encoding)
             raise BadLines(
-                f"{name}, line {line}: is not {self.how.encoding}; "
-                'say how the file is encoded, for example encoding = "cp1252"'
+                f"{name}, line {line}: is not {self.how.encoding}; {_state_encoding(self.how.encoding)}"
             ) from None
         if isinstance(
             error, pd.errors.ParserError | pd.errors.ParserWarning | pd.errors.EmptyDataError | csv.Error
@@ -337,6 +335,12 @@ def _unclosed(path: Path, how: Dialect) -> int:
         except csv.Error:  # the field is longer than the reader takes
             return begins
     return starts
+
+
+def _state_encoding(wrong: str) -> str:
+    """What to do about a file that is not written in the encoding that was stated or found."""
+    other = "latin-1" if wrong == "cp1252" else "cp1252"
+    return f'state how the file is encoded, for example encoding = "{other}"'
 
 
 def _encoding(path: Path, stated: str) -> Dialect:

@@ -20,10 +20,16 @@ T = TypeVar("T")
 
 
 class BadRows(DataError):
-    """Some records do not fit the schema. The message names the first; `labels` are the index labels of all of them."""
+    """Some records do not fit the schema. The message names the place of the first; `labels` are the index labels of all.
 
-    def __init__(self, message: str, frame: pd.DataFrame, rows: NDArray[np.bool_] | list[int]) -> None:
-        super().__init__(message)
+    `rows` is a mask, or the positions of the records.
+    """
+
+    def __init__(
+        self, frame: pd.DataFrame, rows: NDArray[np.bool_] | list[int], column: str, words: str
+    ) -> None:
+        first = rows[0] if isinstance(rows, list) else int(np.flatnonzero(rows)[0])
+        super().__init__(f"{place(frame, first, column)}: {words}")
         self.labels: pd.Index[Any] = frame.index[rows]
 
 
@@ -99,8 +105,7 @@ def for_each_record(
         except Exception as error:
             bad[row] = error
     if bad:
-        row, first = next(iter(bad.items()))
-        raise BadRows(f"{place(frame, row, column)}: {_in_words(first)}", frame, list(bad))
+        raise BadRows(frame, list(bad), column, _in_words(next(iter(bad.values()))))
 
 
 def with_bad_rows(frame: pd.DataFrame, column: str, read: Callable[[pd.DataFrame], T]) -> T:
@@ -117,8 +122,7 @@ def with_bad_rows(frame: pd.DataFrame, column: str, read: Callable[[pd.DataFrame
         bad = _failing(frame, read)
         if not bad:
             raise
-        message = f"{place(frame, bad[0], column)}: {_in_words(error)}"
-        raise BadRows(message, frame, bad) from None
+        raise BadRows(frame, bad, column, _in_words(error)) from None
 
 
 def _failing(frame: pd.DataFrame, read: Callable[[pd.DataFrame], object], start: int = 0) -> list[int]:

@@ -148,20 +148,12 @@ def as_numbers(frame: pd.DataFrame, series: pd.Series[Any], column: Column) -> N
         numbers = values[own]
         wrong = (np.isnan(values) & (texts != None))[own]  # noqa: E711
         if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
             kinds = sorted({str(t) for t in texts[np.unique(own[wrong])]})
-            raise BadRows(
-                f"{place(frame, at, column.name)}: {texts[own[at]]!r} is not a number "
-                f"(not numbers: {some(kinds)}, {wrong.sum()} in all). If it means «not known», "
-                "list it as `missing` in the schema.",
-                frame,
-                wrong,
-            )
+            words = f"{texts[own[wrong][0]]!r} is not a number (not numbers: {some(kinds)}, {wrong.sum()} in all). "
+            words += "If it means «not known», list it as `missing` in the schema."
+            raise BadRows(frame, wrong, column.name, words)
     if (infinite := np.isinf(numbers)).any():
-        at = int(np.flatnonzero(infinite)[0])
-        raise BadRows(
-            f"{place(frame, at, column.name)}: {numbers[at]} is not a finite number", frame, infinite
-        )
+        raise BadRows(frame, infinite, column.name, f"{numbers[infinite][0]} is not a finite number")
     return numbers
 
 
@@ -185,13 +177,9 @@ def as_flags(
     if strange.any():
         if column.unknown == "missing":
             return values, gaps | strange
-        at = int(np.flatnonzero(strange)[0])
-        raise BadRows(
-            f"{place(frame, at, column.name)}: {texts[own[at]]!r} is neither yes nor no "
-            f'({counted(strange.sum(), "such value")}); say how they are written: categories = ["no", "yes"]',
-            frame,
-            strange,
-        )
+        words = f"{texts[own[strange][0]]!r} is neither yes nor no ({counted(strange.sum(), 'such value')}); "
+        words += 'say how they are written: categories = ["no", "yes"]'
+        raise BadRows(frame, strange, column.name, words)
     return values, gaps
 
 
@@ -219,15 +207,12 @@ def parse_dates(
         return series
     own, texts = kinds_of(series, missing)
     dates = [None if text is None else read_date(text, form) for text in texts]
-    wrong = np.array([date is None and text is not None for date, text in zip(dates, texts, strict=True)])
-    if wrong[own].any():
-        at = int(np.flatnonzero(wrong[own])[0])
-        raise BadRows(
-            f"{place(frame, at, name)}: {texts[own[at]]!r} is not a date{f' as {form}' if form else ''}; write dates"
-            ' as 2024-12-31, or state date_format = "%d/%m/%Y" in the schema',
-            frame,
-            wrong[own],
-        )
+    unread = np.array([date is None and text is not None for date, text in zip(dates, texts, strict=True)])
+    wrong: NDArray[np.bool_] = unread[own]
+    if wrong.any():
+        words = f"{texts[own[wrong][0]]!r} is not a date{f' as {form}' if form else ''}; "
+        words += 'write dates as 2024-12-31, or state date_format = "%d/%m/%Y" in the schema'
+        raise BadRows(frame, wrong, name, words)
     return pd.Series(np.array(dates, dtype="datetime64[us]")[own], index=series.index)
 
 

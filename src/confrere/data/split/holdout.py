@@ -18,48 +18,7 @@ from numpy.typing import NDArray
 from confrere.core.errors import DataError
 from confrere.core.seeds import derive
 from confrere.data import digests
-from confrere.data.records import Records
-from confrere.data.split.partitions import (
-    PARTITIONS,
-    blank,
-    by_column,
-    dirichlet,
-    feature,
-    iid,
-    inequality,
-    label,
-    missing,
-    p_major,
-    partition,
-    size,
-)
-
-__all__ = [
-    "FRACTIONS",
-    "PARTITIONS",
-    "Fractions",
-    "Method",
-    "Parts",
-    "SplitRule",
-    "blank",
-    "by_column",
-    "dirichlet",
-    "feature",
-    "file_group",
-    "fingerprints",
-    "folds",
-    "iid",
-    "inequality",
-    "label",
-    "missing",
-    "p_major",
-    "partition",
-    "size",
-    "split",
-    "split_facts",
-    "split_indices",
-    "whole_file",
-]
+from confrere.data.records import Records, SiteData
 
 Indices = NDArray[np.int64]
 Fractions = tuple[float, float, float]
@@ -109,19 +68,12 @@ def split_facts(method: Method) -> dict[str, str | int]:
     return {"method": method, "group": file_group(method), "words": whole_file(method)}
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Three sets of records; every patient is in exactly one."""
-
-    train: Records
-    validation: Records
-    test: Records
-
-
-def split(records: Records, seed: int, rule: SplitRule = SPLIT, site: str = "") -> Parts:
-    """Train, validation and test, by patient. The order of the file does not matter."""
-    train, validation, test = split_indices(records, seed, rule, site)
-    return Parts(records.select(train), records.select(validation), records.select(test))
+def split(
+    records: Records, seed: int, rule: SplitRule = SPLIT, site: str = "", common_test: Records | None = None
+) -> SiteData:
+    """A site with its records in three parts, by patient. The order of the file does not matter."""
+    train, validation, test = (records.select(part) for part in split_indices(records, seed, rule, site))
+    return SiteData(site, train, validation, test, common_test=common_test)
 
 
 def split_indices(

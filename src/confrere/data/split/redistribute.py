@@ -19,9 +19,10 @@ from confrere.core.errors import DataError, StudyError
 from confrere.core.registry import nearest
 from confrere.core.seeds import derive
 from confrere.data.encode.columns import scaled
-from confrere.data.records import Federation, Records, SiteData, concatenate
+from confrere.data.records import Federation, Records, concatenate
 from confrere.data.schema import MISSING
-from confrere.data.split.holdout import SPLIT, SplitRule, split_indices
+from confrere.data.split import holdout
+from confrere.data.split.holdout import SPLIT, SplitRule
 from confrere.data.split.partitions import blank, by_column, partition
 
 NOT_KNOWN = "not known"
@@ -54,10 +55,7 @@ def recut(
     elif columns or share != 0.5:
         raise StudyError(f'partition {how!r} takes no values away: columns and share are for "missing"')
     common = next(iter(federation.sites.values())).common_test
-    out = {}
-    for name, part in parts.items():
-        train, validation, test = (part.select(p) for p in split_indices(part, seed, split, name))
-        out[name] = SiteData(name, train, validation, test, common_test=common)
+    out = {name: holdout.split(part, seed, split, name, common) for name, part in parts.items()}
     words = f"{len(out)} sites were cut from the records of the study ({how}, seed {seed}): a rehearsal"
     return replace(federation, sites=out, notes=(*federation.notes, words))
 

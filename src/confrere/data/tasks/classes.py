@@ -14,7 +14,7 @@ from torch import Tensor
 from confrere.core.metrics import log_probabilities
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import label_column, refuse_gaps
-from confrere.data.read.table_origin import BadRows, origin_of, place, some
+from confrere.data.read.table_origin import BadRows, origin_of, some
 from confrere.data.read.values import as_flags, as_numbers, as_words, kinds_of
 from confrere.data.records import Task
 from confrere.data.schema import Column, Label
@@ -151,11 +151,7 @@ def class_numbers(frame: pd.DataFrame, label: Label, series: pd.Series[Any]) -> 
     values = np.array([value(t) for t in texts])[own]
     strange = values == -1.0
     if strange.any():
-        at = int(np.flatnonzero(strange)[0])
-        raise BadRows(
-            f"{place(frame, at, label.column)}: {texts[own[at]]!r} is not a class of the label "
-            f"({', '.join(label.classes)}); not known: {some(sorted(texts[np.unique(own[strange])]))}",
-            frame,
-            strange,
-        )
+        words = f"{texts[own[strange][0]]!r} is not a class of the label ({', '.join(label.classes)}); not known: "
+        words += some(sorted(texts[np.unique(own[strange])]))
+        raise BadRows(frame, strange, label.column, words)
     return values

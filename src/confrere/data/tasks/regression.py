@@ -12,7 +12,7 @@ from torch import Tensor
 
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import label_column, refuse_gaps
-from confrere.data.read.table_origin import BadRows, counted, place
+from confrere.data.read.table_origin import BadRows, counted
 from confrere.data.read.values import as_numbers
 from confrere.data.records import Task
 from confrere.data.schema import Label
@@ -43,13 +43,8 @@ class Regression(TaskKind):
         low, high = label.range or (-1.0, 1.0)
         outside = (numbers < low) | (numbers > high)
         if outside.any():
-            at = int(np.flatnonzero(outside)[0])
-            raise BadRows(
-                f"{place(frame, at, label.column)}: {numbers[at]:g} is not within {low:g} … {high:g} "
-                f"({counted(outside.sum(), 'such value')}); correct it, or widen the label's range",
-                frame,
-                outside,
-            )
+            words = f"{numbers[outside][0]:g} is not within {low:g} … {high:g} ({counted(outside.sum(), 'such value')})"
+            raise BadRows(frame, outside, label.column, f"{words}; correct it, or widen the label's range")
         values = (numbers - (low + high) / 2) / ((high - low) / 2)
         known = ~np.isnan(values)
         refuse_gaps(frame, label, known, tally)
