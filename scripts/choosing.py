@@ -19,7 +19,6 @@ import torch
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Federation, Records
 from confrere.learning.evaluation import knowing_nothing, measure
-from confrere.learning.networks.network import Network
 from confrere.partners.approaches import (
     Approach,
     alone,
@@ -36,9 +35,10 @@ from confrere.partners.gradient_similarity import gradient_history, similarity_r
 from confrere.partners.histograms import histogram_rankings
 from confrere.partners.influence import cross_fit, influence_rankings, running_ranking
 from confrere.partners.learner import Learner, patients_in
-from confrere.partners.peer_releases import histograms, models, own_records, profiles
+from confrere.partners.peer_releases import histograms, models, profiles
 from confrere.partners.profiles import profile_ranking
 from confrere.partners.ranking import Criteria, Ranking
+from confrere.partners.search import learner_for
 from confrere.partners.transfer import transfer_ranking
 from confrere.site.attackers import flipped
 from confrere.site.open_sites import open_sites
@@ -75,23 +75,15 @@ def timed(run: Callable[[], T]) -> tuple[T, float]:
     return run(), time.process_time() - started
 
 
-def learner_of(selection: Selection) -> Learner:
-    """The study's proxy with its initial weights, as `confrere partners` trains it."""
-    share = 1.0 if selection.released else 0.0
-    site = selection.prepare(share, {"name": "local"}).sites[selection.user]
-    network = Network(site.architecture("proxy"))
-    return Learner(network, site.build("proxy").params, seed=derive(selection.study.seed, "partners"))
-
-
 def ask(study: Study, federation: Federation, site: str) -> tuple[list[tuple[Ranking, float]], list[str]]:
     """All rankings of a site's possible partners with their CPU seconds, and the other sites of its group.
 
     If the study protects what peers send, only the rankings that are then possible.
     """
     selection = Selection(study, federation, site)
-    learner, seed = learner_of(selection), derive(study.seed, "partners", site)
+    learner, seed = learner_for(selection), derive(study.seed, "partners", site)
     criteria = Criteria(site, selection.released)
-    records = {n: own_records(d) for n, d in federation.sites.items()}
+    records = {n: d.without_test for n, d in federation.sites.items()}
     own = records.pop(site)
     out: list[tuple[Ranking, float]] = []
 
@@ -189,9 +181,9 @@ def choose(study: Study) -> dict[str, Any]:
 
 def _note(out: dict[str, Any], setting: str, user: str, bad: str, study: Study, sites: Federation) -> None:
     rankings, group = ask(study, sites, user)
-    records = {n: own_records(d) for n, d in sites.sites.items()}
+    records = {n: d.without_test for n, d in sites.sites.items()}
     own, test = records.pop(user), sites.sites[user].test
-    learner = learner_of(Selection(study, sites, user))
+    learner = learner_for(Selection(study, sites, user))
     judge = Judge(learner, own, test, records, derive(study.seed, "partners", user))
     for ranking, spent in rankings:
         entry = out.setdefault(ranking.method, {}).setdefault(user, {})

@@ -71,6 +71,14 @@ def concatenate(parts: Sequence[Records]) -> Records:
     return Records(torch.cat([p.inputs for p in parts]), torch.cat([p.targets for p in parts]), units)
 
 
+def of_one_site(parts: Sequence[Records]) -> Records:
+    """All records one after the other; a patient keeps its number over the parts."""
+    units = None
+    if parts[0].units is not None:
+        units = torch.cat([p.units for p in parts if p.units is not None])
+    return Records(torch.cat([p.inputs for p in parts]), torch.cat([p.targets for p in parts]), units)
+
+
 def declared_count(records: int) -> int:
     """What a rehearsal takes for the declared size of a site that states none: two significant digits, halves up.
 
@@ -137,12 +145,13 @@ class SiteData:
 
     @property
     def all(self) -> Records:
-        """The three parts together, for looking at a site as a whole (patients keep their numbers)."""
-        parts = (self.train, self.validation, self.test)
-        units = None
-        if self.train.units is not None:
-            units = torch.cat([p.units for p in parts if p.units is not None])
-        return Records(torch.cat([p.inputs for p in parts]), torch.cat([p.targets for p in parts]), units)
+        """The three parts together, for looking at a site as a whole."""
+        return of_one_site([self.train, self.validation, self.test])
+
+    @property
+    def without_test(self) -> Records:
+        """Training and validation records: what a site may use once nothing is held back for choosing."""
+        return of_one_site([r for r in (self.train, self.validation) if len(r)] or [self.train])
 
 
 BranchKind = Literal["table", "image", "series", "bag", "volume"]

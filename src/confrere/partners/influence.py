@@ -20,8 +20,16 @@ import numpy as np
 from confrere.data.records import Records
 from confrere.data.split.holdout import folds
 from confrere.partners.learner import Learner, Losses, joined, patients_in
-from confrere.partners.ranking import NEEDS_RECORDS, Candidate, Criteria, Finding, Ranking, ranked
-from confrere.statistics.fixed_models import FixedEffect, Patients
+from confrere.partners.ranking import (
+    NEEDS_RECORDS,
+    Candidate,
+    Criteria,
+    Finding,
+    PartnerScore,
+    Ranking,
+    ranked,
+)
+from confrere.statistics.fixed_models import Patients
 
 
 @dataclass(frozen=True)
@@ -53,69 +61,65 @@ def cross_fit(learner: Learner, user: Records, peers: Mapping[str, Records], see
     )  # fmt: skip
 
 
+LEFT_OUT = {
+    "yes": "Without {peer}, predictions for patients of {user} would get worse",
+    "no": "Without {peer}, predictions for patients of {user} would get better: it does harm",
+    "unclear": "Without {peer}, predictions for patients of {user} would be about as good",
+}
+ADDED = {
+    "yes": "Learning with {peer} alone already helps {user}",
+    "no": "Learning with {peer} alone would make predictions for {user} worse",
+    "unclear": "Learning with {peer} alone makes no measurable difference to {user}",
+}
+STEPS = {
+    "yes": "The steps of {peer} lowered the error on held-out patients of {user}",
+    "no": "The steps of {peer} raised the error on held-out patients of {user}",
+    "unclear": "The steps of {peer} made no measurable difference to held-out patients of {user}",
+}
+
+
 def influence_rankings(found: CrossFitted, criteria: Criteria) -> tuple[Ranking, Ranking]:
     """Leave one out and add one in."""
-    user = criteria.user
-    left = [
-        _candidate(
-            n, found.patients.effect(losses - found.all_peers),
-            helps=f"Without {n}, predictions for patients of {user} would get worse",
-            unclear=f"Without {n}, predictions for patients of {user} would be about as good",
-            harms=f"Without {n}, predictions for patients of {user} would get better: it does harm",
-        )
-        for n, losses in found.without.items()
-    ]  # fmt: skip
-    added = [
-        _candidate(
-            n, found.patients.effect(found.alone - losses),
-            helps=f"Learning with {n} alone already helps {user}",
-            unclear=f"Learning with {n} alone makes no measurable difference to {user}",
-            harms=f"Learning with {n} alone would make predictions for {user} worse",
-        )
-        for n, losses in found.only.items()
-    ]  # fmt: skip
+    left = {n: losses - found.all_peers for n, losses in found.without.items()}
+    added = {n: found.alone - losses for n, losses in found.only.items()}
     return (
         Ranking(
             "leave-one-out", "Influence, leaving one out",
-            "how much the user's held-out loss grows without the peer; more is better", ranked(left),
-            NEEDS_RECORDS, True,
+            "how much the user's held-out loss grows without the peer; more is better",
+            _ranked(left, found.patients, criteria.user, LEFT_OUT), NEEDS_RECORDS, True,
         ),
         Ranking(
             "add-one-in", "Influence, adding one",
             "how much the user's held-out loss falls with the peer as the only partner; more is better",
-            ranked(added), NEEDS_RECORDS, True,
+            _ranked(added, found.patients, criteria.user, ADDED), NEEDS_RECORDS, True,
         ),
     )  # fmt: skip
 
 
 def running_ranking(slopes: Mapping[str, Losses], patients: Patients, criteria: Criteria) -> Ranking:
     """The running form. `slopes` has, for each peer, how much its steps lowered the loss of each held-out record."""
-    on = f"held-out patients of {criteria.user}"
-    candidates = [
-        _candidate(
-            n, patients.effect(gains),
-            helps=f"The steps of {n} lowered the error on {on}",
-            unclear=f"The steps of {n} made no measurable difference to {on}",
-            harms=f"The steps of {n} raised the error on {on}",
-        )
-        for n, gains in slopes.items()
-    ]  # fmt: skip
     return Ranking(
         "running", "Influence, running",
         "how much the peer's gradients lowered the user's held-out loss, summed over the rounds; more is better",
-        ranked(candidates), criteria.sends("a gradient in every round"), not criteria.released,
+        _ranked(slopes, patients, criteria.user, STEPS), criteria.sends("a gradient in every round"),
+        not criteria.released,
     )  # fmt: skip
 
 
-def _candidate(peer: str, favour: FixedEffect, *, helps: str, unclear: str, harms: str) -> Candidate:
-    value, error = favour.mean, math.sqrt(favour.variance)
+def _ranked(
+    gains: Mapping[str, Losses], patients: Patients, user: str, words: Mapping[str, str]
+) -> tuple[PartnerScore, ...]:
+    """Peers by the mean gain of the user's held-out records."""
+    candidates = []
+    for peer, every in gains.items():
+        favour = patients.effect(every)
+        error = math.sqrt(favour.variance)
+        shown = f"({favour.mean:+.4f} ± {error:.4f} in loss)."
 
-    def sentence(finding: Finding) -> str:
-        if finding == "too few":
-            return (
-                f"There are too few held-out patients to judge {peer} ({value:+.4f} ± {error:.4f} in loss)."
-            )
-        words = {"yes": helps, "no": harms}.get(finding, unclear)
-        return f"{words} ({value:+.4f} ± {error:.4f} in loss)."
+        def sentence(finding: Finding, peer: str = peer, shown: str = shown) -> str:
+            if finding == "too few":
+                return f"There are too few held-out patients to judge {peer} {shown}"
+            return f"{words[finding].format(peer=peer, user=user)} {shown}"
 
-    return Candidate(peer, value, error, favour, sentence)
+        candidates.append(Candidate(peer, favour.mean, error, favour, sentence))
+    return ranked(candidates)

@@ -31,18 +31,25 @@ def _body(title: str, found: PartnerSearch) -> list[Child]:
             tag("p", cost_text(found.privacy)) if found.privacy else None,
             *(tag("p", note) for note in found.notes),
         ),
-        _words("All sites by all methods", *matrix_table(found), legend(found)),
-        _words("What it would bring", *approaches_table(found), approaches_lead(found))
-        if found.approaches
-        else None,
+        _matrix(found),
+        _approaches(found) if found.approaches else None,
         *(_ranking(ranking) for ranking in found.rankings),
     ]
 
 
-def _words(title: str, head: list[str], rows: list[list[str]], lead: str) -> Markup:
-    named: list[list[Child]] = [[_name(row[0]), *row[1:]] for row in rows]
-    columns: list[Child] = [*head]
-    return section(title, table(columns, named), lead=lead)
+def _matrix(found: PartnerSearch) -> Markup:
+    head, rows = matrix_table(found)
+    named: list[list[Child]] = [[_name(name), *cells] for name, *cells in rows]
+    return section("All sites by all methods", table([*head], named, text=len(head)), lead=legend(found))
+
+
+def _approaches(found: PartnerSearch) -> Markup:
+    head, rows = approaches_table(found)
+    named: list[list[Child]] = [
+        [tag("span", name, tag("br"), tag("small", note)) if note else name, *cells]
+        for name, *cells, note in rows
+    ]
+    return section("What it would bring", table([*head[:-1]], named, text=2), lead=approaches_lead(found))
 
 
 def _ranking(ranking: Ranking) -> Markup:

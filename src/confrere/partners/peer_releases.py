@@ -6,7 +6,8 @@ With `privacy.selection_share` every release has noise and is charged to the pee
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,14 +17,12 @@ from confrere.core.custody import Scalar
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.seeds import derive
-from confrere.data.records import Records, SiteData
 from confrere.learning.objectives import Supervised
 from confrere.partners.budget import HISTOGRAMS, LOSSES, MODELS, PROFILES, Selection
 from confrere.partners.histograms import Histogram, columns_of, histogram, histogram_sum
 from confrere.partners.learner import Learner, Losses, losses_of
 from confrere.partners.profiles import RecordProfile, features
 from confrere.partners.transfer import CAP, HomeLoss, home_loss
-from confrere.simulation.simulation import Simulation
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound
 
@@ -39,7 +38,7 @@ def models(selection: Selection, learner: Learner) -> Released:
     if selection.released:
         return asyncio.run(_released(selection))
     seed = derive(selection.study.seed, "partners")
-    records = {n: own_records(selection.federation.sites[n]) for n in selection.peers}
+    records = {n: selection.federation.sites[n].without_test for n in selection.peers}
     trained = {n: learner.learn(r) for n, r in records.items()}
     return trained, {n: home_loss(learner, r, seed) for n, r in records.items()}
 
@@ -90,68 +89,65 @@ def _capped_losses(site: Participant, model: Model, by_patient: bool) -> Losses:
     return np.minimum(losses, CAP)
 
 
-def own_records(site: SiteData) -> Records:
-    """Training and validation records of a site: all but its test records."""
-    parts = [r for r in (site.train, site.validation) if len(r)]
-    units = None
-    if site.train.units is not None:
-        units = torch.cat([r.units for r in parts if r.units is not None])
-    return Records(torch.cat([r.inputs for r in parts]), torch.cat([r.targets for r in parts]), units)
-
-
 def profiles(selection: Selection) -> tuple[RecordProfile, dict[str, RecordProfile]]:
     """The user's own profile, which is not released, and those of its peers."""
     task, seed = selection.federation.task, derive(selection.study.seed, "profiles")
 
     def rows(name: str) -> Tensor:
-        return features(own_records(selection.federation.sites[name]), len(task.classes), seed)
+        return features(selection.federation.sites[name].without_test, len(task.classes), seed)
 
-    mine = rows(selection.user)
-    own = RecordProfile(mine.mean(0).numpy(), len(mine))
+    def exact(name: str) -> RecordProfile:
+        return RecordProfile((every := rows(name)).mean(0).numpy(), len(every))
+
+    own = exact(selection.user)
     if not selection.released:
-        return own, {n: RecordProfile(r.mean(0).numpy(), len(r)) for n in selection.peers for r in [rows(n)]}
-    simulation = selection.prepare(PROFILES, {"name": "local"})
-    found = {}
-    for name in selection.peers:
-        total, noise, count = _released_sum(
-            selection, simulation, name, rows(name).sum(0), PROFILES, "profile"
-        )
-        found[name] = RecordProfile(total.numpy() / count, count, len(total) * (noise / count) ** 2)
-    return own, found
+        return own, {n: exact(n) for n in selection.peers}
+    sums = _released_sums(selection, PROFILES, "profile", lambda n: rows(n).sum(0))
+    return own, {
+        n: RecordProfile(s.total.numpy() / s.count, s.count, len(s.total) * (s.noise / s.count) ** 2)
+        for n, s in sums.items()
+    }
 
 
 def histograms(selection: Selection) -> tuple[Histogram, dict[str, Histogram]]:
     """The user's own histogram, which is not released, and those of its peers."""
-    task, seed = selection.federation.task, derive(selection.study.seed, "profiles")
-    columns = columns_of(task.inputs)
+    sites, task = selection.federation.sites, selection.federation.task
+    seed, columns = derive(selection.study.seed, "profiles"), columns_of(task.inputs)
 
     def rows(name: str) -> tuple[Tensor, int]:
-        return histogram_sum(own_records(selection.federation.sites[name]), len(task.classes), seed)
+        return histogram_sum(sites[name].without_test, len(task.classes), seed)
 
     own = histogram(*rows(selection.user), columns)
     if not selection.released:
         return own, {n: histogram(*rows(n), columns) for n in selection.peers}
-    simulation = selection.prepare(HISTOGRAMS, {"name": "local"})
-    found = {}
-    for name in selection.peers:
-        total, noise, count = _released_sum(
-            selection, simulation, name, rows(name)[0], HISTOGRAMS, "histogram"
-        )
-        # the declared number counts records; the number of patients is estimated from the histogram
-        by_patient = selection.federation.sites[name].train.units is not None
-        found[name] = histogram(total, 0.0 if by_patient else count, columns, noise)
-    return own, found
+    sums = _released_sums(selection, HISTOGRAMS, "histogram", lambda n: rows(n)[0])
+    # the declared number counts records; the number of patients is estimated from the histogram
+    return own, {
+        n: histogram(s.total, 0.0 if sites[n].train.units is not None else s.count, columns, s.noise)
+        for n, s in sums.items()
+    }
 
 
-def _released_sum(
-    selection: Selection, simulation: Simulation, name: str, total: Tensor, share: float, what: str
-) -> tuple[Tensor, float, float]:
+@dataclass(frozen=True)
+class ReleasedSum:
     """A sum of rows of length at most 1 as it passed the gate, the noise in it, and a public number of records."""
-    site, split = simulation.sites[name], selection.study.data.split
-    paid = selection.charge(site, share, what)
-    noisy = paid.release(total, 1.0)
-    released = Model(Params({what: noisy}), what, site.released)
-    admitted, _ = replace(simulation.peers[name].gate, architectures=(what,)).admit(released)
-    assert admitted is not None
-    count = site.data.declared * (1 - split.test)
-    return admitted.params[what], paid.noise_multiplier, count
+
+    total: Tensor
+    noise: float
+    count: float
+
+
+def _released_sums(
+    selection: Selection, share: float, what: str, total: Callable[[str], Tensor]
+) -> dict[str, ReleasedSum]:
+    """One release of each peer, charged to this share of the budget before anything is drawn."""
+    simulation, found = selection.prepare(share, {"name": "local"}), {}
+    for name in selection.peers:
+        site = simulation.sites[name]
+        paid = selection.charge(site, share, what)
+        released = Model(Params({what: paid.release(total(name), 1.0)}), what, site.released)
+        admitted, _ = replace(simulation.peers[name].gate, architectures=(what,)).admit(released)
+        assert admitted is not None
+        count = site.data.declared * (1 - selection.study.data.split.test)
+        found[name] = ReleasedSum(admitted.params[what], paid.noise_multiplier, count)
+    return found

@@ -24,7 +24,7 @@ from confrere.partners.gradient_similarity import GradientHistory, gradient_hist
 from confrere.partners.histograms import histogram_rankings
 from confrere.partners.influence import CrossFitted, cross_fit, influence_rankings, running_ranking
 from confrere.partners.learner import Learner
-from confrere.partners.peer_releases import histograms, models, own_records, profiles
+from confrere.partners.peer_releases import histograms, models, profiles
 from confrere.partners.profiles import profile_ranking
 from confrere.partners.ranking import Criteria, Finding, Ranking
 from confrere.partners.recommendation import recommendation
@@ -188,14 +188,14 @@ class Evidence:
 
 def _gather(selection: Selection, groups: int, listener: Callable[[str], None]) -> Evidence:
     study, site, federation = selection.study, selection.user, selection.federation
-    peers = {n: own_records(s) for n, s in sorted(federation.sites.items())}
+    peers = {n: s.without_test for n, s in sorted(federation.sites.items())}
     own = peers.pop(site)
     if len(own) < FEW:
         raise DataError(
             f'site "{site}" has {len(own)} records besides its test records; at least {FEW} are needed to judge'
             " possible partners"
         )
-    learner = _learner(selection)
+    learner = learner_for(selection)
     listener(f"Gradients of {len(peers)} peers, over {study.rounds} rounds")
     gradients = gradient_history(selection)
     listener("Their records, one peer at a time and all but one")
@@ -206,7 +206,7 @@ def _gather(selection: Selection, groups: int, listener: Callable[[str], None]) 
     return Evidence(learner, records, gradients, clusters, fitted)
 
 
-def _learner(selection: Selection) -> Learner:
+def learner_for(selection: Selection) -> Learner:
     """The study's proxy with its initial weights."""
     share = 1.0 if selection.released else 0.0
     site = selection.prepare(share, {"name": "local"}).sites[selection.user]

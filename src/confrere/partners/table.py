@@ -20,12 +20,13 @@ SHOWN: dict[Finding, str] = {"yes": "yes", "no": "no", "unclear": "?", "too few"
 def partners_tables(found: PartnerSearch) -> list[Renderable]:
     """Everything to print, from top to bottom."""
     out: list[Renderable] = [Text(found.answer, style="bold"), Text(found.reason), Text("")]
-    matrix = _table(f"Should {found.site} learn from them?", *matrix_table(found))
-    out += [matrix, Text(legend(found)), Text("")]
+    head, rows = matrix_table(found)
+    narrow = [column.replace(" ", "\n") for column in head]
+    out += [_table(f"Should {found.site} learn from them?", narrow, rows), Text(legend(found)), Text("")]
     if found.approaches:
         head, rows = approaches_table(found)
         without_notes = [row[:-1] for row in rows]
-        figures = range(1, len(head) - 2)
+        figures = range(2, len(head) - 1)
         out += [_table(approaches_lead(found), head[:-1], without_notes, figures), Text("")]
     if found.privacy:
         out.append(Text(cost_text(found.privacy)))
@@ -46,9 +47,7 @@ def matrix_table(found: PartnerSearch) -> tuple[list[str], list[list[str]]]:
 def legend(found: PartnerSearch) -> str:
     """How to read the matrix."""
     tried = words.listing([r.method.replace("-", " ") for r in found.rankings if r.method in TRIALS])
-    marks = (
-        "yes: clearly; no: clearly not; ?: not clear; few: too few patients to judge; noise: hidden by noise."
-    )
+    marks = "✓: chosen; yes: clearly; no: clearly not; ?: not clear; few: too few patients to judge; noise: hidden by noise."
     simulated = any(r.simulation_only for r in found.rankings)
     star = " *: simulation only, needs what no site would send." if simulated else ""
     return (
@@ -66,23 +65,18 @@ def approaches_lead(found: PartnerSearch) -> str:
 
 
 def approaches_table(found: PartnerSearch) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of what each way of learning brings; the last two columns are words: verdict and note."""
+    """Head and rows of what each way of learning brings; the second column is the verdict, the last a note."""
     metric = found.outcome.metric
     measured = in_order(m for way in found.approaches for m in way.metrics)
     shown = [m for m in measured if not words.metric(m).detail]
     label = words.metric(metric).label if metric else "gain"
-    head = [
-        "Way of learning",
-        *(words.capital(words.metric(m).label) for m in shown),
-        f"Gain in {label}",
-        "",
-        "",
-    ]
+    labels = [words.capital(words.metric(m).label) for m in shown]
+    head = ["Way of learning", "Against alone", f"Gain in {label}", *labels, "Note"]
     rows = []
     for way in found.approaches:
         figures = [words.figure(m, way.metrics[m]) if m in way.metrics else "–" for m in shown]
-        word = way.gain_over_alone.word if way.gain_over_alone else ""
-        rows.append([way.name, *figures, _gain(metric, way), word, way.note])
+        word = way.gain_over_alone.word if way.gain_over_alone else "–"
+        rows.append([way.name, word, _gain(metric, way), *figures, way.note])
     return head, rows
 
 
@@ -99,10 +93,8 @@ def _gain(metric: str | None, way: ApproachResult) -> str:
 def _table(title: str, head: list[str], rows: list[list[str]], figures: range = range(0)) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
     for index, column in enumerate(head):
-        figure, longest = index in figures, max((len(word) for word in column.split()), default=0)
-        table.add_column(
-            column, justify="right" if figure else "left", no_wrap=figure, overflow="fold", min_width=longest
-        )
+        figure = index in figures
+        table.add_column(column, justify="right" if figure else "left", no_wrap=figure, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -278,11 +278,7 @@ class Participant:
 
     def own_records(self) -> Records:
         """Training and validation records together: what a site may use once nothing is held back for choosing."""
-        parts = [r for r in (self.data.train, self.data.validation) if len(r)] or [self.data.train]
-        units = None
-        if self.data.train.units is not None:  # patients keep their numbers over the parts
-            units = torch.cat([r.units for r in parts if r.units is not None])
-        return Records(torch.cat([r.inputs for r in parts]), torch.cat([r.targets for r in parts]), units)
+        return self.data.without_test
 
     def proxy_training(self, ours: float) -> ProxyTraining:
         """How a proxy was trained of which the share `ours` comes from this site, for leave-one-out corrections."""

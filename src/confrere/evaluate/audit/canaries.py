@@ -30,7 +30,7 @@ from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.seeds import generator
-from confrere.data.records import Federation, Records, Task
+from confrere.data.records import Federation, Records, Task, of_one_site
 from confrere.evaluate.audit.effort import AuditEffort
 from confrere.evaluate.audit.observed_simulation import ObservedRun, ObservedSimulation, ObservedTraining
 from confrere.privacy.audit_statistics import Detected, Trials, detect
@@ -104,14 +104,7 @@ class CanaryRecords:
     def records(self, included: Tensor) -> Records:
         """The records of one run: the canaries that are in, and the others after them."""
         chosen = self.canaries.select(included.repeat_interleave(self.each).nonzero()[:, 0])
-        units = None
-        if chosen.units is not None and self.others.units is not None:
-            units = torch.cat([chosen.units, self.others.units])
-        return Records(
-            torch.cat([chosen.inputs, self.others.inputs]),
-            torch.cat([chosen.targets, self.others.targets]),
-            units,
-        )
+        return of_one_site([chosen, self.others])
 
 
 def attack(
