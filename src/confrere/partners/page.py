@@ -40,16 +40,15 @@ def _body(title: str, found: PartnerSearch) -> list[Child]:
 def _matrix(found: PartnerSearch) -> Markup:
     head, rows = matrix_table(found)
     named: list[list[Child]] = [[_name(name), *cells] for name, *cells in rows]
-    return section("All sites by all methods", table([*head], named, text=len(head)), lead=legend(found))
+    return section("All sites by all methods", table([*head], named), lead=legend(found))
 
 
 def _approaches(found: PartnerSearch) -> Markup:
     head, rows = approaches_table(found)
-    named: list[list[Child]] = [
-        [tag("span", name, tag("br"), tag("small", note)) if note else name, *cells]
-        for name, *cells, note in rows
-    ]
-    return section("What it would bring", table([*head[:-1]], named, text=2), lead=approaches_lead(found))
+    named: list[list[Child]] = [[_name(name), *cells] for name, *cells, _ in rows]
+    notes = "; ".join(f"{name}: {note}" for name, *_, note in rows if note)
+    lead = approaches_lead(found)
+    return section("What it would bring", table([*head[:-1]], named), tag("p", f"{notes}."), lead=lead)
 
 
 def _ranking(ranking: Ranking) -> Markup:

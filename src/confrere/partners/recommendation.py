@@ -19,7 +19,7 @@ COMPARED = {
 def recommendation(site: str, chosen: Sequence[str], outcome: Outcome) -> str:
     """«A should learn from B: on 60 test patients, 14 of them «ill», that is clearly better than alone …»."""
     start = (
-        f"The choice for {site} is {words.listing(chosen, 20)}" if chosen else f"{site} should learn alone"
+        f"The choice for {site} is {words.listing(chosen, 20)}" if chosen else f"No site is chosen for {site}"
     )
     by_name = {a.name: a.gain_over_alone for a in outcome.approaches}
     gain, metric = by_name.get(CHOICE if chosen else ALL_SITES), outcome.metric

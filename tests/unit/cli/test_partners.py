@@ -147,7 +147,7 @@ def test_a_choice_of_no_partner_states_its_reason() -> None:
     found = find_partners(study, "site0", strangers)
     assert found.chosen == ()
     assert found.reason.startswith("No partner is clearly worth learning from: the best, site")
-    assert found.answer.startswith("site0 should learn alone: on ")
+    assert found.answer.startswith("No site is chosen for site0: on ")
     assert "learning with all sites is clearly worse than alone" in found.answer
     assert found.as_json()["partners"] is None
 
