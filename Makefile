@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Tests start many processes: without kept byte code each of them would compile the package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-all check docs format clean
 
 demo: $(STAMP)        ## a whole federation on real patients, ending in a report

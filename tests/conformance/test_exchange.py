@@ -19,7 +19,7 @@ from confrere.strategies import strategies
 from confrere.study import Study, load
 from confrere.study.churn import Churn
 from tests.conformance.table import ROWS, Row
-from tests.conformance.test_strategies import SIGNATURE, same_models, sent, study
+from tests.conformance.test_strategies import SIGNATURE, in_memory, same_models, sent, study
 from tests.conftest import arrays, write_study
 from tests.nodes import nodes_in_process
 
@@ -136,7 +136,7 @@ def test_privacy_is_what_it_was(way: Way, monkeypatch: pytest.MonkeyPatch) -> No
         return found
 
     monkeypatch.setattr(Gate, "admit", tapped)
-    plain = simulate(study(Row(way.strategy)), arrays())
+    plain = in_memory(way.strategy)
     run = simulate(way.study(), arrays())
     for name, site in run.sites.items():
         assert site.privacy == plain.sites[name].privacy

@@ -62,6 +62,7 @@ def balanced(run: Run) -> list[float]:
     return [site.common_metrics.accuracy for site in run.sites.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0])
 def test_sites_with_lopsided_classes_do_better_together_at_a_proven_epsilon_of_three(seed: int) -> None:
     records = federation(seed)
@@ -75,6 +76,7 @@ def test_sites_with_lopsided_classes_do_better_together_at_a_proven_epsilon_of_t
     assert min(gains) > -0.005
 
 
+@pytest.mark.slow
 def test_a_proxy_of_sites_that_mean_something_else_leaves_a_site_where_it_was() -> None:
     records = federation(1, agree=False)
     alone = simulate(study("local", 1, 1), records)
