@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,10 @@ from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.core.metrics import proper
 from confrere.core.registry import nearest, strategies
-from confrere.core.results import ALONE, POOLED, ComparisonResult, StrategyResult
+from confrere.core.results import ALONE, POOLED, ComparisonResult, SiteRecords, StrategyResult
+from confrere.data.profile_picture import MOST_FEATURES
 from confrere.data.records import Federation
+from confrere.data.site_profile import profile
 from confrere.evaluate.comparison_verdicts import verdicts
 from confrere.evaluate.strategy_summary import gap, summary
 from confrere.report.page import write_report
@@ -135,7 +138,7 @@ def compare(
     if folder is not None:
         check_free(folder)
     variants = arms(study, names, pooled)
-    runs, seconds = _run_all(variants, seeds, sites, folder, device=device, listeners=listeners)
+    runs, seconds, records = _run_all(variants, seeds, sites, folder, device=device, listeners=listeners)
     attackers = {n: found[0].result.attack.attackers for n, found in runs.items() if found[0].result.attack}
     runs = {name: [without_attackers(run, attackers) for run in found] for name, found in runs.items()}
     first = runs[ALONE][0]
@@ -155,6 +158,7 @@ def compare(
         metric=primary,
         gap=gap(results),
         attack=attackers,
+        records=records,
     )
     if folder is not None:
         write_json(folder / "comparison.json", result.as_json())
@@ -175,10 +179,11 @@ def _facts(study: Study, device: str, command: str) -> dict[str, Any]:
 def _run_all(
     variants: Mapping[str, Study], seeds: Sequence[int], sites: Mapping[str, Source] | None, folder: Path | None,
     **options: Any,
-) -> tuple[dict[str, list[Run]], dict[str, float]]:  # fmt: skip
-    """Every arm with every seed, and the seconds that each arm took."""
+) -> tuple[dict[str, list[Run]], dict[str, float], dict[str, SiteRecords]]:  # fmt: skip
+    """Every arm with every seed, the seconds that each arm took, and what the records of each site look like."""
     runs: dict[str, list[Run]] = {name: [] for name in variants}
     seconds = dict.fromkeys(variants, 0.0)
+    records: dict[str, SiteRecords] = {}
     for seed in seeds:
         opened: list[tuple[Study, Federation]] = []
         for name, arm in variants.items():
@@ -186,7 +191,23 @@ def _run_all(
             place = folder / "runs" / f"{quote(name, safe=' ')}-{seed}" if folder else None
             runs[name].append(simulate(arm, shared(opened, arm, sites), out=place, **options))
             seconds[name] += time.perf_counter() - began
-    return runs, seconds
+        records = records or _records(opened[0][1])
+    return runs, seconds, records
+
+
+def _records(federation: Federation) -> dict[str, SiteRecords]:
+    """What `confrere datasets show` draws, in numbers; without the columns in which sites hardly differ."""
+    seen = profile(federation)
+    columns = seen.most_apart(MOST_FEATURES)
+    return {
+        site.name: SiteRecords(
+            site.records,
+            {name: float(share) for name, share in site.labels.items() if math.isfinite(share)},
+            {name: share for name, share in site.missing.items() if share > 0},
+            {seen.features[c]: float(seen.apart[row, c]) for c in columns},
+        )
+        for row, site in enumerate(seen.sites)
+    }
 
 
 def shared(

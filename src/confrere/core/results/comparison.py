@@ -119,10 +119,23 @@ class Gap(Document):
 
 
 @dataclass(frozen=True)
+class SiteRecords(Document):
+    """What the records of a site look like, in a rehearsal that holds the records of all sites. Private to the site."""
+
+    records: int
+    labels: Mapping[str, float] = field(default_factory=dict)
+    """The share of each class, or what else the kind of task sums up."""
+    missing: Mapping[str, float] = field(default_factory=dict)
+    """The share of missing values, by column."""
+    apart: Mapping[str, float] = field(default_factory=dict)
+    """The columns in which sites differ most: how far the site's mean lies from that of all records, in standard deviations."""
+
+
+@dataclass(frozen=True)
 class ComparisonResult(Document):
     """Several ways to learn over the same seeds, compared with training alone."""
 
-    OPTIONAL = ("attack",)
+    OPTIONAL = ("attack", "records")
     UNSTATED = ("featured", "metric", "facts")
 
     strategies: Mapping[str, StrategyResult]
@@ -141,6 +154,8 @@ class ComparisonResult(Document):
     """By metric, where pooling was run too."""
     attack: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By strategy, the sites that were dishonest in it."""
+    records: Mapping[str, SiteRecords] = field(default_factory=dict)
+    """By site: sizes, labels, missing values, and how far the site lies from the others."""
 
     @property
     def alone(self) -> StrategyResult | None:
