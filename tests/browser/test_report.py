@@ -135,7 +135,7 @@ def test_verdicts_are_visible_and_names_are_whole(report: Path, tmp_path: Path, 
         "<script>addEventListener('load', () => { const found = [...document.querySelectorAll('.answers .word')];"
         "const out = found.filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).length;"
         "const names = [...document.querySelectorAll('.answers tbody th')];"
-        "const broken = names.filter(e => { const r = document.createRange(); r.selectNodeContents(e);"
+        "const broken = names.filter(e => { const r = document.createRange(); r.selectNodeContents(e.firstChild);"
         "return r.getClientRects().length > 1; }).length;"
         "document.title = `words ${found.length} out ${out} broken ${broken}`; });</script>"
     )

@@ -15,9 +15,9 @@ from confrere.core.events import Event
 from confrere.core.metrics import proper
 from confrere.core.registry import nearest, strategies
 from confrere.core.results import ALONE, POOLED, ComparisonResult, SiteRecords, StrategyResult
+from confrere.data.federation_profile import profile
 from confrere.data.profile_picture import MOST_FEATURES
 from confrere.data.records import Federation
-from confrere.data.site_profile import profile
 from confrere.evaluate.comparison_verdicts import verdicts
 from confrere.evaluate.strategy_summary import gap, summary
 from confrere.report.page import write_report

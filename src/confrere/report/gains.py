@@ -56,9 +56,11 @@ def gap_closed(comparison: ComparisonResult, metric: str, site: str | None = Non
 
 
 def not_worth_it(comparison: ComparisonResult) -> str | None:
-    """Why collaboration is not worth its privacy, in a sentence: it spent some, and by the primary measure no site gains.
+    """Why collaboration is not worth its privacy, in a sentence, where that is clear: privacy was spent, and a loss is clear
+    or a gain is excluded.
 
-    None where a gain is clear, on the mean or at any site, and where there was too little to judge.
+    A gain is excluded where the interval of the mean ends at no more than 0 as shown. None where a gain is clear at any site,
+    and where the interval is merely wide: it includes a gain, so nothing can be claimed.
     """
     together, name = comparison.together, comparison.headline
     if together is None or comparison.alone is None or together.privacy is None or name is None:
@@ -67,8 +69,10 @@ def not_worth_it(comparison: ComparisonResult) -> str | None:
     sites = [g.word for s in comparison.sites if (g := site_gain(comparison, s, name))]
     if overall is None or "better" in (overall.word, *sites) or overall.word == "too few to judge":
         return None
-    lost = overall.word == "worse" or "worse" in sites
-    return words.LOST if lost else words.NOT_WORTH_IT
+    if overall.word == "worse" or "worse" in sites:
+        return words.LOST
+    excluded = overall.high is not None and not words.signed(name, overall.high).startswith("+")
+    return words.NOT_WORTH_IT if excluded else None
 
 
 def too_few(comparison: ComparisonResult) -> list[str]:

@@ -111,6 +111,8 @@ class History:
     weighings: tuple[Weighing, ...] = ()
     majority: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """By site and kind of records: the accuracy of always saying the class that is most frequent at the site."""
+    used: Mapping[str, float] = field(default_factory=dict)
+    """By site: how much of its own model builds on what peers sent (0 to 1), as cross-validation on its records chose."""
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -196,10 +198,12 @@ class _Reader:
         self.remarks: dict[Remark, None] = {}
         self.weighings: dict[tuple[str, int], Weighing] = {}
         self.majority: dict[tuple[str, str], float] = {}
+        self.used: dict[str, float] = {}
         self._of_a_round: Mapping[str, Callable[[str, int, Mapping[str, Json]], None]] = {
             "round-started": self._round_started,
             "evaluated": self._evaluated,
             "weighed": self._weighed,
+            "fitted": self._fitted,
             "sent": self._sent,
             "charged": self._charged,
             "missing": self._missing,
@@ -230,6 +234,11 @@ class _Reader:
     def _weighed(self, site: str, turn: int, data: Mapping[str, Json]) -> None:
         shares = {str(n): float(v) for n, v in (data.get("weights") or {}).items()}
         self.weighings[site, turn] = Weighing(site, turn, shares, str(data.get("note") or ""))
+
+    def _fitted(self, site: str, turn: int, data: Mapping[str, Json]) -> None:
+        shares = [float(v) for v in data.get("shares") or ()]
+        if shares and data.get("role") == "private":  # the first share is that of the model without the proxy
+            self.used[site] = min(1.0, max(0.0, 1 - shares[0]))
 
     def _sent(self, site: str, turn: int, data: Mapping[str, Json]) -> None:
         phase, receiver = int(data.get("phase") or 0), str(data["to"])
@@ -265,6 +274,7 @@ class _Reader:
             tuple(self.remarks),
             tuple(self.weighings[at] for at in sorted(self.weighings)),
             self.majority,
+            self.used,
         )
 
 

@@ -14,7 +14,7 @@ metric = metrics.named
 
 LOST = "Collaboration does harm here: it is clearly worse than alone, nowhere clearly better, and privacy was spent."
 NOT_WORTH_IT = (
-    "Collaboration is not worth its privacy here: no gain over alone is clear, and privacy was spent."
+    "Collaboration is not worth its privacy here: there is no gain over alone, and privacy was spent."
 )
 
 NO_NOISE = "no privacy guarantee: trained without noise"
@@ -136,6 +136,15 @@ def size(count: float | None) -> str:
         if count < 999.5 or unit == "TB":
             break
     return f"{count:.1f} {unit}" if count < 9.95 else f"{count:.0f} {unit}"
+
+
+def in_one_unit(counts: Sequence[float]) -> list[str]:
+    """Bytes in the unit of the largest, so that they can be compared: «0.9 KB», «12.0 KB»."""
+    largest = max(counts, default=0.0)
+    power = next((p for p in range(4, 0, -1) if largest >= 999.5 * 1000 ** (p - 1)), 0)
+    unit = ("B", "KB", "MB", "GB", "TB")[power]
+    digits = 0 if power == 0 or largest / 1000**power >= 99.5 else 1
+    return [f"{count / 1000**power:.{digits}f} {unit}" for count in counts]
 
 
 def duration(seconds: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from confrere.core.results import ComparisonResult, Measured
+from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain
 
 
@@ -144,6 +145,8 @@ def test_what_the_records_say_is_believed_before_what_the_seeds_say() -> None:
 
 
 def test_privacy_that_bought_nothing_is_called_not_worth_it() -> None:
-    assert not_worth_it(stated(-0.02, 0.04))
+    assert not_worth_it(stated(-0.02, 0.0004)) == words.NOT_WORTH_IT
+    assert not_worth_it(stated(-0.02, -0.01)) == words.LOST
     assert not not_worth_it(stated(0.002, 0.02))
-    assert not not_worth_it(stated(-0.02, 0.04, privacy=False)), "nothing was spent"
+    assert not not_worth_it(stated(-0.02, 0.04)), "the interval is merely wide"
+    assert not not_worth_it(stated(-0.02, 0.0004, privacy=False)), "nothing was spent"

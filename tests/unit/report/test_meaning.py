@@ -16,7 +16,7 @@ def test_the_report_shows_for_whom_epsilon_holds_and_the_curve_behind_it() -> No
     assert told.site in run.sites
     assert told.readings["record"] == run.sites[told.site].privacy.epsilon
     assert told.readings["file"] == told.readings["record"]  # by hash, one record moves no other
-    shown = str(privacy_over_rounds(history(run.events), list(run.sites), "seed 0"))
+    shown = str(privacy_over_rounds(history(run.events), list(run.sites), "seed 0")).replace("\u00a0", " ")
     assert told.sentence in shown
     assert "one patient with all records" in shown
     assert "no bound" in shown

@@ -18,7 +18,8 @@ from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.report.history import history
 from confrere.report.page import write_report
-from confrere.report.page.answer import fares, verdict
+from confrere.report.page.answer import verdict
+from confrere.report.page.by_how_much import fares
 from confrere.report.page.in_patients import sentence
 from confrere.report.page.learning_curves import _band
 from confrere.report.page.provenance import notes
@@ -102,7 +103,7 @@ def test_a_site_that_is_worse_off_is_named_in_the_first_sentence(thyroid: Path) 
     [
         "Do the referral centres recognise abnormal thyroid function better together than alone?",
         "each a model made differentially private before it left. No record is among them.",
-        "3.0 of 3.0 ε, δ = 1e-5, per record, accountant pld; proven; at every site.",
+        "Privacy spent: 3.0 of 3.0 (ε, δ = 1e-5, per record, accountant pld); proven; at every site.",
         "Compared with pooling all records",
         "«SVHD» gains most",
         "«other» is worst off",
@@ -348,7 +349,7 @@ def test_a_report_for_one_site_answers_seven_questions_and_shows_no_other_site(t
     ):  # fmt: skip
         assert question in said
     assert "Of 100 patients like yours, 25 have the condition: missed 12 → 7" in said
-    assert "Spent: 3.0 of" in said or "Spent: 3.0 (" in said
+    assert "Privacy spent: 3.0 (ε, δ = 1e-5, per record" in said
     assert not any(other in said for other in ("SVHC", "STMW", "SVHD"))
 
 

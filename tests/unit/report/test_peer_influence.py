@@ -21,7 +21,7 @@ def told(note: str = "") -> list[Event]:
 def page(events: list[Event]) -> str:
     found = who_counted(history(events), ["A", "B", "C<"], "seed 0")
     assert found is not None
-    return str(found)
+    return str(found).replace("\u00a0", " ")
 
 
 def test_a_weighing_told_twice_counts_once() -> None:

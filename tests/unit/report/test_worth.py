@@ -45,12 +45,20 @@ def printed(what: Any) -> str:
     return " ".join(console.export_text().split())
 
 
-def test_where_no_gain_is_clear_the_report_says_that_it_is_not_worth_its_privacy(tmp_path: Path) -> None:
-    document = changed(tmp_path, auc=(0.001, -0.01, 0.012), log_loss=(0.0, -0.002, 0.002))
+def test_where_a_gain_is_excluded_the_report_says_that_it_is_not_worth_its_privacy(tmp_path: Path) -> None:
+    document = changed(tmp_path, auc=(-0.004, -0.01, 0.0004), log_loss=(0.0, -0.002, 0.002))
     said = "Collaboration is not worth its privacy here"
     assert said in words_of(write_report(tmp_path))
     assert said in printed(comparison_table(ComparisonResult.from_json(document)))
     assert said in printed(studies_table({"thyroid": ComparisonResult.from_json(document)}))
+
+
+def test_where_the_interval_is_merely_wide_it_says_no_such_thing(tmp_path: Path) -> None:
+    document = changed(tmp_path, auc=(0.001, -0.01, 0.012), log_loss=(0.0, -0.002, 0.002))
+    said = "not worth its privacy"
+    assert said not in words_of(write_report(tmp_path))
+    assert said not in printed(comparison_table(ComparisonResult.from_json(document)))
+    assert said not in printed(studies_table({"thyroid": ComparisonResult.from_json(document)}))
 
 
 def test_where_the_primary_measure_is_clearly_better_it_does_not(tmp_path: Path) -> None:
@@ -60,7 +68,7 @@ def test_where_the_primary_measure_is_clearly_better_it_does_not(tmp_path: Path)
 
 
 def test_another_measure_does_not_decide(tmp_path: Path) -> None:
-    document = changed(tmp_path, auc=(0.001, -0.01, 0.012), log_loss=(0.01, 0.002, 0.02))
+    document = changed(tmp_path, auc=(-0.004, -0.01, 0.0004), log_loss=(0.01, 0.002, 0.02))
     assert "not worth its privacy" in printed(comparison_table(ComparisonResult.from_json(document)))
 
 

@@ -14,11 +14,13 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
+from confrere.core.results import ComparisonResult
 from confrere.report.history import History
 from confrere.report.page.comparison_page import comparison_page
 from confrere.report.page.markup import Child, tag, together
-from confrere.report.page.questions import site_page
 from confrere.report.page.run_page import run_page
+from confrere.report.page.site_page import site_page
+from confrere.report.page.who_helped import partner_searches
 from confrere.report.results_folder import read_comparison, read_run, runs_of
 from confrere.version import __version__
 
@@ -28,7 +30,9 @@ __all__ = ["write_report"]
 def write_report(folder: Path, out: Path | None = None, site: str | None = None) -> Path:
     """Write the report of a run or of a comparison, or of one site in a comparison; by default report.html in its folder."""
     if site is not None:
-        title, body = site_page(read_comparison(folder), site, _first_history(folder))
+        comparison = read_comparison(folder)
+        found = partner_searches(folder, comparison)
+        title, body = site_page(comparison, site, _histories(folder, comparison), found)
     elif (folder / "comparison.json").exists():
         title, body = comparison_page(read_comparison(folder), folder)
     else:
@@ -41,11 +45,10 @@ def write_report(folder: Path, out: Path | None = None, site: str | None = None)
     return path
 
 
-def _first_history(folder: Path) -> History | None:
-    """The journal of the first run with collaboration."""
-    together = read_comparison(folder).together
-    runs = runs_of(folder, together.name) if together else []
-    return next((read_run(p).history for p in runs if (p / "journal.jsonl").exists()), None)
+def _histories(folder: Path, comparison: ComparisonResult) -> list[History]:
+    """The journals of the collaboration, one per seed."""
+    runs = runs_of(folder, comparison.together.name) if comparison.together else []
+    return [read_run(p).history for p in runs if (p / "journal.jsonl").exists()]
 
 
 def page(title: str, body: list[Child]) -> str:

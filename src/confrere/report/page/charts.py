@@ -16,6 +16,14 @@ from confrere.report.words import even
 Format = Callable[[float], str]
 
 
+NARROWEST = 285
+"""Charts over the whole page are at least this wide, in pixels; names that would overlap there are moved."""
+NARROW = 150
+"""Panels are at least this wide; labels that would overlap there are left out."""
+STRIP = 125
+"""The same for strips in tables."""
+
+
 @dataclass(frozen=True)
 class Mark:
     """A value with its spread, as drawn: a dot and a bar from low to high."""
@@ -107,14 +115,17 @@ def row(marks: Sequence[Mark], scale: Scale, *, zero: bool = False) -> Markup:
     )
 
 
-def axis(scale: Scale, words: Format, *, most: int = 5) -> Markup:
-    """The labels that belong above rows."""
+def axis(scale: Scale, words: Format, *, most: int = 5, kind: str = "") -> Markup:
+    """The labels above rows. Of the kind «own» it belongs to one row, and is shown where the table has no head."""
     ticks = scale.ticks(most)
+    labels = _labelled(ticks, words)
+    step = -(-sum(7 * len(w) + 10 for _, w in labels) // STRIP)  # label every one, every second …
+    first = ticks.index(0.0) % step if 0.0 in ticks else 0
     return tag(
         "svg",
-        *(_text(w, scale.percent(t), 13, _anchor(scale(t))) for t, w in _labelled(ticks, words)),
+        *(_text(w, scale.percent(t), 13, _anchor(scale(t))) for t, w in labels[first::step]),
         *(_upright(scale.percent(t), 17, 20, "tick") for t in ticks),
-        class_="strip axis",
+        class_=f"strip axis {kind}".strip(),
         height=20,
         aria_hidden="true",
     )
@@ -126,21 +137,29 @@ def lines(
     *,
     limit: tuple[float, str] | None = None,
     height: int = 170,
+    width: int = NARROW,
     label: str,
     most: int = 5,
 ) -> Markup:
-    """Lines with bands over a shared x; `limit` is a horizontal line with its words, such as a budget."""
+    """Lines with bands over a shared x; `limit` is a horizontal line with its words, such as a budget.
+
+    `width` is the least that the chart has on any screen.
+    """
     top, bottom = 14.0, height - 22.0
 
     def at(value: float) -> float:
         return bottom - (bottom - top) * min(max(axes.y(value), 0.0), 1.0)
 
-    frame: list[Child] = []
-    for t, written in axes.labelled(most):
-        frame.append(tag("line", x1="0", x2="100%", y1=at(t), y2=at(t), class_="grid"))
-        frame.append(_text(written, "0", at(t) - 3, "start"))
+    upright = axes.labelled(most)
+    side = _side(upright)
+    labels = [_text(written, str(side - 6), at(t) + 4, "end") for t, written in upright]
+    frame: list[Child] = [
+        tag("line", x1="0", x2="100%", y1=at(t), y2=at(t), class_="grid") for t, _ in upright
+    ]
     x = axes.x
-    frame += [_text(axes.x_words(t), x.percent(t), height - 6.0, _anchor(x(t))) for t in _x_ticks(x)]
+    frame += [
+        _text(axes.x_words(t), x.percent(t), height - 6.0, _anchor(x(t))) for t in _x_ticks(axes, width)
+    ]
     if limit is not None:
         frame.append(tag("line", x1="0", x2="100%", y1=at(limit[0]), y2=at(limit[0]), class_="limit"))
         frame.append(_text(limit[1], "100%", at(limit[0]) - 4, "end", "limit-words"))
@@ -151,15 +170,30 @@ def lines(
     ends = [
         _dot(s.kind, s.title, x.percent(s.points[-1][0]), at(s.points[-1][1]), 3.5)
         for s in series
-        if s.points
+        if s.points and s.kind != "ideal"
     ]
-    return tag("svg", *frame, plot, *ends, class_="chart", height=height, role="img", aria_label=label)
+    chart = tag("svg", *frame, plot, *ends, class_="chart", height=height, role="img", aria_label=label)
+    return _beside(labels, side, height, chart)
 
 
-def _x_ticks(x: Scale) -> list[float]:
+def _side(labels: Sequence[tuple[float, str]]) -> int:
+    """The width of the margin that holds all labels of the upright axis."""
+    longest = max((len(written) for _, written in labels), default=0)
+    return round(6.8 * longest + 8)
+
+
+def _beside(labels: Sequence[Markup], side: int, height: int, chart: Markup) -> Markup:
+    """A chart to the right of the labels of its upright axis, which no line can cross."""
+    upright = tag("svg", *labels, class_="upright", width=side, height=height, aria_hidden="true")
+    return tag("div", upright, chart, class_="framed")
+
+
+def _x_ticks(axes: Axes, width: int) -> list[float]:
     """The last label says what is counted, and needs room."""
-    ticks = x.ticks(6)
-    if len(ticks) > 2 and x(ticks[-1]) - x(ticks[-2]) < 0.2:
+    x, ticks = axes.x, axes.x.ticks(6)
+    last, other = (len(axes.x_words(t)) for t in (ticks[-1], ticks[0])) if ticks else (0, 0)
+    room = (6.4 * last + 3.2 * other + 8) / width
+    while len(ticks) > 2 and x(ticks[-1]) - x(ticks[-2]) < room:
         del ticks[-2]
     return ticks
 
@@ -197,11 +231,13 @@ def scatter(
     def at(value: float) -> float:
         return bottom - (bottom - top) * axes.y(value)
 
+    upright = axes.labelled()
+    margin = _side(upright)
+    labels = [_text(written, str(margin - 6), at(t) + 4, "end") for t, written in upright]
     parts: list[Child] = []
-    for t, label_words in axes.labelled():
+    for t, _ in upright:
         kind = "zero" if t == 0 else "grid"
         parts.append(tag("line", x1="0", x2="100%", y1=at(t), y2=at(t), class_=kind))
-        parts.append(_text(label_words, "0", at(t) - 3, "start"))
     parts += [_text(axes.x_words(t), x.percent(t), height - 8.0, _anchor(x(t))) for t in x.ticks()]
     for dot in dots:
         place = x.percent(dot.x)
@@ -210,20 +246,36 @@ def scatter(
                 tag("line", x1=place, x2=place, y1=at(dot.low), y2=at(dot.high), class_=f"bar {dot.kind}")
             )
         parts.append(_dot(dot.kind, dot.title, place, at(dot.y), 5.5))
-        if names:
-            side = x(dot.x) > 0.8
-            parts.append(
-                tag(
-                    "text",
-                    dot.label,
-                    x=place,
-                    y=at(dot.y) + 4,
-                    dx=-11 if side else 11,
-                    text_anchor="end" if side else "start",
-                    class_="name",
-                )
-            )
-    return tag("svg", *parts, class_="chart", height=height, role="img", aria_label=label)
+    if names:
+        parts += [
+            tag("text", dot.label, x=x.percent(dot.x), y=y, dx=dx, text_anchor=anchor, class_="name")
+            for dot, (dx, y, anchor) in zip(dots, _places(dots, x, at), strict=True)
+        ]
+    chart = tag("svg", *parts, class_="chart", height=height, role="img", aria_label=label)
+    return _beside(labels, margin, height, chart)
+
+
+def _places(dots: Sequence[Dot], x: Scale, at: Callable[[float], float]) -> list[tuple[float, float, str]]:
+    """For each dot a place for its name that no other name covers, even in a narrow chart: (dx, y, anchor)."""
+    taken: list[tuple[float, float, float]] = []
+    places = []
+    for dot in dots:
+        middle, long = NARROWEST * x(dot.x), 7.0 * len(dot.label)
+        tries = [
+            (dx, at(dot.y) + 4 + up, anchor, left)
+            for up in (0, -15, 15, -30, 30)
+            for dx, anchor, left in ((11.0, "start", middle + 11), (-11.0, "end", middle - 11 - long))
+        ]
+        free = [
+            t
+            for t in tries
+            if t[3] >= 0 and t[3] + long <= NARROWEST
+            and all(abs(t[1] - y) >= 14 or t[3] >= right or t[3] + long <= left for left, right, y in taken)
+        ]  # fmt: skip
+        dx, y, anchor, left = (free or tries)[0]
+        taken.append((left, left + long, y))
+        places.append((dx, y, anchor))
+    return places
 
 
 def presence(

@@ -7,6 +7,7 @@ from pathlib import Path
 from confrere.core.results import ComparisonResult
 from confrere.report.page.markup import Child
 from confrere.report.page.sections import Page, body
+from confrere.report.page.who_helped import partner_searches
 from confrere.report.results_folder import read_facts, read_run, runs_of
 
 
@@ -40,5 +41,6 @@ def comparison_page(comparison: ComparisonResult, folder: Path) -> tuple[str, li
         notes=comparison.notes,
         facts=facts,
         seeds=comparison.seeds,
+        partners=partner_searches(folder, comparison),
     )
     return comparison.title or comparison.question or "A comparison", body(page)

@@ -10,6 +10,8 @@ from confrere.report import words
 from confrere.report.page.markup import Child, Markup, tag
 
 Edges = Mapping[tuple[str, str], int]
+NAME = 12
+"""Letters of a name that fit beside the circle; the table next to it has whole names."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def _name(site: str, at: tuple[float, float], side: float, dot: float, above: bo
     anchor = "middle" if abs(side) < 0.2 else "start" if side > 0 else "end"
     rise = 0.0 if anchor != "middle" else (-dot - 6 if above else dot + 12)
     shift = 0.0 if anchor == "middle" else math.copysign(dot + 5, side)
-    label = site if len(site) <= 18 else site[:17] + "…"
+    label = site if len(site) <= NAME else site[: NAME - 1] + "…"
     return tag("text", label, x=at[0] + shift, y=at[1] + 4 + rise, text_anchor=anchor, class_="name")
 
 

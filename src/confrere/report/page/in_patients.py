@@ -5,10 +5,11 @@ from __future__ import annotations
 from confrere.core.results import ComparisonResult, InPatients, SiteResult
 from confrere.report import words
 from confrere.report.page import charts
-from confrere.report.page.answer import MANY
+from confrere.report.page.by_how_much import of_100
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.scale import Scale, around
 from confrere.report.page.sections import Page, report_section
+from confrere.report.page.site_table import MANY
 from confrere.statistics.verdict import LEAST_RARER
 
 SHOWN = 6
@@ -20,12 +21,6 @@ KINDS = (
     ("alarm", "does not have it: false alarm"),
     ("well", "does not have it, and left alone"),
 )
-
-
-def of_100(alone: InPatients, together: InPatients) -> str:
-    """«missed 12 → 7, false alarms 4 → 4»."""
-    missed = f"missed {round(100 * alone.missed)} → {round(100 * together.missed)}"
-    return f"{missed}, false alarms {round(100 * alone.false_alarms)} → {round(100 * together.false_alarms)}"
 
 
 def sentence(comparison: ComparisonResult, site: str, whose: str = "") -> str | None:
@@ -93,7 +88,7 @@ def _pictures(site: str, alone: InPatients, together: InPatients, result: SiteRe
             "div",
             tag("div", tag("h4", "100 patients, alone"), icons(alone, f"{site}, alone")),
             tag("div", tag("h4", "100 patients, together"), icons(together, f"{site}, together")),
-            tag("div", tag("h4", "Calibration: observed by stated"), _calibration(site, alone, together)),
+            tag("div", tag("h4", "Observed by stated, in %"), _calibration(site, alone, together)),
             tag("div", tag("h4", "Net benefit by threshold"), _net_benefit(site, alone, together)),
             class_="quarters",
         ),

@@ -158,6 +158,7 @@ def _trade_off(curve: Mapping[str, Json]) -> Markup:
     whole = Scale(0, 1)
     points = [(float(at), float(missed)) for at, missed in curve["points"]]
     caption = (
+        "Upwards: false negatives, the members that a test misses. "
         "No test that looks at all that left the site lies below the curve; one that guesses without looking lies on"
         " the straight line."
     )
@@ -175,9 +176,10 @@ def _trade_off(curve: Mapping[str, Json]) -> Markup:
                 whole,
                 whole,
                 lambda v: f"{100 * v:.0f} %" + (" false positives" if v == whole.ticks(6)[-1] else ""),
-                lambda v: f"{100 * v:.0f} %" + (" false negatives" if v == 1 else ""),
+                lambda v: f"{100 * v:.0f} %",
             ),
             height=240,
+            width=charts.NARROWEST,
             label="Trade-off curve: false negatives that no test can go below, by false positives",
         ),
         tag("p", caption, class_="under"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from html import escape
+from html import escape, unescape
 
 
 class Markup(str):
@@ -13,6 +14,8 @@ class Markup(str):
 
 
 Child = str | Markup | None
+
+_UNBROKEN = re.compile(r"(?<=\d) (?=[%±])|(?<=±) (?=[\d<&])|(?<=\d) (?=[KMGT]?B\b)")
 
 VOID = frozenset({"meta", "br", "input", "line", "circle", "rect", "path", "polyline", "polygon", "col"})
 
@@ -37,26 +40,42 @@ def tag(name: str, *children: Child, **attributes: object) -> Markup:
 
 
 def together(children: Iterable[Child]) -> Markup:
-    """Children one after the other; plain text is escaped."""
-    return Markup("".join(c if isinstance(c, Markup) else escape(c) for c in children if c is not None))
+    """Children one after the other; plain text is escaped, and no line breaks within «95 %» or «± 0.01»."""
+    return Markup(
+        "".join(
+            c if isinstance(c, Markup) else _UNBROKEN.sub("\u00a0", escape(c))
+            for c in children
+            if c is not None
+        )
+    )
 
 
 def table(
-    head: Iterable[Child], rows: Iterable[Iterable[Child]], *, text: int = 1, caption: str | None = None
+    head: Iterable[Child],
+    rows: Iterable[Iterable[Child]],
+    *,
+    text: int = 1,
+    caption: str | None = None,
+    kind: str | None = None,
 ) -> Markup:
-    """A table whose first `text` columns are words and whose others are figures, aligned at the right."""
+    """A table whose first `text` columns are words and whose others are figures, aligned at the right.
+
+    On narrow screens each row becomes a block in which every cell states its heading.
+    """
+    head = list(head)
 
     def line(cells: Iterable[Child], name: str) -> Markup:
         made = []
         for index, cell in enumerate(cells):
             heads = name == "th" or index == 0
-            kind = ("text" if index else None) if index < text else "figure"
+            role = ("text" if index else None) if index < text else "figure"
             made.append(
                 tag(
                     "th" if heads else "td",
                     cell,
-                    class_=kind,
+                    class_=role,
                     scope=("col" if name == "th" else "row") if heads else None,
+                    data_label=None if heads or index >= len(head) else _label(head[index]),
                 )
             )
         return tag("tr", *made)
@@ -68,10 +87,24 @@ def table(
             tag("caption", caption) if caption else None,
             tag("thead", line(head, "th")),
             tag("tbody", *(line(row, "td") for row in rows)),
+            class_=f"stacked {kind or ''}".strip(),
         ),
         class_="scroll",
         tabindex="0",
     )
+
+
+def breakable(name: str) -> Markup:
+    """A name of a column, which may be broken after its underscores and the like."""
+    return Markup(re.sub(r"(?<=[_/=.:])(?=\w)", "<wbr>", escape(name)))
+
+
+def _label(head: Child) -> str | None:
+    """The words of a heading, without the axis that it may hold."""
+    if head is None:
+        return None
+    words = re.sub(r"<svg.*?</svg>|<[^>]+>", "", head) if isinstance(head, Markup) else escape(head)
+    return unescape(words).strip() or None
 
 
 def section(title: str, *children: Child, lead: Child = None, id_: str | None = None) -> Markup:

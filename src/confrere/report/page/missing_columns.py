@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from confrere.core.results import ComparisonResult, Group, Measured, SiteResult
 from confrere.report import words
 from confrere.report.gains import site_gain, stated_gain
-from confrere.report.page.answer import word
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.sections import Page, report_section
+from confrere.report.page.site_table import word
 from confrere.report.results_folder import RunRecord
 
 HANDLED = "«Imputed»: every value counts as missing there, and is marked so for the model. «Left out»: no site uses the column."
@@ -92,7 +92,12 @@ def _against(comparison: ComparisonResult, strategy: str, group: Group[Measured]
     if judged is None:
         return "–"
     featured = comparison.together is not None and strategy == comparison.together.name
-    return tag("span", word(judged) if featured else None, f" {words.gained(name, judged)}")
+    return tag(
+        "span",
+        word(judged) if featured else None,
+        tag("br") if featured else None,
+        words.gained(name, judged),
+    )
 
 
 @report_section("missing columns", order=70)

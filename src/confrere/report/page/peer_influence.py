@@ -15,8 +15,8 @@ from confrere.report.page.sections import Page, report_section
 PANELS = 12
 """More users than this are not drawn; the first ones are."""
 
-COLOURS = 8
-"""So many peers have a colour of their own; the others share the last one."""
+COLOURS = 6
+"""Peers with different colours; further ones share the last. More could not be told apart by everyone."""
 
 
 def who_counted(history: History | None, sites: Sequence[str], seed: str) -> Markup | None:

@@ -28,7 +28,7 @@ def notes(stated: Sequence[str], histories: Sequence[History]) -> Markup | None:
     return section("Notes", tag("ul", *general, *by_site, class_="note-list"))
 
 
-def _few(texts: Sequence[str], most: int = 20) -> str:
+def _few(texts: Sequence[str], most: int = 6) -> str:
     more = f"; and {len(texts) - most} more in the journals" if len(texts) > most else ""
     return "; ".join(texts[:most]) + more
 

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from confrere.core.metrics import in_order
 from confrere.core.results import SiteResult, is_collaboration
 from confrere.report import words
-from confrere.report.page import answer
 from confrere.report.page.markup import Child, Markup, section, table, tag
+from confrere.report.page.odd_records import of_a_run
+from confrere.report.page.privacy_left import privacy_left
+from confrere.report.page.questions import Answer, laid_out
 from confrere.report.page.sections import Page, body, report_section
+from confrere.report.page.what_left import what_left
+from confrere.report.page.who_helped import who_helped
 from confrere.report.results_folder import RunRecord
 
 
@@ -48,19 +52,40 @@ def _header(run: RunRecord, title: str, sites: Sequence[str], what: str) -> Mark
     done = f"{rounds} of {planned} rounds" if planned and planned != rounds else words.count(rounds, "round")
     kicker = f" · {run.label} · {words.count(len(sites), 'site')} · {done} · {what}"
     rows = _rows(run, sites)
-    cards = tag("div", answer.left_card(rows, run.history), answer.privacy_card(rows), class_="cards")
     return tag(
         "header",
         tag("p", tag("b", "Confrère"), kicker, class_="kicker"),
         tag("h1", title),
         tag("p", _summary(run), class_="answer"),
-        tag(
-            "p",
-            "One run has no spread, and nothing here says whether learning together is better than "
-            "learning alone: for that, compare it with alone over several seeds (confrere compare).",
-        ),
-        cards if run.finished else None,
+        laid_out(_answers(run, rows)) if run.finished else None,
     )
+
+
+def _answers(run: RunRecord, rows: Sequence[SiteResult[float]]) -> list[Answer]:
+    """The seven questions; a single run cannot answer all of them."""
+    alone = (
+        "One run has no spread, and nothing here says whether learning together is better than "
+        "learning alone: for that, compare it with alone over several seeds (confrere compare)."
+    )
+    first = next(iter(in_order(run.result.mean)), None)
+    reached = f"{words.metric(first).label} {words.figure(first, run.result.mean[first])}" if first else "–"
+    return [
+        Answer("Is it better than learning alone?", "A single run cannot tell", (alone,)),
+        Answer(
+            "By how much?",
+            words.capital(f"{reached} is reached"),
+            ("On average over the sites; without a run alone there is no difference to state.",),
+        ),
+        what_left(rows, run.history),
+        privacy_left(rows, run.history),
+        who_helped({}, [run.history]),
+        of_a_run(rows, run.history),
+        Answer(
+            "What next?",
+            "Compare with alone",
+            ("Because only that can show a gain: «confrere compare STUDY.toml», five seeds by default.",),
+        ),
+    ]
 
 
 def _summary(run: RunRecord) -> Markup:

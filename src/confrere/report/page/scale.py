@@ -29,8 +29,14 @@ class Scale:
         """Round numbers within the scale."""
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            steps = (1, 3) if self.high / self.low < 3000 else (1,)
-            return [v for p in powers for v in (s * 10.0**p for s in steps) if self.low <= v <= self.high]
+            found: list[float] = []
+            for steps in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10))):
+                found = [
+                    v for p in powers for v in (s * 10.0**p for s in steps) if self.low <= v <= self.high
+                ]
+                if len(found) >= 3:
+                    break
+            return found[:: -(-len(found) // (most + 1))] if found else found
         step = _step(self.high - self.low, most)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)

@@ -10,7 +10,7 @@ A file in this folder is found without being listed anywhere; installed packages
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from confrere.core.events import Json
 from confrere.core.registry import Registry
@@ -42,6 +42,8 @@ class Page:
     facts: Sequence[Mapping[str, Json]]
     """What was written down about the runs: study, versions, hardware."""
     seeds: Sequence[int]
+    partners: Mapping[str, str] = field(default_factory=dict)
+    """By site, what a partner search found, where its result lies in the folder."""
 
 
 @dataclass(frozen=True)

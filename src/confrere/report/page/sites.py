@@ -10,10 +10,10 @@ from confrere.core.results import ComparisonResult, Measured, StrategyResult
 from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, site_gain, stated_gain
 from confrere.report.page import charts
-from confrere.report.page.answer import CLASSES, MANY, answers, word
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.scale import Scale, around
 from confrere.report.page.sections import of_comparison
+from confrere.report.page.site_table import CLASSES, MANY, rows_of, word
 
 
 def site_by_site(comparison: ComparisonResult) -> Markup | None:
@@ -46,7 +46,7 @@ def all_sites(comparison: ComparisonResult) -> Markup | None:
         return None
     judged = {s: g for s in comparison.sites if (g := site_gain(comparison, s, name))}
     chance = f"The words of all {len(judged)} sites are corrected together for their number."
-    return section("All sites", answers(comparison, name, judged, list(judged)), lead=chance)
+    return section("All sites", rows_of(comparison, name, judged, list(judged)), lead=chance)
 
 
 def ways_compared(comparison: ComparisonResult) -> Markup:
@@ -196,6 +196,10 @@ def _dumbbell(comparison: ComparisonResult, name: str, sites: Sequence[str]) -> 
     ends = [v for m in found.values() for v in (within(m.mean - (m.std or 0)), within(m.mean + (m.std or 0)))]
     scale = around(ends)
     judged = name == comparison.headline
+
+    def axis(kind: str = "") -> Markup:
+        return charts.axis(scale, lambda v: words.figure(name, v), kind=kind)
+
     rows = []
     for site in sites:
         marks = [_mark(kind, s.label, name, found[site, kind]) for kind, s in shown if (site, kind) in found]
@@ -204,22 +208,23 @@ def _dumbbell(comparison: ComparisonResult, name: str, sites: Sequence[str]) -> 
             tag(
                 "tr",
                 tag("th", site, scope="row"),
-                tag("td", charts.row(marks, scale), class_="picture"),
+                tag("td", axis("own"), charts.row(marks, scale), class_="picture"),
                 tag(
                     "td",
                     _change(name, found.get((site, "alone")), found.get((site, "together"))),
                     class_="figure",
+                    data_label="Alone → together",
                 ),
-                tag("td", (word(gain) if gain else "–") if judged else "", class_="word"),
+                tag("td", word(gain) if gain else "–", class_="verdict") if judged else None,
             )
         )
     label = words.metric(name).label
     head = tag(
         "tr",
         tag("th", "Site", scope="col"),
-        tag("th", charts.axis(scale, lambda v: words.figure(name, v)), scope="col", class_="picture"),
+        tag("th", axis(), scope="col", class_="picture"),
         tag("th", "Alone → together", scope="col", class_="figure"),
-        tag("th", "In a word" if judged else "", scope="col"),
+        tag("th", "In a word", scope="col") if judged else None,
     )
     return tag(
         "figure",
@@ -228,7 +233,7 @@ def _dumbbell(comparison: ComparisonResult, name: str, sites: Sequence[str]) -> 
             words.capital(label),
             tag("small", " – lower is better") if not words.metric(name).higher_is_better else None,
         ),
-        tag("div", tag("table", tag("thead", head), tag("tbody", *rows), class_="wide"), class_="scroll"),
+        tag("table", tag("thead", head), tag("tbody", *rows), class_="wide"),
     )
 
 
@@ -238,8 +243,9 @@ def _mark(kind: str, label: str, name: str, m: Measured) -> charts.Mark:
     return charts.Mark(kind, m.mean, low, high, f"{label}: {words.measured(name, m)}")
 
 
-def _change(name: str, alone: Measured | None, together: Measured | None) -> str:
-    return f"{words.measured(name, alone)} → {words.measured(name, together)}"
+def _change(name: str, alone: Measured | None, together: Measured | None) -> Markup:
+    both = (tag("span", words.measured(name, m), class_="whole") for m in (alone, together))
+    return tag("span", next(both), " → ", next(both))
 
 
 def _against(comparison: ComparisonResult, strategy: StrategyResult) -> Child:

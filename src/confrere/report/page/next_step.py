@@ -1,0 +1,112 @@
+"""What should we do next? One step, with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confrere.core.results import ComparisonResult, StrategyResult
+from confrere.report import words
+from confrere.report.gains import mean_gain
+from confrere.report.history import History
+from confrere.report.page.questions import Answer, sentences
+from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS, Gain
+
+QUESTION = "What next?"
+
+
+def next_step(
+    comparison: ComparisonResult,
+    name: str,
+    judged: Mapping[str, Gain],
+    history: History | None,
+    question: str = QUESTION,
+) -> Answer:
+    """The step that the verdicts of these sites suggest."""
+    assert comparison.together is not None
+    short, reason = _step(comparison, name, judged)
+    return Answer(question, short, (sentences(reason, _unproven(comparison.together, history)),))
+
+
+def _step(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -> tuple[str, str]:
+    by = {w: [s for s, g in judged.items() if g.word == w] for w in ("better", "worse", "too few to judge")}
+    better, worse, few = by["better"], by["worse"], by["too few to judge"]
+    seeds = max((g.pairs for g in judged.values()), default=0)
+    one = len(judged) == 1
+    if seeds < LEAST_SEEDS:
+        have = words.count(seeds, "seed")
+        return (
+            "Run more seeds",
+            f"Because {have} cannot be judged; at least {LEAST_SEEDS} are needed, five is the default.",
+        )
+    if few and len(few) == len(judged):
+        return "Test on more patients", f"Because {_too_few(comparison, few)}."
+    if better and not worse:
+        where = "here" if one else f"at {_these(better)}"
+        return (
+            "Rehearse with real nodes",
+            f"Because the gain {where} is clear and no loss is: «confrere rehearse STUDY.toml».",
+        )
+    if better:
+        return (
+            "Go on without the sites that lose",
+            f"Because {_these(better)} {_gain(better)} clearly, and {_these(worse)} {_lose(worse)}: alone serves them better.",
+        )
+    if worse:
+        who = "this site loses" if one else f"{_these(worse)} {_lose(worse)} clearly and no site gains"
+        return (
+            "Do not take part with these settings",
+            f"Because {who}. «confrere plan STUDY.toml» estimates whether other settings or a larger ε would help.",
+        )
+    return _unclear(comparison, name)
+
+
+def _unclear(comparison: ComparisonResult, name: str) -> tuple[str, str]:
+    """No gain and no loss is clear: is there anything to gain?"""
+    pooled = mean_gain(comparison, name, comparison.pooled) if comparison.pooled else None
+    wait = "Until a gain is clear, alone costs no privacy."
+    if pooled is not None and pooled.word == "better":
+        return (
+            "Look for better settings",
+            "Because pooling all records would gain clearly, so there is something to gain: «confrere plan STUDY.toml» "
+            f"estimates what other settings or a larger ε would bring. {wait}",
+        )
+    if pooled is not None:
+        return (
+            "Wait, or collect more patients",
+            "Because even pooling all records gains nothing clear, no settings can be expected to. More seeds, and above all "
+            f"more test patients, make intervals narrower. {wait}",
+        )
+    return (
+        "Repeat with more seeds or patients",
+        f"Because the interval includes both a gain and a loss. {wait}",
+    )
+
+
+def _too_few(comparison: ComparisonResult, few: list[str]) -> str:
+    tested = comparison.alone.sites[few[0]].tested if comparison.alone and len(few) == 1 else None
+    have = f" (now {tested.rarer})" if tested else ""
+    return f"at least {LEAST_RARER} test patients of the rarer class are needed{have} at a site to judge it"
+
+
+def _unproven(together: StrategyResult, history: History | None) -> str | None:
+    """A guarantee that is not proven comes before everything else that leaves a site."""
+    spent = [s.privacy for s in together.sites.values() if s.privacy]
+    if not spent or all(p.proven for p in spent):
+        return None
+    why = history.started.get("unproven") if history else None
+    remedy = " («confrere schema draft»)" if why and "schema" in str(why) else ""
+    return f"Before real records are used, make the guarantee a proven one{remedy}" + (
+        f": {why}." if why else "."
+    )
+
+
+def _these(sites: list[str]) -> str:
+    return words.listing([f"«{s}»" for s in sites], 3)
+
+
+def _gain(sites: list[str]) -> str:
+    return "gains" if len(sites) == 1 else "gain"
+
+
+def _lose(sites: list[str]) -> str:
+    return "loses" if len(sites) == 1 else "lose"

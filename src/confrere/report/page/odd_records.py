@@ -1,0 +1,239 @@
+"""Is our data odd? How far the records of a site lie from those of all sites, in a rehearsal that holds all of them.
+
+These are the numbers that `confrere datasets show` draws. The page for one site has its own numbers only: a distance from
+the other sites would disclose theirs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from confrere.core.results import SiteRecords, SiteResult
+from confrere.report import words
+from confrere.report.history import History
+from confrere.report.page import charts
+from confrere.report.page.markup import Child, Markup, breakable, section, table, tag
+from confrere.report.page.questions import Answer, sentences
+from confrere.report.page.scale import Scale
+from confrere.report.page.sections import Page, report_section
+from confrere.report.page.site_table import MANY
+
+QUESTION = "Is any site's data odd?"
+FAR = 0.5
+"""A column's mean is odd from this many standard deviations on …"""
+SHARE = 0.1
+"""… the share of a class or of missing values from this difference on …"""
+ERRORS = 3.0
+"""… and only beyond this many standard errors, which small sites reach by chance."""
+COLUMNS = 6
+"""Columns in the picture."""
+
+
+def odd_records(records: Mapping[str, SiteRecords]) -> Answer:
+    """Which sites stand out, and in what."""
+    if len(records) < 2:
+        why = (
+            "These results hold no profile of the records. «confrere compare» adds one; «confrere datasets show NAME» draws "
+            "that of a bundled data set."
+        )
+        return Answer(QUESTION, "Not known", (why,))
+    odd = {s: facts for s, own in records.items() if (facts := _odd(own, records))}
+    told = [f"«{s}»: {words.listing(facts, 3)}." for s, facts in list(odd.items())[:3]]
+    if not odd:
+        rest = (
+            f"No column's mean lies {FAR:g} standard deviations from that of all records, and neither the share of a class "
+            f"nor that of missing values is {100 * SHARE:.0f} points from the median site, beyond chance."
+        )
+        return Answer(QUESTION, "No site stands out", (rest, " ", _link()))
+    names = words.listing(list(odd), 3) if len(odd) <= 3 else f"{len(odd)} of {len(records)} sites stand out"
+    short = f"{names} stand{'s' if len(odd) == 1 else ''} out" if len(odd) <= 3 else names
+    return Answer(QUESTION, words.capital(short), (" ".join(told), " ", _link()))
+
+
+def own_records(site: SiteResult[object], own: SiteRecords | None, question: str) -> Answer:
+    """For one site: what its own records show, and why it is not compared with others here."""
+    facts = []
+    if own is not None:
+        facts.append(f"{words.count(own.records, 'record')}: {labels_in_words(own.labels)}.")
+        worst = sorted(own.missing, key=lambda c: -own.missing[c])[:3]
+        if worst:
+            facts.append(
+                f"Most often missing: {words.listing([f'{c} ({100 * own.missing[c]:.0f} %)' for c in worst])}."
+            )
+    elif site.in_patients is not None:
+        facts.append(f"{100 * site.in_patients.ill:.0f} % of your test patients have the condition.")
+    if site.missing_columns:
+        facts.append(f"They lack {words.lacks(site.missing_columns)}.")
+    facts.append(
+        "The records of other sites are private to them, so this page cannot tell how yours differ; "
+        f"«confrere partners STUDY.toml --site {site.name} --by profiles» compares profiles, with noise where the study "
+        "sets privacy.selection_share."
+    )
+    short = "Your own records only" if len(facts) > 1 else "Not known"
+    return Answer(question, short, (sentences(*facts),))
+
+
+def of_a_run(sites: Sequence[SiteResult[object]], history: History) -> Answer:
+    """What the journal of a single run knows of records: the most frequent class, and columns that sites lack."""
+    usual = {s: v for (s, split), v in history.majority.items() if split == "test"}
+    facts = []
+    if len(usual) > 1:
+        low, high = min(usual, key=lambda s: usual[s]), max(usual, key=lambda s: usual[s])
+        facts.append(
+            f"The class that is most frequent at a site makes up {100 * usual[low]:.0f} % ({low}) to "
+            f"{100 * usual[high]:.0f} % ({high}) of its test records."
+        )
+    lacking = [f"{s.name} lacks {words.lacks(s.missing_columns)}" for s in sites if s.missing_columns]
+    facts += [f"{words.listing(lacking, 3)}."] if lacking else []
+    facts.append("A single run holds no profile of the records; «confrere compare STUDY.toml» draws one.")
+    return Answer(QUESTION, "Known in part" if len(facts) > 1 else "Not known", (sentences(*facts),))
+
+
+def labels_in_words(labels: Mapping[str, float]) -> str:
+    """«25 % «abnormal», 75 % «well»», the rarest last; a number by its mean and spread."""
+    if set(labels) == {"mean", "spread"}:
+        return f"mean {labels['mean']:.3g}, standard deviation {labels['spread']:.3g}"
+    ranked = sorted(labels, key=lambda c: -labels[c])
+    return words.listing([f"{100 * labels[c]:.0f} % «{c}»" for c in ranked], 5) or "no labels"
+
+
+def _odd(own: SiteRecords, every: Mapping[str, SiteRecords]) -> list[str]:
+    """What is odd about a site: the column whose mean lies furthest off, its labels, and its gaps."""
+    facts: list[str] = []
+    furthest = max(own.apart, key=lambda c: abs(own.apart[c]), default=None)
+    if furthest is not None:
+        distance = own.apart[furthest]
+        if abs(distance) >= FAR and abs(distance) * math.sqrt(own.records) >= ERRORS:
+            side = "above" if distance > 0 else "below"
+            facts.append(
+                f"mean of {furthest} {abs(distance):.1f} standard deviations {side} that of all records"
+            )
+    facts += _labels(own, every)
+    gaps = {site: _gap_share(r, every) for site, r in every.items()}
+    here, usual = _gap_share(own, every), statistics.median(gaps.values())
+    if here - usual >= SHARE:
+        facts.append(
+            f"{_percent(here)} of values missing in columns with gaps (median site: {_percent(usual)})"
+        )
+    return facts
+
+
+def _labels(own: SiteRecords, every: Mapping[str, SiteRecords]) -> list[str]:
+    """The class whose share differs most from that of the median site, if it is odd."""
+    if set(own.labels) == {"mean", "spread"} or not own.labels:
+        return []
+    names = dict.fromkeys(n for r in every.values() for n in r.labels)
+    usual = {n: statistics.median(r.labels.get(n, 0.0) for r in every.values()) for n in names}
+    apart = {n: abs(own.labels.get(n, 0.0) - share) for n, share in usual.items()}
+    name = max(reversed(list(apart)), key=lambda n: round(apart[n], 9))  # of two classes the second
+    error = math.sqrt(usual[name] * (1 - usual[name]) / max(own.records, 1))
+    if apart[name] < max(SHARE, ERRORS * error):
+        return []
+    share = own.labels.get(name, 0.0)
+    return [f"{_percent(share)} of the records «{name}» (median site: {_percent(usual[name])})"]
+
+
+def _gap_share(own: SiteRecords, every: Mapping[str, SiteRecords]) -> float:
+    """The share of missing values over all columns that have gaps anywhere."""
+    columns = {c for r in every.values() for c in r.missing}
+    return sum(own.missing.get(c, 0.0) for c in columns) / len(columns) if columns else 0.0
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _link() -> Markup:
+    return tag("a", "How the records differ", href="#records")
+
+
+def picture(records: Mapping[str, SiteRecords], sites: Sequence[str]) -> Markup | None:
+    """Site by site: how many records, their labels, their gaps, and the columns in which sites differ most."""
+    shown = [s for s in sites if s in records]
+    if len(shown) < 2:
+        return None
+    more = len(shown) - MANY
+    shown = shown[:MANY]
+    columns = list(records[shown[0]].apart)[:COLUMNS]
+    two = all(len(records[s].labels) == 2 and "spread" not in records[s].labels for s in shown)
+    gaps = any(records[s].missing for s in shown)
+    positive = list(records[shown[0]].labels)[-1] if two else ""
+    ends = (
+        {s: _wilson(records[s].labels.get(positive, 0.0), records[s].records) for s in shown} if two else {}
+    )
+    scale = Scale(0, min(1.0, 1.1 * max((high for _, high in ends.values()), default=1.0)))
+    head: list[Child] = ["Site", "Records", "Labels"]
+    if two:
+        head[-1] = tag("span", f"Share of «{positive}», 95 % interval", charts.axis(scale, _tick))
+    rows: list[list[Child]] = []
+    for s in shown:
+        own = records[s]
+        labels: Child = labels_in_words(own.labels)
+        if two:
+            share, (low, high) = own.labels.get(positive, 0.0), ends[s]
+            mark = charts.Mark("together", share, low, high, f"{s}: {_percent(share)} «{positive}»")
+            labels = tag(
+                "div", charts.axis(scale, _tick, kind="own"), charts.row([mark], scale), class_="picture"
+            )
+        rows.append([s, f"{own.records:,}".replace(",", "\u202f"), labels, *([_gaps(own)] if gaps else [])])
+    if gaps:
+        head.append("Missing values")
+    lead = (
+        "From the records of all sites, which this rehearsal holds: private to each site, unless the data set is public. These "
+        "are the numbers that «confrere datasets show» draws."
+    )
+    return section(
+        "How the records differ",
+        table(head, rows, text=len(head)),
+        _distances(records, shown, columns) if columns else None,
+        tag("p", f"{words.count(more, 'more site')} not shown.", class_="under") if more > 0 else None,
+        lead=lead,
+        id_="records",
+    )
+
+
+def _gaps(own: SiteRecords) -> str:
+    worst = sorted(own.missing, key=lambda c: -own.missing[c])
+    listed = [f"{c} ({_percent(own.missing[c])})" for c in worst if own.missing[c] >= 0.005]
+    return words.listing(listed, 4) or "none"
+
+
+def _distances(records: Mapping[str, SiteRecords], shown: Sequence[str], columns: Sequence[str]) -> Markup:
+    """Sites by columns; a cell is filled by how far the site's mean lies from that of all records."""
+    rows: list[list[Child]] = [[s, *(_cell(records[s].apart.get(c, 0.0)) for c in columns)] for s in shown]
+    return tag(
+        "div",
+        tag("h3", "How far a site's mean lies from that of all records, in standard deviations"),
+        tag(
+            "p",
+            f"The {len(columns)} columns that differ most. ▲ and ▼ mark {FAR:g} standard deviations or more.",
+            class_="under",
+        ),
+        table(["Site", *map(breakable, columns)], rows, kind="heat"),
+    )
+
+
+def _cell(distance: float) -> Markup:
+    sign = "▲ " if distance >= FAR else "▼ " if distance <= -FAR else ""
+    kind = "plain" if not sign else "above" if distance > 0 else "below"
+    text = f"{distance:+.1f}".replace("-", "−") if abs(distance) >= 0.05 else "0"
+    return tag("span", f"{sign}{text}", class_=f"cell {kind}")
+
+
+def _tick(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share."""
+    z, n = 1.96, max(count, 1)
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+@report_section("records", order=12)
+def _records(page: Page) -> Markup | None:
+    return picture(page.comparison.records, page.sites) if page.comparison is not None else None

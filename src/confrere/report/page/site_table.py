@@ -1,0 +1,139 @@
+"""The table of the first screen: for each site alone, together, the difference as a picture, what left, and a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confrere.core.results import ComparisonResult, InPatients
+from confrere.report import words
+from confrere.report.page import charts
+from confrere.report.page.by_how_much import of_100
+from confrere.report.page.markup import Child, Markup, tag
+from confrere.report.page.scale import Scale, around
+from confrere.statistics.verdict import Gain, Word
+
+CLASSES: dict[Word, str] = {
+    "better": "better",
+    "worse": "worse",
+    "no clear difference": "unclear",
+    "too few to judge": "unclear",
+}
+SIGNS: dict[Word, str] = {"better": "▲", "worse": "▼", "no clear difference": "=", "too few to judge": "·"}
+MANY = 16
+"""More sites than this are summed up; the table of all of them comes at the end."""
+
+
+def word(gain: Gain) -> Markup:
+    return tag("span", f"{SIGNS[gain.word]} {gain.word}", class_=f"word {CLASSES[gain.word]}")
+
+
+def site_table(comparison: ComparisonResult, name: str, judged: dict[str, Gain]) -> Markup:
+    """All sites, or the first and the last where there are many."""
+    shown, note = list(judged), None
+    if len(judged) > MANY:
+        ranked = sorted(judged, key=lambda s: judged[s].mean)
+        shown = [*reversed(ranked[-4:]), *reversed(ranked[:4])]
+        note = tag(
+            "p",
+            f"The four sites that gain most and the four that gain least; all {len(judged)} are at the end.",
+            class_="under",
+        )
+    return tag("div", note, rows_of(comparison, name, judged, shown))
+
+
+def rows_of(comparison: ComparisonResult, name: str, judged: dict[str, Gain], shown: Sequence[str]) -> Markup:
+    """A row for each of these sites, all on one scale and with bytes in one unit."""
+    ends = [v for g in judged.values() for v in (g.low, g.high, g.mean) if v is not None]
+    scale = around(ends, zero=True)
+    metric = words.metric(name)
+    unit = ", points" if metric.percent else ""
+    lower = " (lower is better)" if not metric.higher_is_better else ""
+    heads: list[tuple[str, Child]] = [
+        ("figure", f"{words.capital(metric.label)}, alone → together{lower}"),
+        ("picture", tag("span", f"What together adds{unit}", _axis(scale, name))),
+    ]
+    if any(_both(comparison, s) for s in shown):
+        heads.append(("patients", "Of 100 patients, alone → together"))
+    heads += [("figure", "Left the site"), ("", "In a word")]
+    head = tag(
+        "tr",
+        tag("th", "Site", scope="col"),
+        *(tag("th", text, scope="col", class_=kind or None) for kind, text in heads),
+    )
+    sent = _sent(comparison, shown)
+    rows = (_row(comparison, name, judged[s], s, scale, sent.get(s, "–"), len(heads)) for s in shown)
+    return tag("table", tag("thead", head), tag("tbody", *rows), class_="answers")
+
+
+def _axis(scale: Scale, name: str, kind: str = "") -> Markup:
+    return charts.axis(scale, lambda v: words.signed(name, v), kind=kind)
+
+
+def _row(
+    comparison: ComparisonResult, name: str, gain: Gain, site: str, scale: Scale, sent: str, columns: int
+) -> Markup:
+    alone, together = comparison.alone, comparison.together
+    assert alone is not None
+    assert together is not None
+    before, after = (s.sites[site].metrics.get(name) for s in (alone, together))
+    mark = charts.Mark(
+        CLASSES[gain.word], gain.mean, gain.low, gain.high, f"{site}: {words.gained(name, gain)}"
+    )
+    both = _both(comparison, site)
+    patients = tag("td", _of_100(*both) if both else "–", class_="patients", data_label="Of 100 patients")
+    return tag(
+        "tr",
+        tag("th", site, tag("small", basis(comparison, site)), scope="row"),
+        tag(
+            "td",
+            tag("span", words.measured(name, before), class_="whole"),
+            " → ",
+            tag("span", words.measured(name, after), class_="whole"),
+            class_="figure",
+            data_label=f"{words.capital(words.metric(name).label)}, alone → together",
+        ),
+        tag(
+            "td",
+            _axis(scale, name, "own"),
+            charts.row([mark], scale, zero=True),
+            class_="picture",
+            data_label="What together adds",
+        ),
+        patients if columns == 5 else None,
+        tag("td", tag("span", sent, class_="whole"), class_="figure", data_label="Left the site"),
+        tag("td", word(gain), class_="verdict"),
+    )
+
+
+def basis(comparison: ComparisonResult, site: str) -> str:
+    """«240 records; tested on 60 patients, 14 of them «abnormal»»."""
+    result = comparison.alone.sites[site] if comparison.alone else None
+    if result is None:
+        return ""
+    records = words.count(result.records, "record") if result.records is not None else ""
+    tested = f"tested on {words.tested(result.tested)}" if result.tested else ""
+    return "; ".join(part for part in (records, tested) if part)
+
+
+def _sent(comparison: ComparisonResult, sites: Sequence[str]) -> dict[str, str]:
+    """What left each site in one run, all in one unit."""
+    together = comparison.together
+    assert together is not None
+    found = {s: b for s in sites if s in together.sites and (b := together.sites[s].bytes_sent) is not None}
+    return dict(zip(found, words.in_one_unit(list(found.values())), strict=True))
+
+
+def _both(comparison: ComparisonResult, site: str) -> tuple[InPatients, InPatients] | None:
+    alone, together = (
+        s.sites[site].in_patients if s is not None and site in s.sites else None
+        for s in (comparison.alone, comparison.together)
+    )
+    return (alone, together) if alone and together else None
+
+
+def _of_100(alone: InPatients, together: InPatients) -> Markup:
+    """Missed and false alarms; each is kept on one line."""
+    missed, _, alarms = of_100(alone, together).partition(" false")
+    return tag(
+        "span", tag("span", missed, class_="whole"), " ", tag("span", f"false{alarms}", class_="whole")
+    )

@@ -1,0 +1,226 @@
+"""The first screen answers seven questions from what was measured, and says so where that cannot tell."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation import THYROID, write_comparison, write_run
+from test_page import with_patients, words_of
+
+from confrere.core.custody import Custody
+from confrere.core.events import Event
+from confrere.core.results import ComparisonResult, PrivacySpent, SiteRecords, SiteResult
+from confrere.report import words
+from confrere.report.history import History, Weighing, history
+from confrere.report.page import write_report
+from confrere.report.page.next_step import next_step
+from confrere.report.page.odd_records import odd_records, own_records
+from confrere.report.page.privacy_left import privacy_left
+from confrere.report.page.questions import Answer
+from confrere.report.page.what_left import what_left
+from confrere.report.page.who_helped import who_helped
+from confrere.report.results_folder import read_comparison
+from confrere.statistics.verdict import Gain
+
+SEVEN = (
+    "Is it better than learning alone?", "By how much?", "What left each site?", "How much privacy is left?",
+    "Who helped?", "Is any site's data odd?", "What next?",
+)  # fmt: skip
+
+BETTER = Gain(0.02, 0.01, 0.01, 0.03, 5, "better")
+WORSE = Gain(-0.02, 0.01, -0.03, -0.01, 5, "worse")
+UNCLEAR = Gain(0.0, 0.01, -0.03, 0.03, 5, "no clear difference")
+FEW = Gain(0.1, 0.01, None, None, 5, "too few to judge")
+
+
+def text(answer: Answer) -> str:
+    return " ".join([answer.short, *(str(part) for part in answer.rest)])
+
+
+def test_a_comparison_answers_all_seven(tmp_path: Path) -> None:
+    said = words_of(write_report(with_patients(tmp_path)))
+    first = said.partition("Site by site")[0]
+    assert [q for q in SEVEN if q not in first] == []
+    assert "Missed 12 → 7, false alarms 4 → 4" in first
+    assert "Left the site" in first
+    assert re.search(r"\d KB per site", first)
+
+
+def test_a_single_run_answers_what_it_can(tmp_path: Path) -> None:
+    write_run(tmp_path, "proxyfl", 0, THYROID, 4, {s: {"auc": 0.9} for s in THYROID})
+    said = words_of(write_report(tmp_path))
+    assert [q for q in SEVEN if q not in said] == []
+    assert "A single run cannot tell" in said
+    assert "confrere compare STUDY.toml" in said
+
+
+def fitted(site: str, shares: list[float]) -> Event:
+    return Event("fitted", site, 5, Custody.PRIVATE, {"role": "private", "shares": shares})
+
+
+def test_help_is_measured_by_how_much_of_a_model_builds_on_the_proxy() -> None:
+    runs = [history([fitted("A", [0.5, 0.5]), fitted("B", [1.0])]), history([fitted("A", [0.1, 0.9])])]
+    said = text(who_helped({"A": BETTER, "B": UNCLEAR}, runs))
+    assert said.startswith("The peers as a whole, at 1 of 2 sites")
+    assert "A 70 % and B 0 %" in said
+    assert "«confrere partners STUDY.toml --site SITE» measures it" in said
+
+
+def test_a_model_of_a_site_alone_says_nothing_about_peers() -> None:
+    assert history([Event("fitted", "A", 5, Custody.PRIVATE, {"role": "model", "shares": [1.0]})]).used == {}
+
+
+def test_weights_answer_for_each_peer() -> None:
+    run = History(weighings=(Weighing("A", 0, {"B": 1.0, "C": 0.5}), Weighing("A", 1, {"B": 0.8, "C": 0.1})))
+    said = text(who_helped({"A": UNCLEAR}, [run]))
+    assert "for A, B 0.90 and C 0.30" in said
+    assert "confrere partners" not in said
+
+
+def test_who_sent_is_no_answer() -> None:
+    assert "Not measured" in text(who_helped({}, [History()]))
+
+
+def test_a_partner_search_in_the_folder_is_quoted_if_it_is_of_this_study(tmp_path: Path) -> None:
+    document = write_comparison(tmp_path, rounds=2)
+    (tmp_path / "comparison.json").write_text(json.dumps({**document, "study": "abc"}))
+    found = {"site": "SVI", "study": "abc", "chosen": ["SVHC"], "reason": "Chosen by influence."}
+    (tmp_path / "partners-SVI.json").write_text(json.dumps(found))
+    other = {"site": "SVHD", "study": "another", "chosen": [], "reason": "None of this study."}
+    (tmp_path / "partners-SVHD.json").write_text(json.dumps(other))
+    (tmp_path / "partners-broken.json").write_text("{")
+    said = words_of(write_report(tmp_path))
+    assert "SVI: SVHC. Chosen by influence." in said
+    assert "None of this study" not in said
+
+
+def records(**more: Any) -> dict[str, SiteRecords]:
+    plain = SiteRecords(400, {"well": 0.75, "ill": 0.25}, {"tsh": 0.02}, {"tsh": 0.05, "age": -0.02})
+    return {"A": plain, "B": plain, "C": replace(plain, **more)}
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (
+            {"apart": {"tsh": 0.9, "age": 0.6}},
+            "mean of tsh 0.9 standard deviations above that of all records",
+        ),
+        ({"apart": {"tsh": -0.9}}, "0.9 standard deviations below"),
+        ({"labels": {"well": 0.3, "ill": 0.7}}, "70 % of the records «ill» (median site: 25 %)"),
+        ({"missing": {"tsh": 0.6}}, "60 % of values missing in columns with gaps (median site: 2 %)"),
+    ],
+)
+def test_a_site_that_differs_is_named_with_what_differs(odd: dict[str, Any], said: str) -> None:
+    answer = odd_records(records(**odd))
+    assert answer.short == "C stands out"
+    assert said in text(answer)
+
+
+def test_sites_that_are_alike_do_not_stand_out() -> None:
+    assert odd_records(records()).short == "No site stands out"
+
+
+def test_a_small_site_is_not_odd_by_chance() -> None:
+    assert odd_records(records(records=9, apart={"tsh": 0.9})).short == "No site stands out"
+
+
+def test_without_a_profile_the_answer_is_which_command_makes_one() -> None:
+    assert "confrere compare" in text(odd_records({}))
+
+
+def test_the_page_for_one_site_holds_no_distance_from_the_others(tmp_path: Path) -> None:
+    document = json.loads((with_patients(tmp_path) / "comparison.json").read_text())
+    document["records"] = {
+        s: SiteRecords(400, {"well": 0.75, "ill": 0.25}, {"tsh": 0.31}, {"secret_column": 0.87}).as_json()
+        for s in THYROID
+    }
+    (tmp_path / "comparison.json").write_text(json.dumps(document))
+    everyone = words_of(write_report(tmp_path))
+    assert "secret_column 0.9 standard deviations above" in everyone
+    page = write_report(tmp_path, None, "SVI").read_text(encoding="utf-8")
+    assert "secret_column" not in page
+    assert "tsh (31" in page
+
+
+def test_own_records_say_why_they_are_not_compared() -> None:
+    answer = own_records(SiteResult("A"), None, "Is our data odd?")
+    assert answer.short == "Not known"
+    assert "private to them" in text(answer)
+
+
+def spent(epsilon: float, budget: float | None = 3.0, proven: bool = True) -> SiteResult[float]:
+    return SiteResult("A", privacy=PrivacySpent(epsilon, 1e-5, "record", proven, "pld", budget), bytes_sent=9)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "short"),
+    [(3.0, "None: all is spent"), (2.999, "None: all is spent"), (1.126, "ε = 1.87 is left")],
+)
+def test_what_is_left_is_never_rounded_up(epsilon: float, short: str) -> None:
+    assert privacy_left([spent(epsilon)], None).short == short
+
+
+def test_privacy_is_explained_in_a_sentence() -> None:
+    assert "at most 20 times as likely because one record is in the data" in text(
+        privacy_left([spent(3.0)], None)
+    )
+    assert "If the claim held: whatever left" in text(privacy_left([spent(3.0, proven=False)], None))
+
+
+def test_without_noise_nothing_is_guaranteed() -> None:
+    assert privacy_left([SiteResult("A", bytes_sent=5)], None).short == "No guarantee"
+    assert privacy_left([SiteResult("A", bytes_sent=0)], None).short == "All of it"
+
+
+def test_bytes_of_all_sites_have_one_unit() -> None:
+    assert words.in_one_unit([900, 12_000]) == ["0.9 KB", "12.0 KB"]
+    assert words.in_one_unit([50_000, 2_500_000]) == ["0.1 MB", "2.5 MB"]
+    assert words.in_one_unit([3, 900]) == ["3 B", "900 B"]
+    sites = [SiteResult("A", bytes_sent=900), SiteResult("B", bytes_sent=12_000)]
+    assert what_left(sites, None).short == "0.9 to 12.0 KB per site"
+
+
+def test_a_guarantee_that_is_not_proven_is_not_claimed_for_what_left(tmp_path: Path) -> None:
+    write_comparison(tmp_path, rounds=2)
+    comparison = read_comparison(tmp_path)
+    assert comparison.together is not None
+    sites = list(comparison.together.sites.values())
+    run = history([Event("sent", "SVI", 0, data={"to": "other", "bytes": 9, "custody": "PROTECTED"})])
+    assert "made differentially private" in text(what_left(sites, run))
+    assert "not proven" in text(what_left([spent(3.0, proven=False)], run))
+
+
+def compared(pooled: Gain | None = None) -> ComparisonResult:
+    site = {"A": {"metrics": {"auc": {"mean": 0.7, "values": [0.7] * 5}}, "privacy": None}}
+    strategies: dict[str, Any] = {"local": {"sites": site}, "proxyfl": {"sites": site}}
+    if pooled is not None:
+        values = {"mean": pooled.mean, "values": [pooled.mean] * 5, "interval": [pooled.low, pooled.high]}
+        strategies["pooled"] = {"sites": site, "gain_over_alone": {"auc": {**values, "word": pooled.word}}}
+    return ComparisonResult.from_json({"strategies": strategies, "seeds": [0, 1, 2, 3, 4]})
+
+
+@pytest.mark.parametrize(
+    ("judged", "pooled", "short"),
+    [
+        ({"A": BETTER, "B": UNCLEAR}, None, "Rehearse with real nodes"),
+        ({"A": BETTER, "B": WORSE}, None, "Go on without the sites that lose"),
+        ({"A": WORSE, "B": UNCLEAR}, None, "Do not take part with these settings"),
+        ({"A": UNCLEAR}, BETTER, "Look for better settings"),
+        ({"A": UNCLEAR}, UNCLEAR, "Wait, or collect more patients"),
+        ({"A": UNCLEAR}, None, "Repeat with more seeds or patients"),
+        ({"A": FEW}, None, "Test on more patients"),
+        ({"A": replace(FEW, pairs=1)}, None, "Run more seeds"),
+    ],
+)
+def test_the_next_step_follows_the_verdict_and_has_a_reason(
+    judged: dict[str, Gain], pooled: Gain | None, short: str
+) -> None:
+    answer = next_step(compared(pooled), "auc", judged, None)
+    assert answer.short == short
+    assert "Because" in text(answer)
