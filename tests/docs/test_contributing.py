@@ -1,7 +1,8 @@
 """The table «Add one of the others» in CONTRIBUTING.md is true, and the walk in docs/architecture.md can be walked.
 
 `tests/unit/test_add_one_of_each.py` follows the rows of metric, combiner, clipping, task kind, data source and report
-section; the rows of topology, compression, attack and network are followed here.
+section; the rows of topology, compression, attack and network are followed here, that of column kinds in
+`tests/unit/data/test_column_kinds.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ ROWS = re.findall(
 
 
 def test_the_table_has_a_row_for_each() -> None:
-    ours = "metric combiner topology compression attack clipping network task_kind data_source report_section"
+    ours = "metric combiner topology compression attack clipping network task_kind column_kind data_source"
+    ours += " report_section"
     assert [decorator for _, decorator, *_ in ROWS] == ours.split()
 
 

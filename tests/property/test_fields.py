@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from confrere.data.encode.columns import Translation
+from confrere.data.column_kinds import Translation
 from confrere.data.encode.encoder import Encoded, encode_table
 from confrere.data.federation import Source
 from confrere.data.read import streaming

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.encode.columns import Translation, missing_sources
+from confrere.data.column_kinds import Translation
+from confrere.data.encode.columns import missing_sources
 from confrere.data.encode.encoder import Encoded, encode_table, number_names, translate
 from confrere.data.encode.labels import task_of
 from confrere.data.read.sources import AS_FOUND, ReadOptions, chunks, is_address, read

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING as MISSING_DEFAULT
@@ -24,6 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from confrere.core.errors import StudyError
 from confrere.core.strict_reader import check_numbers, read
+from confrere.data.column_kinds import ColumnKind, column_kinds
 from confrere.data.identifiers import looks_identifying
 from confrere.data.tasks import task_kinds
 
@@ -32,10 +32,14 @@ Interval = tuple[float, float]
 MISSING = " missing"
 HIGH, LOW = " high", " low"
 OTHER = "other"
-ARRAYS = ("image", "series", "bag", "volume")
-"""Kinds of columns that are more than one number: each is a branch of a record."""
 TABLE = "table"
-"""The branch of all other columns."""
+"""The branch of all columns that are no branch themselves."""
+ONLY = {
+    "marks": "marks = true says above or below the usual interval: it needs a number with `usual`",
+    "shape": 'shape is for series, bags and volumes; a column of kind = "{kind}" has none',
+    "coarsen": "coarsen = {coarsen!r} is for dates; for a postcode or a place use prefix = 2",
+}
+"""Options that only some kinds of columns take, and what is said to others."""
 SOME_DAY = datetime(2024, 12, 31)
 
 
@@ -63,8 +67,8 @@ class Column:
 
     name: str
     """The name of the column; in a study it is the name of the table, [schema.columns.NAME]."""
-    kind: Literal["number", "category", "flag", "date", "text", "image", "series", "bag", "volume"] = "number"
-    """What the values are."""
+    kind: str = "number"
+    """What the values are: "number", "category", "flag", "date", "text", "image", "series", "bag" or "volume"."""
     meaning: str = ""
     """What the column means, for people."""
     unit: str = ""
@@ -131,40 +135,30 @@ class Column:
         """The interval that is scaled to −1 … 1."""
         return self.usual or self.range or (-1.0, 1.0)
 
+    @property
+    def traits(self) -> ColumnKind:
+        """Everything that depends on the kind of column."""
+        return column_kinds[self.kind]
+
     @cached_property
     def features(self) -> tuple[str, ...]:
         """The names of the numbers that this column becomes."""
-        own: tuple[str, ...] = (self.name,)
-        if self.kind == "category":
-            known = (*self.categories, OTHER) if self.unknown == "other" else self.categories
-            own = tuple(f"{self.name}={c}" for c in known)
-        elif self.kind == "text":
-            count = self.buckets if self.encoding == "hashed" else self.length
-            own = tuple(f"{self.name}[{i}]" for i in _upto(count))
-        elif self.kind in ARRAYS:
-            own = tuple(f"{self.name}[{i}]" for i in _upto(math.prod(self.array)))
-        elif self.marks:
-            own = (self.name, self.name + HIGH, self.name + LOW)
+        own = self.traits.features(self)
         return (*own, self.name + MISSING) if self.has_indicator else own
 
     @property
     def array(self) -> tuple[int, ...]:
-        """The shape of what one record has here; series and bags have one more channel, which says what is there."""
-        if self.kind == "image":
-            return (self.channels, *self.size)
-        if self.kind in ("series", "bag"):
-            return (self.shape[0], self.shape[1] + 1)
-        return (1, *self.shape) if self.kind == "volume" else (len(self.features),)
+        """The shape of what one record has here."""
+        return self.traits.shape(self)
 
     @property
     def has_indicator(self) -> bool:
-        return self.gaps == "indicator" and self.kind not in ("text", *ARRAYS)
-
-
-_upto = range  # inside Column the name `range` means an interval
+        return self.gaps == "indicator" and self.traits.optional
 
 
 def _column_problems(c: Column) -> list[str]:
+    if c.kind not in column_kinds:
+        return [column_kinds.unknown(c.kind)]
     out = []
     for what in ("range", "usual"):
         pair = getattr(c, what)
@@ -174,39 +168,19 @@ def _column_problems(c: Column) -> list[str]:
             )
         if pair is not None and c.scale == "log" and pair[0] <= 0:
             out.append(f"{what} starts at {pair[0]:g}; a log scale needs a number above 0")
-    if c.marks and (c.kind != "number" or c.usual is None):
-        out.append("marks = true says above or below the usual interval: it needs a number with `usual`")
-    if c.kind in ("series", "bag", "volume"):
-        out += _array_problems(c)
-    elif c.shape:
-        out.append(f'shape is for series, bags and volumes; a column of kind = "{c.kind}" has none')
-    if c.kind in ("number", "date") and c.range is None and c.usual is None:
-        example = "[1990, 2030] (years)" if c.kind == "date" else "[0, 120]"
-        out.append(
-            f"a {c.kind} needs a plausible range, for example range = {example}: "
-            "it may not come from the records"
-        )
-    if c.kind == "category" and not c.categories:
-        out.append("a category needs its list of categories: it may not come from the records")
-    if c.kind == "flag" and c.categories and len(c.categories) != 2:
-        out.append("a flag has two categories: how no and yes are written, in this order")
+    for option, words in ONLY.items():
+        if getattr(c, option) and option not in c.traits.takes:
+            out.append(words.format(kind=c.kind, coarsen=c.coarsen))
+    if c.marks and c.usual is None:
+        out.append(ONLY["marks"])
+    out += c.traits.problems(c)
     if len(set(c.categories)) != len(c.categories):
         out.append("a category is listed twice")
     for said, meant in c.spellings:
         if meant not in c.categories:
             out.append(f"spellings: {said!r} stands for {meant!r}, which is not a category")
-    if c.kind == "date" and not c.coarsen and c.identifying is not False:
-        out.append('a date identifies people: coarsen it (coarsen = "year"), or say identifying = false')
     if c.date_format and not _is_date_format(c.date_format):
         out.append(f'date_format = "{c.date_format}" names no day, month and year, such as "%d/%m/%Y"')
-    if c.coarsen and c.kind != "date":
-        out.append(f"coarsen = {c.coarsen!r} is for dates; for a postcode or a place use prefix = 2")
-    if c.typical is not None:
-        number = c.kind in ("number", "flag", "date")
-        if number and isinstance(c.typical, str):
-            out.append(f"typical = {c.typical!r} must be a number")
-        if c.kind == "category" and c.typical not in c.categories:
-            out.append(f"typical = {c.typical!r} is not one of the categories")
     if c.buckets < 2 or c.ngrams < 1 or c.length < 1 or min(c.size) < 1 or c.prefix < 0:
         out.append("buckets, ngrams, length, size and prefix must be positive")
     unknown = set(c.private) - {f.name for f in fields(c)}
@@ -219,16 +193,6 @@ def _is_date_format(form: str) -> bool:
     with contextlib.suppress(ValueError):
         return datetime.strptime(SOME_DAY.strftime(form), form) == SOME_DAY
     return False
-
-
-def _array_problems(c: Column) -> list[str]:
-    words = {"series": "[steps, values]", "bag": "[members, features]", "volume": "[depth, height, width]"}
-    out = []
-    if len(c.shape) != (3 if c.kind == "volume" else 2) or min(c.shape, default=0) < 1:
-        out.append(f"a {c.kind} needs its shape = {words[c.kind]}")
-    if c.range is None and c.usual is None:
-        out.append(f"a {c.kind} needs the plausible range of its values: it may not come from the records")
-    return out
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -319,7 +283,7 @@ class Schema:
         for problem in _schema_problems(self):
             raise ValueError(problem)
         # the columns of a table lie together, before all branches
-        laid_out = tuple(sorted(self.columns, key=lambda c: c.kind in ARRAYS))
+        laid_out = tuple(sorted(self.columns, key=lambda c: c.traits.branch))
         object.__setattr__(self, "columns", laid_out)
 
     @property
@@ -330,7 +294,7 @@ class Schema:
     @property
     def inputs(self) -> tuple[int, ...]:
         """The shape of one encoded record."""
-        if len(self.columns) == 1 and self.columns[0].kind in ARRAYS:
+        if len(self.columns) == 1 and self.columns[0].traits.branch:
             return self.columns[0].array
         return (sum(len(c.features) for c in self.columns),)
 
@@ -436,7 +400,7 @@ def _schema_problems(s: Schema) -> list[str]:
                 "or say identifying = false"
             )
     for c in s.columns:
-        if c.name == TABLE and c.kind in ARRAYS:
+        if c.name == TABLE and c.traits.branch:
             out.append(
                 f'a column of kind = "{c.kind}" cannot be called "{TABLE}": that is the branch of all others'
             )

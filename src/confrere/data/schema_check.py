@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from confrere.core.errors import DataError
+from confrere.data.column_kinds.grids import numbered_columns
 from confrere.data.encode.columns import derived, missing_sources
 from confrere.data.encode.encoder import encode_table, translate
 from confrere.data.encode.encoding_tally import EncodingTally
-from confrere.data.encode.grids import numbered_columns
 from confrere.data.encode.labels import encode_label
 from confrere.data.encode.units import converter, likely_slip
 from confrere.data.federation import Source
@@ -21,7 +21,7 @@ from confrere.data.identifiers import looks_identifying
 from confrere.data.read.table_origin import counted, origin_of
 from confrere.data.read.values import as_numbers
 from confrere.data.reference_values import lookup
-from confrere.data.schema import ARRAYS, Column, Schema
+from confrere.data.schema import Column, Schema
 
 State = Literal["fits", "derived", "missing", "slip", "cannot", "unused"]
 
@@ -77,7 +77,7 @@ def check(source: Source, schema: Schema) -> Report:
     findings += [_column(frame, c, schema, source) for c in schema.columns]
     known = {
         *(c.name for c in schema.columns), *(x for c in schema.columns if c.derive for x in c.derive.of),
-        *(n for c in schema.columns if c.kind in ARRAYS for n in numbered_columns(frame, c.name)),
+        *(n for c in schema.columns if c.traits.branch for n in numbered_columns(frame, c.name)),
         *schema.label.all_columns, *schema.identifying, *schema.unused, schema.patient, schema.site,
     }  # fmt: skip
     for name in map(str, frame.columns):
@@ -129,7 +129,7 @@ def _patient(frame: pd.DataFrame, schema: Schema) -> list[Finding]:
 
 def _column(frame: pd.DataFrame, column: Column, schema: Schema, source: Source) -> Finding:
     name = column.name
-    if name not in frame.columns and not (column.kind in ARRAYS and numbered_columns(frame, name)):
+    if name not in frame.columns and not (column.traits.branch and numbered_columns(frame, name)):
         return _absent(frame, column, schema, source)
     if column.kind == "number":
         slip = _slip(frame, frame[name], column, source.units.get(name, ""))
@@ -182,7 +182,7 @@ def _absent(frame: pd.DataFrame, column: Column, schema: Schema, source: Source)
             return Finding(name, "derived", words)
     near = _alike(name, [str(c) for c in frame.columns], {c.name for c in schema.columns})
     hint = f'; is it {near!r}? Then say rename = {{ "{near}" = "{name}" }} for this site' if near else ""
-    if column.gaps == "refuse" or schema.missing_columns == "refuse" or column.kind in ("text", *ARRAYS):
+    if column.gaps == "refuse" or schema.missing_columns == "refuse" or not column.traits.optional:
         return Finding(name, "cannot", f"is not there, and the study asks for it{hint}")
     how = "is treated as missing" if schema.missing_columns == "impute" else "is left out at all sites"
     return Finding(name, "missing", f"is not there; it {how}{hint}")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from confrere.core.errors import ConfrereError, DataError
 from confrere.core.params import Params
-from confrere.data.encode.columns import Translation
+from confrere.data.column_kinds import Translation
 from confrere.data.encode.encoder import encode_table, number_names
 from confrere.data.encode.image_features import encode as encode_features
 from confrere.data.encode.image_features import features

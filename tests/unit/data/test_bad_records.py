@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from confrere.core.errors import DataError
-from confrere.data.encode import columns
+from confrere.data.column_kinds import texts
 from confrere.data.federation import Opening, Source, of_files
 from confrere.data.read.sources import ReadOptions
 from confrere.data.records import SiteData
@@ -174,7 +174,7 @@ NOTES = Case(Column("a", kind="text", buckets=8), "a,y\n" + "well,yes\nfever,no\
 def test_an_unforeseen_error_belongs_to_the_record_that_causes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "encode_texts", breaking(lambda texts: "odd" in set(texts)))
+    monkeypatch.setattr(texts, "encode_texts", breaking(lambda texts: "odd" in set(texts)))
     assert len(opened(tmp_path, NOTES, added=True, tolerant=True).all) == 8
     message = r"a.csv, line 6, column a: cannot be read \(ZeroDivisionError: a bug\); correct the record"
     with pytest.raises(DataError, match=message):
@@ -187,6 +187,6 @@ def test_an_unforeseen_error_belongs_to_the_record_that_causes_it(
 def test_an_error_of_no_single_record_is_not_hidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: Callable[[pd.Series[Any]], bool]
 ) -> None:
-    monkeypatch.setattr(columns, "encode_texts", breaking(bad))
+    monkeypatch.setattr(texts, "encode_texts", breaking(bad))
     with pytest.raises(ZeroDivisionError):
         opened(tmp_path, NOTES, added=True, tolerant=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.encode.columns import Translation
+from confrere.data.column_kinds import Translation
 from confrere.data.encode.encoder import encode, encode_table
 from confrere.data.encode.units import likely_slip
 from confrere.data.federation import Source

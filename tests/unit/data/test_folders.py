@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from confrere.core.errors import DataError
-from confrere.data.encode.columns import Translation
+from confrere.data.column_kinds import Translation
 from confrere.data.encode.encoder import encode
 from confrere.data.federation import Opening, Source, of_files
 from confrere.data.read.sources import ReadOptions, read

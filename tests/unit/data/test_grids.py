@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.encode.columns import Translation
+from confrere.data.column_kinds import Translation
 from confrere.data.encode.encoder import encode, encode_table
 from confrere.data.encode.labels import task_of
 from confrere.data.read.sources import read

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from confrere.data.column_kinds import Translation
 from confrere.data.digests import of_texts
-from confrere.data.encode.columns import Translation
 from confrere.data.encode.encoder import Encoded, encode_table
 from confrere.data.federation import Source
 from confrere.data.read.sources import ReadOptions

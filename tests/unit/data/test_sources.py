@@ -14,7 +14,7 @@ import sqlalchemy
 import torch
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.encode.columns import Translation
+from confrere.data.column_kinds import Translation
 from confrere.data.encode.encoder import encode
 from confrere.data.federation import Opening, Source, of_files
 from confrere.data.read import sql

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,76 +9,26 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
+from confrere.data.column_kinds import Fields, Translation
+from confrere.data.column_kinds.numbers import date_format
 from confrere.data.encode.encoding_tally import EncodingTally
-from confrere.data.encode.grids import load_grids
-from confrere.data.encode.text import encode_texts
-from confrere.data.encode.units import converter, likely_slip
-from confrere.data.read.image_files import load_images
-from confrere.data.read.table_origin import BadRows, counted, origin_of, some
-from confrere.data.read.values import (
-    as_dates,
-    as_flags,
-    as_numbers,
-    as_text,
-    as_words,
-    guessed_date_format,
-    kinds_of,
-    parse_dates,
-)
+from confrere.data.encode.units import converter
+from confrere.data.read.table_origin import BadRows, origin_of
+from confrere.data.read.values import as_numbers, parse_dates
 from confrere.data.schema import Column, Derivation, Schema
 
 BMI_UNITS = ("kg", "cm")
-LIMIT = 5.0
-"""Encoded numbers are held within ±LIMIT: five times the half-width of the usual interval."""
-
-
-@dataclass(frozen=True)
-class Translation:
-    """How a site's own file differs from the schema, and what becomes of records that do not fit it."""
-
-    rename: Mapping[str, str] = field(default_factory=dict)
-    """From the names in the file to those of the schema."""
-    units: Mapping[str, str] = field(default_factory=dict)
-    """The unit of a column in the file, where that is not the schema's."""
-    folder: str = ""
-    """Where image files lie."""
-    drop: bool = False
-    """Leave out records that do not fit the schema, which are refused otherwise."""
-    guess_dates: bool = True
-    """Whether the order of day and month may be found out from a whole column, where the schema does not state it."""
-
-
-AS_WRITTEN = Translation()
-"""A file that has the schema's own names and units."""
 
 
 def encode_column(
     frame: pd.DataFrame, column: Column, schema: Schema, translation: Translation, tally: EncodingTally
 ) -> tuple[NDArray[Any], int]:
     """The numbers of one column, and how many of its values are missing."""
-    name, n = column.name, len(frame)
-    if column.kind in ("series", "bag", "volume"):
-        return load_grids(frame, column, translation.folder, tally, scaled), 0
-    if column.kind == "image" and name in frame.columns:
-        return load_images(frame, column, translation.folder).reshape(n, -1), 0
-    series = _series(frame, column, schema, translation, tally)
-    if column.kind == "text":
-        return encode_texts(as_text(series, column.missing), column), 0
-    if column.kind == "category":
-        values: NDArray[Any]
-        values, gaps = _one_hot(frame, series, column, tally)
-    elif column.kind == "flag":
-        flags, gaps = as_flags(frame, series, column)
-        flags[gaps] = float(column.typical) if column.typical is not None else 0.0
-        values = flags[:, None]
-    else:
-        numbers, gaps = _numbers(frame, series, column, translation, tally)
-        values = scaled(numbers, column)[:, None]
-        values[gaps] = 0.0 if column.typical is None else scaled(np.array([float(column.typical)]), column)[0]
-        if column.marks:
-            values = np.concatenate([values, values > 1.0, values < -1.0], axis=1)
+    kind = column.traits
+    series = pd.Series(dtype=object) if kind.branch else _series(frame, column, schema, translation, tally)
+    values, gaps = kind.encode(Fields(frame, series, column, translation, tally))
     if gaps.any() and column.gaps == "refuse":
-        raise BadRows(frame, gaps, name, 'is missing, and the schema says gaps = "refuse"')
+        raise BadRows(frame, gaps, column.name, 'is missing, and the schema says gaps = "refuse"')
     if column.has_indicator:
         values = np.concatenate([values, gaps[:, None]], axis=1)
     return values, int(gaps.sum())
@@ -97,7 +45,7 @@ def _series(
         of = " and ".join(column.derive.of)
         tally.tell(f"{name} was derived: {column.derive.how} of {of}", column=name)
         return derived(frame, column, schema, translation, tally)
-    if schema.missing_columns != "impute" or column.gaps == "refuse" or column.kind in ("text", "image"):
+    if schema.missing_columns != "impute" or column.gaps == "refuse" or not column.traits.optional:
         raise DataError(
             f"{origin_of(frame).name}: the column {name!r} is not there, and the schema asks for it"
         )
@@ -121,7 +69,7 @@ def derived(
     assert how is not None
     if how.how in ("days", "years"):
         first, second = (
-            parse_dates(frame, frame[name], name, (), _date_format(frame, name, column, translation, tally))
+            parse_dates(frame, frame[name], name, (), date_format(frame, name, column, translation, tally))
             for name in how.of
         )
         days = (second - first).dt.total_seconds() / 86400
@@ -144,102 +92,3 @@ def derived(
         else:
             values = sources[0] / (sources[1] / 100) ** 2
     return pd.Series(np.where(np.isfinite(values), values, np.nan), index=frame.index)
-
-
-def _date_format(
-    frame: pd.DataFrame, name: str, column: Column, translation: Translation, tally: EncodingTally
-) -> str:
-    """The schema's format of a date, or a guess from the whole column, which is reported."""
-    if column.date_format or not translation.guess_dates:
-        return column.date_format
-    form = guessed_date_format(frame, frame[name], name, column.missing)
-    if form:
-        tally.tell(
-            f'{name}: dates were read as {form}, a guess from all of them; a node needs date_format = "{form}" in the schema',
-            column=column.name,
-        )
-    return form
-
-
-def scaled(numbers: NDArray[np.float64], column: Column) -> NDArray[np.float64]:
-    """(value − centre) / half-width of the usual interval, on the column's scale, within ±LIMIT."""
-    low, high = column.bounds
-    if column.scale == "log":
-        low, high = np.log(low), np.log(high)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            numbers = np.log(numbers)
-    out = (numbers - (low + high) / 2) / ((high - low) / 2)
-    return np.asarray(np.clip(out, -LIMIT, LIMIT))
-
-
-def _numbers(
-    frame: pd.DataFrame,
-    series: pd.Series[Any],
-    column: Column,
-    translation: Translation,
-    tally: EncodingTally,
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    name = column.name
-    if column.kind == "date" and name in frame.columns:
-        numbers = as_dates(frame, series, column, _date_format(frame, name, column, translation, tally))
-    else:
-        numbers, unit = as_numbers(frame, series, column), translation.units.get(name, "")
-        if unit and unit != column.unit:
-            numbers = converter(unit, column.unit, column.name)(numbers)
-    gaps = np.isnan(numbers)
-    low, high = column.range or (-np.inf, np.inf)
-    if column.scale == "log" and column.range is None:
-        low = np.nextafter(0, 1)
-    outside = ~gaps & ((numbers < low) | (numbers > high))
-    if outside.any():
-        if column.outside == "refuse":
-            slip = likely_slip(numbers[~gaps], column)
-            words = f"{numbers[outside][0]:g} is not within {low:g} … {high:g} {column.unit}".rstrip()
-            words += f" ({counted(outside.sum(), 'such value')}). "
-            words += slip.sentence if slip else 'If that is an error, say outside = "missing" in the schema.'
-            raise BadRows(frame, outside, name, words)
-        if column.outside == "missing":
-            tally.tell(f"{name}: ", outside.sum(), "impossible value", " taken as missing", name)
-            numbers = np.where(outside, np.nan, numbers)
-            gaps = gaps | outside
-        else:
-            tally.tell(f"{name}: ", outside.sum(), "value", " set to the end of the range", name)
-            numbers = np.where(gaps, np.nan, np.clip(numbers, low, high))
-    return numbers, gaps
-
-
-def _one_hot(
-    frame: pd.DataFrame, series: pd.Series[Any], column: Column, tally: EncodingTally
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    decimal = origin_of(frame).decimal
-    own, kinds = kinds_of(
-        series, column.missing, decimal
-    )  # each different value once; the last stands for a gap
-    if column.prefix:
-        kinds = np.array([None if k is None else k[: column.prefix] for k in kinds], dtype=object)
-    words = (*column.categories, *(said for said, _ in column.spellings))
-    texts = pd.Series(as_words(kinds, words, decimal), dtype=object)
-    if column.spellings:
-        texts = texts.replace(dict(column.spellings))
-    places = {c: i for i, c in enumerate(column.categories)}
-    empty = texts.isna().to_numpy()
-    gaps = empty[own]
-    codes = np.array([-1 if empty[i] else places.get(t, -2) for i, t in enumerate(texts)])[own]
-    width = len(column.categories)
-    if (strange := codes == -2).any():
-        if column.unknown == "refuse":
-            new = sorted({str(texts[i]) for i in np.unique(own[strange])})
-            message = f"{texts[own[strange][0]]!r} is not a category of the schema ({', '.join(column.categories)}); "
-            message += f"not known: {some(new)} in {strange.sum()} records. "
-            message += 'Add it, give its `spellings`, or say unknown = "missing".'
-            raise BadRows(frame, strange, column.name, message)
-        if column.unknown == "other":
-            codes[strange] = width
-        else:
-            gaps = gaps | strange
-        after = f" of unknown category taken as {column.unknown}"
-        tally.tell(f"{column.name}: ", strange.sum(), "value", after, column.name)
-    if column.typical is not None:
-        codes[gaps] = column.categories.index(str(column.typical))
-    known = width + (column.unknown == "other")
-    return codes[:, None] == np.arange(known), gaps

@@ -20,14 +20,16 @@ from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
 from confrere.data import digests
+from confrere.data.column_kinds import AS_WRITTEN, Translation
+from confrere.data.column_kinds.numbers import LIMIT, scaled
 from confrere.data.encode.blocks import fill, plain
-from confrere.data.encode.columns import AS_WRITTEN, LIMIT, Translation, encode_column, scaled
+from confrere.data.encode.columns import encode_column
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import encode_label, task_of
 from confrere.data.read.table_origin import BadRows, counted, origin_of, some, with_bad_rows
 from confrere.data.read.values import kinds_of, numbers_or_texts
 from confrere.data.records import Records
-from confrere.data.schema import ARRAYS, Schema
+from confrere.data.schema import Schema
 
 Room = Callable[[int], NDArray[np.float32]]
 """Where the numbers of n records go: an array with n rows."""
@@ -272,7 +274,7 @@ def _without_repeats(
 
 def _hashable(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     """The frame with arrays as their bytes, so that records can be told apart."""
-    held = [c.name for c in schema.columns if c.kind in ARRAYS and c.name in frame.columns]
+    held = [c.name for c in schema.columns if c.traits.branch and c.name in frame.columns]
     return frame.assign(
         **{n: frame[n].map(lambda v: v.tobytes() if isinstance(v, np.ndarray) else v) for n in held}
     )
@@ -320,4 +322,4 @@ def _encode_columns(
             inputs[:, start : start + width] = values
         else:
             gaps = done.gaps
-        tally.missing(column, gaps, here=column.name in frame.columns or column.kind in ARRAYS)
+        tally.missing(column, gaps, here=column.name in frame.columns or column.traits.branch)

@@ -42,7 +42,7 @@ class EncodingTally:
         name = column.name
         self._gaps[name] = self._gaps.get(name, 0) + gaps
         self._empty[name] = here
-        if column.kind in ("number", "date"):
+        if column.traits.imputed:
             self._imputed.add(name)
 
     @property

@@ -12,13 +12,13 @@ from confrere.core.errors import DataError
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.read.table_origin import BadRows, counted, origin_of, some
 from confrere.data.records import Branch, BranchKind, Task
-from confrere.data.schema import ARRAYS, TABLE, Column, Label, Schema
+from confrere.data.schema import TABLE, Column, Label, Schema
 from confrere.data.tasks import Targets, task_kinds
 
 
 def task_of(schema: Schema) -> Task:
     """What the schema asks of a model."""
-    features = tuple(n for c in schema.columns if c.kind not in ARRAYS for n in c.features)
+    features = tuple(n for c in schema.columns if not c.traits.branch for n in c.features)
     kind = task_kinds[schema.label.kind]
     return kind.task(schema.label, inputs=schema.inputs, features=features, branches=branches_of(schema))
 
@@ -50,17 +50,14 @@ def refuse_gaps(frame: pd.DataFrame, label: Label, known: NDArray[np.bool_], tal
     tally.tell("", (~known).sum(), "record", " without a label left out")
 
 
-MASKED = ("series", "bag")
-
-
 def branches_of(schema: Schema) -> tuple[Branch, ...]:
     """What lies where in an encoded record; nothing where there is but one branch and no mask in it."""
-    plain = [c for c in schema.columns if c.kind not in ARRAYS]
+    plain = [c for c in schema.columns if not c.traits.branch]
     width = sum(len(c.features) for c in plain)
     found = [Branch(TABLE, 0, (width,))] if plain else []
     for column in schema.columns:
-        if column.kind in ARRAYS:
+        if column.traits.branch:
             kind = cast("BranchKind", column.kind)
-            found.append(Branch(column.name, width, column.array, kind, kind in MASKED))
+            found.append(Branch(column.name, width, column.array, kind, column.traits.mask))
             width += len(column.features)
     return tuple(found) if len(found) > 1 or any(b.mask for b in found) else ()

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
-from confrere.data.encode.columns import Translation
+from confrere.data.column_kinds import Translation
 from confrere.data.encode.encoder import Earlier, Encoded, RowEncoder, only_class, patients_of
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.read.delimited import Text

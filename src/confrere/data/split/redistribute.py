@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from confrere.core.errors import DataError, StudyError
 from confrere.core.registry import nearest
 from confrere.core.seeds import derive
-from confrere.data.encode.columns import scaled
+from confrere.data.column_kinds.numbers import scaled
 from confrere.data.records import Federation, Records, concatenate
 from confrere.data.schema import MISSING
 from confrere.data.split import holdout

@@ -1,4 +1,4 @@
-"""Texts as numbers without a vocabulary: words are hashed, so no word list is drawn from the records."""
+"""Free text without a vocabulary: words are hashed, so no word list is drawn from the records."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from confrere.data.column_kinds import ColumnKind, Encoding, Fields, column_kind
+from confrere.data.read.values import as_text
 from confrere.data.schema import Column
 
 _WORD = re.compile(r"\w+", re.UNICODE)
@@ -32,8 +34,22 @@ def bucket(token: str, buckets: int) -> int:
     return zlib.crc32(token.encode()) % buckets
 
 
-def encode_texts(texts: pd.Series[Any], column: Column) -> NDArray[np.float32]:
+@column_kind("text")
+class TextColumn(ColumnKind):
     """Counts of hashed n-grams scaled to length one, or token numbers in order, padded with 0."""
+
+    optional = False
+
+    def features(self, column: Column) -> tuple[str, ...]:
+        count = column.buckets if column.encoding == "hashed" else column.length
+        return tuple(f"{column.name}[{i}]" for i in range(count))
+
+    def encode(self, fields: Fields) -> Encoding:
+        texts = as_text(fields.series, fields.column.missing)
+        return encode_texts(texts, fields.column), np.zeros(len(texts), dtype=bool)
+
+
+def encode_texts(texts: pd.Series[Any], column: Column) -> NDArray[np.float32]:
     return _ids(texts, column) if column.encoding == "ids" else _hashed(texts, column)
 
 
