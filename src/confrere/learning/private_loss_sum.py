@@ -6,38 +6,16 @@ is its loss cut off at a public bound; so the mean loss is released by the same 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from confrere.core.custody import Custody, Scalar
 from confrere.core.model import Model
 from confrere.core.protocols import Site
-from confrere.learning.networks.architectures import network
+from confrere.learning.networks.tables import LOSS_SUM
 from confrere.learning.objectives import supervised_loss
-
-LOSS_SUM = "loss_sum"
-
-
-class LossSum(nn.Module):
-    """A single weight that does not read the record: only the loss does."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.outputs = outputs
-        self.total = nn.Linear(1, 1, bias=False)
-        nn.init.zeros_(self.total.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        one: Tensor = self.total(x.new_ones(len(x), 1))
-        return one.expand(-1, self.outputs)
-
-
-@network(LOSS_SUM)
-def loss_sum(shape: Sequence[int], outputs: int) -> nn.Module:
-    """Holds one number, the mean loss of another model; not for use as a model of a study."""
-    return LossSum(outputs)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def _fit_alone(site: Participant, records: Records, chosen: Choice | None = None
     start, loss = site.build("private"), Supervised()
     job = fitting_job(site, records, "private", [loss], {"private": start})
     counted, search = site.counted(loss, start, noisy=False), site.study.training.search()
-    params, choice = fit(job, "private", [counted], start.params, search, chosen=chosen)
+    params, choice = fit(job, [counted], start.params, search, chosen=chosen)
     return Model(params, start.architecture, Custody.PRIVATE), choice
 
 

@@ -31,10 +31,9 @@ from confrere.learning.evaluation import measure, predict
 from confrere.learning.fit.leave_one_out import ProxyTraining
 from confrere.learning.networks.architectures import describe
 from confrere.learning.networks.network import Network, NetworkCache
-from confrere.learning.networks.tables import Centred
+from confrere.learning.networks.tables import LOSS_SUM, Centred
 from confrere.learning.objectives import for_kind
 from confrere.learning.optimisers import SGD
-from confrere.learning.private_loss_sum import LOSS_SUM
 from confrere.learning.step_schedule import (
     FURTHEST,
     LONGEST,

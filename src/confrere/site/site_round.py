@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from confrere.core.custody import Custody, Scalar, private, strictest
 from confrere.core.errors import StudyError, TrainingError
@@ -125,7 +124,7 @@ class SiteRound:
         )
         alike = [site.counted(loss, models[role], noisy=False) for loss in losses]
         search = site.study.training.search()
-        params, choice = fit(job, role, alike, models[role].params, search, SeenRecords(seen, proxy_training))
+        params, choice = fit(job, alike, models[role].params, search, SeenRecords(seen, proxy_training))
         model = Model(params, models[role].architecture, Custody.PRIVATE)
         data = {
             "role": role, "loss": type(losses[choice.loss]).__name__, "prior": choice.prior,
@@ -157,7 +156,7 @@ class SiteRound:
         site, objective, models = self._site, {role: loss}, {**(reads or {}), role: at}
         check_given(objective, models)
         network = site.network(role, at.architecture)
-        if any(isinstance(part, _BatchNorm) for part in network.module.modules()):
+        if network.normalises:
             raise StudyError(
                 f"the {role} network {at.architecture} keeps running statistics, which are no sum of gradients;"
                 " use a network with group normalisation, or exchange models"
@@ -174,7 +173,7 @@ class SiteRound:
         step = site.mechanism  # a release is a mean over the records that a step is expected to draw
         count = len(site.data.train) if step is None else step.expected_batch / float(step.sampling.rate)
         # without noise and records no step was made, and what is no weight has no gradient
-        moved = {n for n, p in network.module.named_parameters() if p.requires_grad} if count else set()
+        moved = network.trainable(network.flat) if count else {}
         total = {n: count * t if n in moved else nothing[n] for n, t in found[role].params.items()}
         return Model(Params(total), at.architecture, found[role].custody)
 

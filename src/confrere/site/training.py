@@ -19,9 +19,9 @@ from confrere.core.seeds import derive
 from confrere.learning.balance import PROFILE
 from confrere.learning.engine.one_site import Job, Memory, Trained, train_site
 from confrere.learning.networks.network import Network
+from confrere.learning.networks.tables import LOSS_SUM
 from confrere.learning.objectives import Descent, Supervised
 from confrere.learning.optimisers import SGD, Collect
-from confrere.learning.private_loss_sum import LOSS_SUM
 from confrere.privacy.steps import UNPROTECTED, PrivateSteps
 from confrere.site.checks import check_loss, check_safe
 

@@ -14,7 +14,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from confrere.core.errors import ConfrereError, TrainingError
 from confrere.core.params import Params
@@ -187,15 +186,11 @@ class _Training:
                 self.out.notices += [n for n in recorder.notices if n not in self.out.notices]
             if isinstance(loss, Proximal):
                 pulled = job.anchors[loss.anchor]
-                trainable = sorted(n for n, p in network.module.named_parameters() if p.requires_grad)
-                self.anchors[role] = torch.cat([pulled[n].reshape(-1) for n in trainable]).to(job.device)
+                trained = [pulled[name].reshape(-1) for name in network.trainable(network.flat)]
+                self.anchors[role] = torch.cat(trained).to(job.device)
         for network in job.networks.values():
             network.module.train()
-        self.normalising = frozenset(
-            role
-            for role, network in job.networks.items()
-            if any(isinstance(part, _BatchNorm) for part in network.module.modules())
-        )
+        self.normalising = frozenset(role for role, network in job.networks.items() if network.normalises)
         """Networks that cannot be trained on a record alone."""
 
     def units(self) -> int | Patients:

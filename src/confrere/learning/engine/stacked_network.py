@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from confrere.privacy.gradients.recorder import has_hooks
 from confrere.privacy.stacked_steps import Trace
 
 aten = torch.ops.aten
@@ -78,7 +79,7 @@ def layers_of(module: nn.Module) -> tuple[Layer, ...] | None:
     found: list[Layer] = []
     used: list[str] = []
     for part in _chain(module):
-        if part is None or _has_hooks(part):
+        if part is None or has_hooks(part):
             return None
         if type(part) is nn.Linear:
             own = [names[id(p)] for p in part.parameters()]
@@ -103,24 +104,13 @@ def _chain(module: nn.Module) -> Iterator[nn.Module | None]:
     """The layers of a sequence in order; None for a layer that is not supported."""
     flat = type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
     still = type(module) is nn.Dropout and module.p == 0
-    if type(module) is nn.Sequential and not _has_hooks(module):
+    if type(module) is nn.Sequential and not has_hooks(module):
         for part in module:
             yield from _chain(part)
     elif type(module) is nn.Linear or type(module) in ACTIVATIONS:
         yield module
     elif not (flat or still or type(module) is nn.Identity):
         yield None
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    """Whether the module has hooks, which a stack would not call."""
-    hooks = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    return any(hooks) or "forward" in vars(module)
 
 
 class Stack:

@@ -122,18 +122,18 @@ class SeenRecords:
 
 def fit(
     job: Job,
-    role: str,
     losses: Sequence[Loss],
     start: Params,
     search: Search,
     seen: SeenRecords | None = None,
     chosen: Choice | None = None,
 ) -> tuple[Params, Choice]:
-    """Choose by cross-validation, then train on all records of `job`.
+    """Choose by cross-validation, then train the one model of `job` on all of its records.
 
     `losses[0]` is training alone, with which the others are compared. If an earlier fit has `chosen`, on these or
     other records, nothing is cross-validated.
     """
+    (role,) = job.objective
     seen = seen or SeenRecords(torch.zeros(len(job.records), dtype=torch.bool))
     others = [_outputs_for(job, loss, seen) for loss in losses]
     rows = torch.ones(len(job.records), dtype=torch.bool)
@@ -418,8 +418,8 @@ def _descend(
 
 def _pulled(network: Network) -> Tensor:
     """1 for weights, 0 for constants: a site's base rate is not shrunk."""
-    shapes = {n: p for n, p in sorted(network.module.named_parameters()) if p.requires_grad}
-    return torch.cat([torch.full((p.numel(),), float(p.ndim > 1)) for p in shapes.values()]).to(network.flat)
+    parts = network.trainable(network.flat).values()
+    return torch.cat([torch.full((p.numel(),), float(p.ndim > 1)) for p in parts]).to(network.flat)
 
 
 def _folds(

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from confrere.core.errors import StudyError, UnsafeModule
 from confrere.core.model import Architecture
@@ -59,6 +60,11 @@ class Network:
             else None
         )
         """What weights must be like to be loaded in one piece."""
+
+    @property
+    def normalises(self) -> bool:
+        """Whether it normalises batches, so that it cannot be trained on a record alone."""
+        return any(isinstance(part, _BatchNorm) for part in self.module.modules())
 
     @cached_property
     def recorder(self) -> Recorder:

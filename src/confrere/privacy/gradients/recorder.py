@@ -292,9 +292,14 @@ class Recorder:
 
 def has_custom_code(part: nn.Module) -> bool:
     """Whether more may happen in a module than PyTorch's layers and this package's networks do."""
-    listeners = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
     known = type(part).__module__.partition(".")[0] in ("torch", "confrere")
-    return not known or any(listeners) or "forward" in vars(part)
+    return not known or has_hooks(part)
+
+
+def has_hooks(part: nn.Module) -> bool:
+    """Whether a call of the module does more than its class says."""
+    hooks = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
+    return any(hooks) or "forward" in vars(part)
 
 
 def _chance(device: torch.device) -> tuple[Tensor, ...]:
