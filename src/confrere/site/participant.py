@@ -108,7 +108,6 @@ class Participant:
     _by_role: dict[str, Architecture] = field(default_factory=dict)
     _rules: dict[bool, Optimiser] = field(default_factory=dict)
     _shares: Shares | None = None
-    _private: dict[tuple[str | int, ...], tuple[Mechanism, PrivateSteps]] = field(default_factory=dict)
     reuses: bool = False
     """Of a node: whether a charge of which nothing was released may be used again after a crash."""
     secret: bytes = field(default=b"", repr=False)
@@ -327,14 +326,10 @@ class Participant:
 
     def private_steps(self, roles: Sequence[str], count: int | None = None) -> PrivateSteps:
         """The private steps of a call that protects these roles, a round's or `count`: what is charged, and what draws."""
-        count = self.steps if count is None else count
         if self.mechanism is None or not roles:
             return UNPROTECTED
-        known = self._private.get((*roles, count))
-        if known is None or known[0] is not self.mechanism:
-            made = PrivateSteps({role: self.mechanism_of(role) for role in roles}, count)
-            known = self._private[*roles, count] = self.mechanism, made
-        return known[1]
+        mechanisms = {role: self.mechanism_of(role) for role in roles}
+        return PrivateSteps(mechanisms, self.steps if count is None else count)
 
     def round_charge(self) -> Charge | None:
         """What a round costs in which as many models are protected as the strategy states; None without noise."""

@@ -152,27 +152,16 @@ class _JointTraining:
         batches = [math.ceil(n / size) for n in self.sizes]
         rows = torch.tensor(self.starts).unsqueeze(1).repeat(1, epochs * batches[0] * size)
         source = torch.Generator()
-        if epochs == 1 and self.sizes[0] == self.sizes[-1]:
-            n = self.sizes[0]
-            orders = torch.empty(len(self.jobs), n, dtype=torch.int64)
-            for job, order in zip(self.jobs, orders.unbind(0), strict=True):
-                torch.randperm(n, generator=source.manual_seed(derive(job.seed, "order")), out=order)
-            rows[:, :n] += orders
-        else:
-            for k, job in enumerate(self.jobs):
-                source.manual_seed(derive(job.seed, "order"))
-                for epoch in range(epochs):
-                    at, n = epoch * batches[k] * size, self.sizes[k]
-                    rows[k, at : at + n] += torch.randperm(n, generator=source)
-        alike = self.sizes[0] == self.sizes[-1]
+        for k, job in enumerate(self.jobs):
+            source.manual_seed(derive(job.seed, "order"))
+            for epoch in range(epochs):
+                at, n = epoch * batches[k] * size, self.sizes[k]
+                rows[k, at : at + n] += torch.randperm(n, generator=source)
         for role in self.plain_sgd.keys() & objective.keys():
             self.stacks[role].separate_layers()
         for step in range(epochs * batches[0]):
-            if alike:
-                counts = [min(size, self.sizes[0] - step % batches[0] * size)] * len(self.jobs)
-            else:
-                sites = sum(epochs * b > step for b in batches)
-                counts = [min(size, self.sizes[k] - step % batches[k] * size) for k in range(sites)]
+            sites = sum(epochs * b > step for b in batches)
+            counts = [min(size, self.sizes[k] - step % batches[k] * size) for k in range(sites)]
             self._step([(objective, rows[: len(counts), step * size : step * size + max(counts)], counts)])
         for role in self.plain_sgd.keys() & objective.keys():
             self.stacks[role].join_layers()
@@ -303,9 +292,8 @@ class _JointTraining:
         weights[who] = weights[who] - rates[who] * moved[who]
 
     def _add_losses(self, role: str, values: Tensor, here: Tensor | None, counts: Sequence[int]) -> None:
-        loss_sums, record_counts, sites = self.loss_sums[role], self.record_counts[role], len(counts)
-        found = values.sum(1) if here is None else values.where(here, 0.0).sum(1)
-        (loss_sums if sites == len(record_counts) else loss_sums[:sites]).add_(found)
+        record_counts, sites = self.record_counts[role], len(counts)
+        self.loss_sums[role][:sites] += values.sum(1) if here is None else values.where(here, 0.0).sum(1)
         record_counts[:sites] = map(add, record_counts, counts)
 
     # -- results of each site ----------------------------------------------------------------------
