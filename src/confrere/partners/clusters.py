@@ -74,7 +74,7 @@ def cluster_ranking(
             sure = "clearly" if finding in ("yes", "no") else "by a narrow margin"
             return f"{peer} belongs {sure} to {group} ({shown})."
 
-        candidates.append(Candidate(peer, value, error, favour, sentence, suits=same))
+        candidates.append(Candidate(peer, value, error, favour, sentence, may_help=same))
     return Ranking(
         "clusters", f"Groups ({len(found.models)})",
         "how much better the model of the user's group fits the peer than the other groups' models; more is better",

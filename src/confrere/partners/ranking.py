@@ -74,8 +74,9 @@ class Candidate:
     """How far the value speaks for the peer; None where noise hides it."""
     sentence: Callable[[Finding], str]
     terms: Mapping[str, float] = field(default_factory=dict)
-    suits: bool = True
-    """Whether the rest of what is known allows the peer to be chosen."""
+    may_help: bool = True
+    may_harm: bool = True
+    """Whether the rest of what is known allows a clear finding."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def ranked(candidates: Sequence[Candidate], *, least_first: bool = False) -> tup
     for c in candidates:
         gain = judged.get(c.peer)
         finding: Finding = "noise" if gain is None else FINDINGS[gain.word]
-        if finding == "yes" and not c.suits:
+        if (finding == "yes" and not c.may_help) or (finding == "no" and not c.may_harm):
             finding = "unclear"
         interval = None
         if gain is not None and gain.high is not None and c.favour is not None and math.isfinite(c.error):

@@ -3,7 +3,9 @@
 After the Ndoye factor as adapted in «personalised learning for medical data»: the loss of site i's model on the user's
 records, minus its own cross-validated loss. The effect of site i's size is in both terms and cancels, which leaves how
 different its patients are. A model that is bad everywhere also scores 0, so both terms are shown, and a peer is not
-chosen if its model predicts no better than the class frequencies of the user's patients.
+chosen if its model predicts no better than the class frequencies of the user's patients. It is harmful if its model
+predicts clearly worse than these, and clearly worse than at home: one that is bad at home too is useless, often because
+of the noise in it, and says nothing about the site.
 """
 
 from __future__ import annotations
@@ -62,12 +64,11 @@ def transfer_ranking(
         there = knowing_nothing - favour.mean
         value, error = -carried[peer].mean, math.sqrt(carried[peer].variance)
         terms = {"loss_on_user": there, "loss_at_home": home[peer].loss, "knowing_nothing": knowing_nothing}
-        sentence = partial(
-            _sentence, peer, criteria.user, terms, judged[peer].word, home[peer].error > HIDDEN
-        )
-        candidates.append(
-            Candidate(peer, value, error, favour, sentence, terms, judged[peer].word != "worse")
-        )
+        differs, hidden = judged[peer].word == "worse", home[peer].error > HIDDEN
+        sentence = partial(_sentence, peer, criteria.user, terms, judged[peer].word, hidden)
+        # a model that is as bad at home is useless, because of noise or of its records; it does not mislead
+        misleads = differs and not hidden
+        candidates.append(Candidate(peer, value, error, favour, sentence, terms, not differs, misleads))
     return Ranking(
         "transfer",
         "Transfer loss",
@@ -93,7 +94,7 @@ def _sentence(
         words = (
             f"says less about the patients of {user} than the frequency of each outcome there: it misleads"
         )
-    elif finding == "unclear" and compared != "worse":
+    elif finding == "unclear" and (compared != "worse" or hidden):
         words = f"says no more about the patients of {user} than the frequency of each outcome there"
     elif hidden:
         words = f"is useful for the patients of {user}; its own loss at home is hidden by noise"

@@ -141,7 +141,8 @@ def test_transfer_loss_shows_both_terms_and_is_not_fooled_by_a_model_that_is_bad
     standing = {s.peer: s for s in found.scores}
     assert abs(standing["coin"].value) < 0.1  # as bad at home as there
     assert not standing["coin"].chosen
-    assert "says less about the patients of user than the frequency" in standing["coin"].sentence
+    assert standing["coin"].finding == "unclear"  # useless, and not misleading
+    assert "no more about the patients" in standing["coin"].sentence
     assert found.scores[-1].peer == "unlike"
     assert found.scores[-1].finding == "no"
     assert standing["like"].terms.keys() == {"loss_on_user", "loss_at_home", "knowing_nothing"}
@@ -155,6 +156,19 @@ def test_a_loss_at_home_that_noise_hides_is_not_relied_on() -> None:
         losses, {"a": HomeLoss(0.0, 2.0)}, 0.9, patients, Criteria("user", released=True)
     )
     assert "hidden by noise" in found.scores[0].sentence
+
+
+def test_a_model_that_noise_made_useless_says_nothing_against_its_site() -> None:
+    losses = np.full(60, 1.5) + 0.01 * np.arange(60)
+    patients = Patients(np.arange(60), 30)
+
+    def finding(home: HomeLoss) -> str:
+        found = transfer_ranking({"a": losses}, {"a": home}, 0.6, patients, Criteria("user", released=True))
+        return found.scores[0].finding
+
+    assert finding(HomeLoss(0.4, 0.05)) == "no"  # good at home, and misleading here
+    assert finding(HomeLoss(1.8, 0.05)) == "unclear"  # as bad at home
+    assert finding(HomeLoss(0.4, 2.0)) == "unclear"  # noise hides how good it is at home
 
 
 def test_similarity_needs_rounds_in_which_something_could_be_told() -> None:
