@@ -13,6 +13,7 @@ from confrere.core.errors import StudyError
 
 T = TypeVar("T")
 S = TypeVar("S")
+C = TypeVar("C", bound=type)
 
 
 def nearest(word: str, known: Iterator[str] | list[str] | tuple[str, ...]) -> str:
@@ -42,6 +43,15 @@ class Registry(Generic[T]):
                 raise StudyError(f'two {self.kind} definitions are called "{name}"; rename one of them')
             self._things[name] = cast("T", thing)  # not checked here: the class keeps its own type
             return thing
+
+        return add
+
+    def register_instance(self, name: str) -> Callable[[C], C]:
+        """Class decorator that puts an instance of the class, made without arguments, into the table."""
+
+        def add(kind: C) -> C:
+            self.register(name)(kind())
+            return kind
 
         return add
 

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from confrere.core.errors import StudyError
-from confrere.core.registry import nearest
+from confrere.core.registry import Registry, nearest
 
 STRICT = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
@@ -122,6 +122,12 @@ def named(spec: Named, where: str) -> tuple[str, dict[str, Any]]:
             f'{where} is written as {where} = "name" or [{where}] with name = "…": the name is missing'
         )
     return options.pop("name"), options
+
+
+def build_named(known: Registry[Any], spec: Named, where: str) -> Any:
+    """What `spec` names in a registry, with its options."""
+    name, options = named(spec, where)
+    return build(known[name], options, f'{known.kind} "{name}"')
 
 
 def build(kind: Any, options: Mapping[str, Any], what: str) -> Any:

@@ -21,7 +21,7 @@ from confrere.core.protocols import Strategy, Topology
 from confrere.core.strict_reader import (
     STRICT,
     Named,
-    build,
+    build_named,
     check_numbers,
     check_types,
     named,
@@ -109,14 +109,12 @@ class Study:
     def rule(self) -> Strategy:
         """The strategy with its options."""
         discover()
-        name, options = named(self.strategy, "strategy")
-        return typing.cast("Strategy", build(strategies[name], options, f'strategy "{name}"'))
+        return typing.cast("Strategy", build_named(strategies, self.strategy, "strategy"))
 
     def graph(self) -> Topology:
         """The topology with its options; the strategy's own if the study names none."""
         spec = self.topology if self.topology is not None else getattr(self.rule(), "topology", "none")
-        name, options = named(spec, "topology")
-        return typing.cast("Topology", build(topologies[name], options, f'topology "{name}"'))
+        return typing.cast("Topology", build_named(topologies, spec, "topology"))
 
     @property
     def strategy_name(self) -> str:

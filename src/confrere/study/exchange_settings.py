@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from confrere.core.errors import StudyError
 from confrere.core.protocols import Combiner
 from confrere.core.registry import nearest
-from confrere.core.strict_reader import build, named
+from confrere.core.strict_reader import build, build_named, named
 from confrere.exchange.attacks import Attack, attacks
 from confrere.exchange.combine import combiners
 from confrere.exchange.compression import Compression, compressions
@@ -29,16 +29,14 @@ def combiner_of(study: Study) -> Combiner | None:
     """How models are combined; None leaves it to the strategy."""
     if study.combiner is None:
         return None
-    name, options = named(study.combiner, "combiner")
-    return typing.cast("Combiner", build(combiners[name], options, f'combiner "{name}"'))
+    return typing.cast("Combiner", build_named(combiners, study.combiner, "combiner"))
 
 
 def compression_of(study: Study) -> Compression | None:
     """How models are compressed on their way; None sends them as they are."""
     if study.compression is None:
         return None
-    name, options = named(study.compression, "compression")
-    return typing.cast("Compression", build(compressions[name], options, f'compression "{name}"'))
+    return typing.cast("Compression", build_named(compressions, study.compression, "compression"))
 
 
 def attack_of(study: Study) -> Attack | None:

@@ -105,9 +105,4 @@ K = TypeVar("K", bound=type[ColumnKind])
 
 def column_kind(name: str) -> Callable[[K], K]:
     """Class decorator: register a column kind under the name that a schema uses."""
-
-    def add(kind: K) -> K:
-        column_kinds.register(name)(kind())
-        return kind
-
-    return add
+    return column_kinds.register_instance(name)

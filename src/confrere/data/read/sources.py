@@ -81,12 +81,7 @@ S = TypeVar("S", bound=type[DataSource])
 
 def data_source(name: str) -> Callable[[S], S]:
     """Class decorator: register a data source."""
-
-    def add(source: S) -> S:
-        data_sources.register(name)(source())
-        return source
-
-    return add
+    return data_sources.register_instance(name)
 
 
 def is_address(source: object) -> bool:

@@ -102,9 +102,4 @@ K = TypeVar("K", bound=type[TaskKind])
 
 def task_kind(name: str) -> Callable[[K], K]:
     """Class decorator: register a task kind under the name that a schema uses."""
-
-    def add(kind: K) -> K:
-        task_kinds.register(name)(kind())
-        return kind
-
-    return add
+    return task_kinds.register_instance(name)
