@@ -1,7 +1,12 @@
-"""Pictures of comparisons: curves over rounds, settings side by side, grouped stacked bars, and two ways as a pyramid."""
+"""Pictures of comparisons: curves over rounds, settings side by side, groups as dots, and two ways as a pyramid.
+
+Methods have one name and one colour in all figures (`confrere.report.method_style`). Bars begin at zero; what would need a
+cut axis is drawn as dots. Figures are small, so that their type is legible in a column of text.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,33 +18,22 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from confrere.core.errors import StudyError
+from confrere.report.method_style import method_styles
 
 Points = Sequence[Mapping[str, float]]
 """`round`, `mean` and `std` of each point of a curve."""
 Measured = Mapping[str, Mapping[str, float]]
 """A figure by site (or setting) and arm."""
 
-COLOURS = (
-    "#0b6e8f",
-    "#c65102",
-    "#3a7d2c",
-    "#7a4fa3",
-    "#a3142e",
-    "#8a6d00",
-    "#4d4d4d",
-    "#c0408f",
-    "#2c5fb3",
-    "#5b8c85",
-)
-DOTTED = "/"
-"""In the name of an arm: what stands behind it is a second model of that arm, and drawn in the same colour."""
-LOSS = "////"
-
-
-def colours(arms: Sequence[str]) -> dict[str, str]:
-    """One colour for each arm; its second model has the same."""
-    stems = list(dict.fromkeys(arm.split(DOTTED)[0] for arm in arms))
-    return {arm: COLOURS[stems.index(arm.split(DOTTED)[0]) % len(COLOURS)] for arm in arms}
+STAGES = ("#9ecae1", "#4f9bd0", "#1f6cb0", "#08306b")
+"""Stages of one thing, from light to dark."""
+PEERS = ("#cf6f05", "#6a2c00", "#5a9088", "#0b0730", "#3a14f0", "#b3123a")
+PUBLISHED: dict[str, Any] = {
+    "marker": "D",
+    "markerfacecolor": "white",
+    "markersize": 5,
+    "linestyle": "none",
+}
 
 
 def draw_curves(
@@ -49,217 +43,220 @@ def draw_curves(
     measure: str,
     lines: Mapping[str, float] | None = None,
     dotted: Mapping[str, Points] | None = None,
+    published: Mapping[str, float] | None = None,
 ) -> Path:
-    """Each arm round by round, mean and standard deviation; `lines` are levels (dashed), `dotted` go with a second axis."""
+    """Each arm round by round, mean and standard deviation; `published` are diamonds at the right end.
+
+    `lines` are levels (dashed); `dotted` go with an axis of their own, below.
+    """
 
     def fill(axes: Axes) -> None:
-        ink = colours(list(found))
+        styles = method_styles(list(found))
+        last = max((p["round"] for points in found.values() for p in points), default=1)
         for arm, points in found.items():
+            style = styles[arm]
             at, mean = [p["round"] for p in points], [p["mean"] for p in points]
-            style = ":" if DOTTED in arm else "-"
             marker = "o" if len(at) < 20 else ""
-            axes.plot(at, mean, style, marker=marker, markersize=3, color=ink[arm], label=arm)
+            axes.plot(
+                at, mean, style.line, marker=marker, markersize=3, color=style.colour, label=style.label
+            )
             low = [p["mean"] - p["std"] for p in points]
             high = [p["mean"] + p["std"] for p in points]
-            axes.fill_between(at, low, high, color=ink[arm], alpha=0.12, linewidth=0)
+            axes.fill_between(at, low, high, color=style.colour, alpha=0.1, linewidth=0)
+            if arm in (published or {}):
+                axes.plot([last], [(published or {})[arm]], color=style.colour, **PUBLISHED)
+        if published:
+            axes.plot([], [], color="black", label="published", **PUBLISHED)
         for name, level in (lines or {}).items():
-            axes.axhline(level, linestyle="--", color="#a3142e", linewidth=1, label=name)
-        if dotted:
-            beside = axes.twinx()
-            shades = colours(list(dotted))
-            for name, points in dotted.items():
-                across, up = [p["round"] for p in points], [p["mean"] for p in points]
-                beside.plot(across, up, ":", color=shades[name], linewidth=1.5, label=name)
-            beside.set_ylim(0, 1.05)
-            beside.set_ylabel("weight")
-            beside.legend(fontsize=7, loc="lower left")
+            axes.axhline(level, linestyle=(0, (5, 2)), color="#b3123a", linewidth=1, label=name)
         axes.set_xlabel("round")
         axes.locator_params(axis="x", integer=True)
         axes.set_ylabel(measure)
         axes.grid(alpha=0.3)
-        if dotted:  # inside, the weights have their own
-            axes.legend(fontsize=7, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-        else:
-            axes.legend(fontsize=7, ncols=2)
 
-    return _drawn(fill, path)
+    if not dotted:
+        return _drawn(fill, path)
+
+    def both(upper: Axes) -> None:
+        figure = upper.figure
+        upper.remove()
+        top, bottom = figure.subplots(2, 1, sharex=True)
+        fill(top)
+        top.set_xlabel("")
+        for number, (name, points) in enumerate(dotted.items()):
+            across, up = [p["round"] for p in points], [p["mean"] for p in points]
+            bottom.plot(across, up, ":", color=PEERS[number % len(PEERS)], linewidth=1.5, label=name)
+        bottom.set_ylim(-0.03, 1.05)
+        bottom.set_ylabel("weight of the peer")
+        bottom.set_xlabel("round")
+        bottom.grid(alpha=0.3)
+
+    return _drawn(both, path, height=5.4)
 
 
-def draw_settings(found: Measured, spread: Measured, path: Path, *, measure: str) -> Path:
+def draw_settings(
+    found: Measured, spread: Measured, path: Path, *, measure: str, published: Measured | None = None
+) -> Path:
     """Each arm over the settings of a comparison (`found[setting][arm]`), with bars of one standard deviation."""
 
     def fill(axes: Axes) -> None:
         arms = list(dict.fromkeys(a for values in found.values() for a in values))
-        ink, settings = colours(arms), list(found)
+        styles, settings = method_styles(arms), list(found)
         for number, arm in enumerate(arms):
+            style = styles[arm]
             at = [i for i, s in enumerate(settings) if arm in found[s]]
             up = [found[settings[i]][arm] for i in at]
             error = [spread[settings[i]].get(arm, 0.0) for i in at]
-            moved = [i + (number - len(arms) / 2) * 0.02 for i in at]
-            style = "o:" if DOTTED in arm else "o-"
+            moved = [i + (number - (len(arms) - 1) / 2) * 0.05 for i in at]
             axes.errorbar(
-                moved, up, yerr=error, fmt=style, markersize=4, capsize=2, color=ink[arm], label=arm
-            )
-        axes.set_xticks(range(len(settings)), settings)
+                moved, up, yerr=error, fmt=f"o{style.line}", markersize=4, capsize=2, color=style.colour,
+                label=style.label,
+            )  # fmt: skip
+            for i, x in zip(at, moved, strict=True):
+                if arm in (published or {}).get(settings[i], {}):
+                    axes.plot([x], [(published or {})[settings[i]][arm]], color=style.colour, **PUBLISHED)
+        if any((published or {}).values()):
+            axes.plot([], [], color="black", label="published", **PUBLISHED)
+        axes.set_xticks(range(len(settings)), [textwrap.fill(s.replace("=", " = "), 11) for s in settings])
+        axes.set_xlim(-0.5, len(settings) - 0.5)
         axes.set_ylabel(measure)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, ncols=2)
 
     return _drawn(fill, path)
 
 
-def draw_stacked(
-    found: Measured, baselines: Mapping[str, str], path: Path, *, measure: str, floor: float = 0.0
-) -> Path:
-    """Grouped stacked bars: for each group and method one bar against each baseline.
-
-    `found[group][arm]` are the figures; `baselines` names two arms in words. A bar stands on the baseline, in grey; what
-    the method gains comes on top, in colour, and what it loses is taken off the baseline's top, hatched.
-    """
+def draw_groups(found: Measured, baselines: Mapping[str, str], path: Path, *, measure: str) -> Path:
+    """Dots, a line for each group: `found[group][arm]`. Arms of `baselines` have the words given there."""
     groups = list(found)
     methods = [a for a in dict.fromkeys(a for v in found.values() for a in v) if a not in baselines]
     if not groups or not methods:
         raise StudyError(f"{path.name}: there is no method to draw beside {', '.join(baselines)}")
 
     def fill(axes: Axes) -> None:
-        ink = colours(methods)
-        each = 0.84 / (len(methods) * len(baselines))
-        for g, group in enumerate(groups):
-            values, at = found[group], g - 0.42
-            for method in methods:
-                for number, (arm, words) in enumerate(baselines.items()):
-                    if method in values and arm in values:
-                        own, base = values[method], values[arm]
-                        shade = ("#bdbdbd", "#d9d9d9")[number % 2]
-                        label = words if g == 0 and method == methods[0] else None
-                        axes.bar(
-                            at + each / 2,
-                            min(own, base) - floor,
-                            each * 0.92,
-                            bottom=floor,
-                            color=shade,
-                            label=label,
-                        )
-                        if own >= base:
-                            axes.bar(at + each / 2, own - base, each * 0.92, bottom=base, color=ink[method])
-                        else:
-                            axes.bar(
-                                at + each / 2, base - own, each * 0.92, bottom=own, color="white",
-                                edgecolor=ink[method], hatch=LOSS, linewidth=0.6,
-                            )  # fmt: skip
-                    at += each
-        for method in methods:
-            axes.bar(0, 0, color=ink[method], label=f"{method}: gained (hatched: lost)")
-        axes.set_xticks(range(len(groups)), groups, fontsize=8)
-        axes.set_ylabel(measure)
-        highest = max(v for values in found.values() for v in values.values())
-        axes.set_ylim(floor, highest + 0.05 * (highest - floor))
-        axes.grid(alpha=0.3, axis="y")
-        axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+        arms = [*baselines, *methods]
+        styles = method_styles(arms)
+        for number, arm in enumerate(arms):
+            at = [i for i, g in enumerate(groups) if arm in found[g]]
+            moved = [i + 0.14 * (number - (len(arms) - 1) / 2) for i in at]
+            values = [found[groups[i]][arm] for i in at]
+            face = "white" if arm in baselines or styles[arm].line != "-" else styles[arm].colour
+            axes.plot(
+                values, moved, "s" if arm in baselines else "o", color=styles[arm].colour, markersize=5,
+                markerfacecolor=face, label=baselines.get(arm, styles[arm].label),
+            )  # fmt: skip
+        _lines(axes, groups, measure)
 
-    return _drawn(fill, path, width=max(7.0, 1.1 * len(groups) * len(methods) * 0.6))
+    return _drawn(fill, path, height=1.4 + 0.42 * len(groups))
 
 
-def draw_reached(
-    found: Mapping[str, Sequence[tuple[str, float]]], path: Path, *, measure: str, floor: float = 0.0
-) -> Path:
-    """One stacked bar for each arm: what was reached by the first milestone, and what each later one added."""
+def draw_reached(found: Mapping[str, Sequence[tuple[str, float]]], path: Path, *, measure: str) -> Path:
+    """A line of dots for each arm: the best that was reached by each milestone, light to dark."""
 
     def fill(axes: Axes) -> None:
         stages = list(dict.fromkeys(name for steps in found.values() for name, _ in steps))
-        for at, (_, steps) in enumerate(found.items()):
-            below = floor
-            for name, value in steps:
-                colour = COLOURS[stages.index(name) % len(COLOURS)]
-                if value > below:  # a later milestone that brought nothing adds nothing
-                    axes.bar(at, value - below, 0.6, bottom=below, color=colour, alpha=0.85)
-                    below = value
-            axes.text(at, below, f"{below:.3f}", ha="center", va="bottom", fontsize=7)
+        for at, steps in enumerate(found.values()):
+            best, values = 0.0, []
+            for _, value in steps:  # a later milestone that brought nothing adds nothing
+                best = max(best, value)
+                values.append(best)
+            measured = [v for v in values if v > 0]
+            axes.plot(measured, [at] * len(measured), "-", color="#c8ccd2", zorder=1)
+            for (name, _), value in zip(steps, values, strict=True):
+                if value > 0:
+                    axes.plot(
+                        [value], [at], "o", color=STAGES[stages.index(name) % len(STAGES)], markersize=6
+                    )
+            axes.annotate(
+                f"{best:.3f}", (best, at), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8
+            )
         for number, name in enumerate(stages):
-            axes.bar(0, 0, color=COLOURS[number % len(COLOURS)], label=f"within {name}")
-        axes.set_xticks(range(len(found)), list(found), fontsize=7)
-        highest = max(value for steps in found.values() for _, value in steps)
-        axes.set_ylim(floor, highest + 0.1 * (highest - floor))
-        axes.set_ylabel(f"best {measure} so far")
-        axes.grid(alpha=0.3, axis="y")
-        axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+            axes.plot([], [], "o", color=STAGES[number % len(STAGES)], label=f"within {name}")
+        axes.margins(x=0.22)
+        _lines(axes, [name.replace("\n", ", ") for name in found], f"best {measure} so far")
 
-    return _drawn(fill, path)
+    return _drawn(fill, path, height=1.6 + 0.42 * len(found))
 
 
-def draw_scope(
-    found: Mapping[str, Sequence[tuple[str, float, float]]], path: Path, *, measure: str, floor: float = 0.0
-) -> Path:
-    """A stacked bar for each arm and user: the best within a number of sites. Dots are each scope itself, with its spread.
-
-    A larger scope that brings less adds nothing to the bar: the dot below its top shows what it cost.
-    """
+def draw_scope(found: Mapping[str, Sequence[tuple[str, float, float]]], path: Path, *, measure: str) -> Path:
+    """For each arm and user a dot for each number of sites taking part, with its standard deviation."""
 
     def fill(axes: Axes) -> None:
         stages = list(dict.fromkeys(name for steps in found.values() for name, _, _ in steps))
-        ink = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(stages)}
         for at, steps in enumerate(found.values()):
-            below = floor
             for place, (name, value, spread) in enumerate(steps):
-                if value > below:
-                    axes.bar(at, value - below, 0.8, bottom=below, color=ink[name], alpha=0.55)
-                    below = value
-                aside = at + 0.25 * (place - (len(steps) - 1) / 2)
-                axes.errorbar(
-                    aside, value, spread, fmt="o", color=ink[name], markersize=4, elinewidth=1, markeredgecolor="black",
-                    markeredgewidth=0.5,
-                )  # fmt: skip
-        for name in stages:
-            axes.bar(0, 0, color=ink[name], alpha=0.55, label=f"best within {name}; dot: with {name}")
-        axes.set_xticks(range(len(found)), list(found), fontsize=6)
-        highest = max(value + spread for steps in found.values() for _, value, spread in steps)
-        axes.set_ylim(floor, highest + 0.05 * (highest - floor))
-        axes.set_ylabel(measure)
-        axes.grid(alpha=0.3, axis="y")
-        axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(stages))
+                aside = at + 0.2 * (place - (len(steps) - 1) / 2)
+                colour = STAGES[1 + stages.index(name) % (len(STAGES) - 1)]
+                axes.errorbar(value, aside, xerr=spread, fmt="o", color=colour, markersize=4, elinewidth=1)
+        for number, name in enumerate(stages):
+            axes.plot([], [], "o", color=STAGES[1 + number % (len(STAGES) - 1)], label=f"with {name}")
+        _lines(axes, [name.replace("\n", ", ") for name in found], measure)
 
-    return _drawn(fill, path, width=max(7.0, 0.95 * len(found)))
+    return _drawn(fill, path, height=1.4 + 0.5 * len(found))
 
 
-def draw_pyramid(
-    found: Measured, left: str, right: str, path: Path, *, measure: str, floor: float = 0.0
-) -> Path:
-    """Two methods back to back, one line for each group: `found[group][arm]`."""
+def draw_pyramid(found: Measured, left: str, right: str, path: Path, *, measure: str) -> Path:
+    """Two methods back to back, one line for each group: `found[group][arm]`. Bars begin at zero."""
     groups = [g for g, values in found.items() if left in values and right in values]
     if not groups:
         raise StudyError(f"{path.name}: {left} and {right} were not both measured")
 
     def fill(axes: Axes) -> None:
-        top = max(found[g][arm] for g in groups for arm in (left, right)) - floor
-        at = range(len(groups))
-        for arm, sign, colour in ((left, -1.0, COLOURS[0]), (right, 1.0, COLOURS[1])):
-            lengths = [found[g][arm] - floor for g in groups]
-            axes.barh(list(at), [sign * v for v in lengths], color=colour, height=0.8, label=arm)
+        styles = method_styles([left, right])
+        top = max(found[g][arm] for g in groups for arm in (left, right))
+        at = list(range(len(groups)))
+        for arm, sign in ((left, -1.0), (right, 1.0)):
+            style = styles[arm]
+            lengths = [found[g][arm] for g in groups]
+            axes.barh(
+                at, [sign * v for v in lengths], height=0.75, label=style.label, edgecolor=style.colour,
+                color=style.colour if style.line == "-" else "white", hatch=None if style.line == "-" else "////",
+            )  # fmt: skip
             for i, v in zip(at, lengths, strict=True):
                 side = "right" if sign < 0 else "left"
-                axes.text(sign * (v + 0.02 * top), i, f"{v + floor:.3f}", va="center", ha=side, fontsize=7)
-        axes.set_yticks(list(at), groups, fontsize=8)
+                axes.text(sign * (v + 0.02 * top), i, f"{v:.3f}", va="center", ha=side, fontsize=8)
         axes.axvline(0, color="black", linewidth=0.8)
-        reach = 1.2 * top
-        ticks = [sign * reach * share for sign in (-1, 1) for share in (0.25, 0.5, 0.75)]
-        axes.set_xticks([*ticks, 0.0], [f"{abs(t) + floor:.2f}" for t in [*ticks, 0.0]])
+        _lines(axes, groups, measure)
+        reach = 1.3 * top
+        ticks = [t for t in (-0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75) if abs(t) <= reach]
+        axes.set_xticks(ticks, [f"{abs(t):g}" for t in ticks])
         axes.set_xlim(-reach, reach)
-        axes.set_xlabel(f"{measure} (bars begin at {floor:g})" if floor else measure)
-        axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
-    return _drawn(fill, path, height=1.6 + 0.4 * len(groups))
+    return _drawn(fill, path, height=1.4 + 0.42 * len(groups))
 
 
-def _drawn(fill: Callable[[Any], None], path: Path, width: float = 7.0, height: float = 4.2) -> Path:
+def _lines(axes: Axes, names: Sequence[str], measure: str) -> None:
+    """Names from top to bottom, the measure to the right."""
+    axes.set_yticks(range(len(names)), [n.replace("\n", ", ") for n in names], fontsize=8)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlabel(measure)
+    axes.grid(alpha=0.3, axis="x")
+
+
+def _drawn(fill: Callable[[Any], None], path: Path, width: float = 4.8, height: float = 3.6) -> Path:
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise StudyError(f"{path}: a figure ends with .png, .svg or .pdf")
-    figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
-    try:
-        fill(axes)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # the same figures give the same file
-        with plt.rc_context({"svg.hashsalt": path.stem}):
+    with plt.rc_context({"svg.hashsalt": path.stem, "font.size": 9}):  # the same figures give the same file
+        figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
+        try:
+            fill(axes)
+            entries = dict[str, Any]()
+            for part in figure.axes:
+                entries |= {
+                    words: handle for handle, words in zip(*part.get_legend_handles_labels(), strict=True)
+                }
+            rows = -(-len(entries) // 2)
+            figure.set_size_inches(width, height + 0.2 * max(0, rows - 1))
+            figure.legend(
+                entries.values(),
+                entries.keys(),
+                fontsize=8,
+                ncols=2,
+                loc="outside lower center",
+                handlelength=2.8,
+                frameon=False,
+            )
+            path.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
-    finally:
-        plt.close(figure)
+        finally:
+            plt.close(figure)
     return path

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from confrere.report.growth_chart import draw_growth
+from confrere.report.method_style import method_styles
 from confrere.report.words import listing
 from confrere.study import Study, scaled
 from repro.experiment import result_file, settings
 from repro.figures import (
     draw_curves,
+    draw_groups,
     draw_pyramid,
     draw_reached,
     draw_scope,
     draw_settings,
-    draw_stacked,
 )
 from repro.judgement import PROXY
 from repro.reported import Experiment, Reported
@@ -173,7 +173,7 @@ def _compared(study: Study, reported: Reported, result: dict[str, Any], docs: Pa
         told = listing([f"{arm}: {setting}" for arm, setting in result["chosen"].items()], 20)
         lines += [f"Chosen on validation records, each arm by itself: {told}.", ""]
     for figure in reported.figures:
-        lines += [f"![{study.title}](figures/{_figure(figure, study, result, docs).name})", ""]
+        lines += [f"![{study.title}](figures/{_figure(figure, study, reported, result, docs).name})", ""]
     return lines
 
 
@@ -207,15 +207,18 @@ def _epsilon(study: Study, reported: Reported, result: dict[str, Any]) -> list[s
     ]  # fmt: skip
 
 
-def _figure(kind: str, study: Study, result: dict[str, Any], docs: Path) -> Path:
-    """One picture of the study, drawn from its result."""
+def _figure(kind: str, study: Study, reported: Reported, result: dict[str, Any], docs: Path) -> Path:
+    """One picture of the study, drawn from its result, with what its source reports."""
     path = docs / "figures" / f"{study.name}{'' if kind in ('curves', 'settings') else f'-{kind}'}.svg"
     measure = label(result["measure"])
     if kind == "curves":
-        return draw_curves(result["curves"], path, measure=measure)
+        published = _published(reported, result["measure"])
+        return draw_curves(result["curves"], path, measure=measure, published=published)
     if kind == "settings":
         found, spread = _by_setting(study, result)
-        return draw_settings(found, spread, path, measure=measure)
+        stated = _published(reported, result["measure"])
+        by_setting = {s: {a: stated[f"{a}@{s}"] for a in v if f"{a}@{s}" in stated} for s, v in found.items()}
+        return draw_settings(found, spread, path, measure=measure, published=by_setting)
     if kind == "weights":
         return _weights(study, result, path, measure)
     if kind == "reached":
@@ -223,12 +226,17 @@ def _figure(kind: str, study: Study, result: dict[str, Any], docs: Path) -> Path
     if kind == "scope":
         return _scope(result, path, measure)
     groups = _by_site_and_setting(study, result)
-    floor = round(max(0.0, min(v for values in groups.values() for v in values.values()) - 0.1), 1)
     if kind == "bars":
-        return draw_stacked(groups, BASELINES, path, measure=measure, floor=floor)
+        return draw_groups(groups, BASELINES, path, measure=measure)
     methods = [a for a in dict.fromkeys(a for v in groups.values() for a in v) if a not in BASELINES]
     left, right = (*methods, *BASELINES)[:2]
-    return draw_pyramid(groups, left, right, path, measure=measure, floor=floor)
+    return draw_pyramid(groups, left, right, path, measure=measure)
+
+
+def _published(reported: Reported, measure: str) -> dict[str, float]:
+    """What the source reports by this measure, by arm."""
+    stated = {arm: values[measure] for arm, values in reported.values.items() if measure in values}
+    return {arm: float(v[0] if isinstance(v, list) else v) for arm, v in stated.items()}
 
 
 def _by_site_and_setting(study: Study, result: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -256,7 +264,7 @@ def _reached(study: Study, result: dict[str, Any], path: Path, measure: str) -> 
     marks = [max(1, round(rounds * part)) for part in (0.1, 0.25, 0.5, 1.0)]
     dearest = max(result["bytes"].values(), default=0)
     for name, points in _chosen_curves(study, result).items():
-        label_of = name.replace(", ", "\n")
+        label_of = method_styles([name])[name].label
         found[f"{label_of}\nby rounds"] = [
             (f"{_share(m, rounds)} of rounds or traffic", _best(points, m)) for m in marks
         ]
@@ -268,21 +276,19 @@ def _reached(study: Study, result: dict[str, Any], path: Path, measure: str) -> 
             for m, r in zip(marks, reach, strict=True)
         ]
         found[f"{label_of}\nby traffic"] = steps
-    floor = round(max(0.0, min(p["mean"] for c in result["curves"].values() for p in c) - 0.05), 1)
-    return draw_reached(found, path, measure=measure, floor=floor)
+    return draw_reached(found, path, measure=measure)
 
 
 def _scope(result: dict[str, Any], path: Path, measure: str) -> Path:
     """What each arm reaches for each user with one, two … sites taking part."""
     found = {
-        f"{arm}\n{result['chosen'].get(arm, '')}\n{user}": [
+        f"{method_styles([arm])[arm].label}\n{user}": [
             (f"{p['sites']:.0f} site{'s' if p['sites'] > 1 else ''}", p["mean"], p["std"]) for p in points
         ]
         for arm, users in result["scope"].items()
         for user, points in users.items()
     }
-    lowest = min(mean - std for steps in found.values() for _, mean, std in steps)
-    return draw_scope(found, path, measure=measure, floor=math.floor(20 * max(0.0, lowest - 0.02)) / 20)
+    return draw_scope(found, path, measure=measure)
 
 
 def _share(mark: int, rounds: int) -> str:
