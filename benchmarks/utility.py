@@ -202,6 +202,11 @@ def within(useful: float, enough: float) -> Chooses:
     return chooses
 
 
+def forecast_as(word: str) -> Chooses:
+    """Sites with this forecast."""
+    return lambda row, site: bool(site["outlook"] == word)
+
+
 def show_calibration(found: Sequence[Row], console: Console) -> None:
     """Choose the limits on one half of the federations; judge them, and the planner's words, on the other."""
     first, second = halves(found)
@@ -226,7 +231,7 @@ def show_calibration(found: Sequence[Row], console: Console) -> None:
     console.print(f"The planner: {NEGLIGIBLE:g} and {USEFUL:g} × own records, {ENOUGH} records per parameter")
     for word in (CANNOT_KNOW, "unclear", "expect little"):
         for name, half in (("calibrated", first), ("held out", second)):
-            console.print(f"  «{word}», {name}: {shares(half, lambda row, site: site['outlook'] == word)}")  # noqa: B023
+            console.print(f"  «{word}», {name}: {shares(half, forecast_as(word))}")
 
 
 def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
