@@ -172,7 +172,7 @@ def _site(
         if patients.isna().any():
             raise DataError(f'site "{name}": {int(patients.isna().sum())} records have no patient id')
         own, ids = kinds_of(patients)
-        units = torch.from_numpy(digests.of_texts(str(i) for i in ids)[own].view(np.int64))
+        units = torch.from_numpy(digests.of_ids(str(i) for i in ids)[own].view(np.int64))
     if len(inputs) == 0:
         raise DataError(f'site "{name}" has no records; leave it out or give it some')
     if not bool(inputs.isfinite().all()):

@@ -16,33 +16,71 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Digests = NDArray[np.uint64]
-_WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
+_WHOLE = re.compile(r"(-?)0*([0-9]+)(?:\.0*)?")
+_FORMER_WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 
 SIZE = 8
 ROWS = 4096
 """Records are hashed in pieces of this size, so that inputs that lie on the disk are never whole in memory."""
 
 
-def canonical(text: str) -> str:
-    """The one way to write an id: without spaces around it, in NFC, and a whole number without decimals.
+def normal_id(text: str) -> str:
+    """The one way to write a patient id; the ledger, the split and the grouping by patient all use it.
 
-    Leading zeros count: they are part of a code.
+    Case, Unicode form (NFKC), kinds of digits, dashes and spaces, and invisible characters make no difference. A whole
+    number loses its decimals and its leading zeros, which spreadsheets drop; inside a code zeros count. Where this takes
+    two patients for one, both are protected, together; two spellings of one patient would have two budgets.
 
-    >>> canonical(" 17.0 "), canonical("17"), canonical("0017"), canonical("A-17")
-    ('17', '17', '0017', 'A-17')
+    >>> normal_id(" 17.0 "), normal_id("0017"), normal_id("A-0017"), normal_id("a\u2011\uff10017")
+    ('17', '17', 'a-0017', 'a-0017')
     """
+    while not text.isascii():
+        before, text = text, unicodedata.normalize("NFKC", text.casefold())
+        text = "".join(map(_plain, text)).strip()
+        if text == before:
+            break
+    text = " ".join(text.casefold().split())
+    found = _WHOLE.fullmatch(text)
+    if found is None:
+        return text
+    return found[2] if found[2] == "0" else found[1] + found[2]
+
+
+def _plain(letter: str) -> str:
+    """A digit or dash of any script as the plain one; nothing for what cannot be seen."""
+    kind = unicodedata.category(letter)
+    if kind == "Nd":
+        return str(unicodedata.decimal(letter))
+    if kind == "Cf":
+        return ""
+    return "-" if kind == "Pd" or letter == "\u2212" else letter
+
+
+def former_id(text: str) -> str:
+    """The form of ids whose hashes the first ledgers with populations hold: only decimals and spaces around are dropped."""
     text = unicodedata.normalize("NFC", text.strip())
-    return found[1] if (found := _WHOLE.fullmatch(text)) else text
+    return found[1] if (found := _FORMER_WHOLE.fullmatch(text)) else text
 
 
-def of_texts(texts: Iterable[str]) -> Digests:
-    """A digest for each text, such as a patient id, in its canonical form.
+def of_ids(texts: Iterable[str]) -> Digests:
+    """A digest for each patient id, in its normal form.
 
-    >>> one, two = of_texts([" A-17", "A-17 "])
+    >>> one, two = of_ids([" A-17", "a-17 "])
     >>> bool(one == two)
     True
     """
-    return _joined(blake2b(canonical(text).encode(), digest_size=SIZE).digest() for text in texts)
+    return _joined(blake2b(normal_id(text).encode(), digest_size=SIZE).digest() for text in texts)
+
+
+def former_ids(texts: Iterable[str]) -> Digests:
+    """A row for each id whose former form is another one than its normal form: the digests of both."""
+    other = [text for text in texts if normal_id(text) != former_id(text)]
+    return np.stack([of_ids(other), of_texts(other)], axis=1)
+
+
+def of_texts(texts: Iterable[str]) -> Digests:
+    """A digest for each text in NFC, without spaces around it: other letters are another text."""
+    return _joined(blake2b(former_id(text).encode(), digest_size=SIZE).digest() for text in texts)
 
 
 def of_rows(inputs: Tensor, targets: Tensor, key: bytes = b"") -> Digests:

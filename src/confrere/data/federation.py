@@ -202,7 +202,14 @@ def _assembled(
         lacks: dict[str, Handling] = dict.fromkeys(absent.get(site, ()), "left out")
         lacks.update(dict.fromkeys(encoded.lacks, "imputed"))
         sites[site] = SiteData(
-            site, train, validation, test, source.declared, notes=encoded.notes, lacks=lacks
+            site,
+            train,
+            validation,
+            test,
+            source.declared,
+            notes=encoded.notes,
+            lacks=lacks,
+            former=encoded.former,
         )
     return Federation(opening.name, task_of(schema), sites, schema, opening.card, notes)
 

@@ -127,6 +127,8 @@ class SiteData:
     lacks: Mapping[str, Handling] = field(default_factory=dict)
     size: int = 0
     computed: bool = False
+    former: Tensor | None = None
+    """Int64 [n, 2]: patients whose id had another form before, as the digests of both, so that ledgers recognise them."""
 
     def __post_init__(self) -> None:
         if self.size <= 0:  # until a study opens it, which knows the split

@@ -25,7 +25,7 @@ from confrere.node.store import Store
 from confrere.node.witness import Witness, gone
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import Secure
-from confrere.privacy.patient_hashes import check_of, hashes, secret_beside
+from confrere.privacy.patient_hashes import check_of, former_hashes, hashes, secret_beside
 from confrere.site import snapshot
 from confrere.site.assemble import SiteContext, consents, participant_of
 from confrere.site.exchange_rules import bounds_of, exchange_rules
@@ -89,7 +89,8 @@ def ledger_of(setting: NodeConfig, witness: Witness) -> tuple[Ledger, SiteData]:
             setting.earlier.rename(setting.earlier.with_suffix(".adopted"))
         secret, units = secret_beside(path), setting.data.all.units
         patients = None if units is None else hashes(secret, set(units.tolist()))
-        elsewhere = ledger.register(patients, check_of(secret))
+        pairs = () if setting.data.former is None else map(tuple, setting.data.former.tolist())
+        elsewhere = ledger.register(patients, check_of(secret), former_hashes(secret, pairs))
         ledger.noted = witness.note
         for id, counter in ledger.counters().items():
             witness.note(id, counter)

@@ -32,6 +32,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from confrere.core.errors import BudgetExhausted, LedgerRolledBack, PrivacyError
@@ -95,8 +96,15 @@ class Ledger:
                 f"the ledger {path} cannot be read ({error}); restore it, or ask your peers"
             ) from None
 
-    def register(self, patients: Collection[bytes] | None, check: str) -> frozenset[bytes]:
+    def register(
+        self,
+        patients: Collection[bytes] | None,
+        check: str,
+        former: Mapping[bytes, Collection[bytes]] = MappingProxyType({}),
+    ) -> frozenset[bytes]:
         """State whose records are about to be charged, as keyed hashes; None if that is not known.
+
+        `former` has further hashes under which the file may know a patient.
 
         Returns the patients who belong to another population: their records must be left out, since what is spent on
         them is in its ledger. To charge that ledger too would show in what leaves that one of its patients is here.
@@ -105,7 +113,7 @@ class Ledger:
         assert isinstance(self._book, FileStorage)
         for other in self.also:
             other.close()
-        populations, elsewhere = self._book.register(patients, check)
+        populations, elsewhere = self._book.register(patients, check, former)
         self.also = tuple(
             Ledger(self._book.path, population=p, accountant=self.accountant) for p in populations
         )

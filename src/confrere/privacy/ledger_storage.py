@@ -274,12 +274,15 @@ class FileStorage:
     def _insert(self, ledger: str, row: Sequence[Any]) -> None:
         self.database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (ledger, *row))
 
-    def register(self, patients: Collection[bytes] | None, check: str) -> tuple[list[str], frozenset[bytes]]:
+    def register(
+        self, patients: Collection[bytes] | None, check: str, former: Mapping[bytes, Collection[bytes]]
+    ) -> tuple[list[str], frozenset[bytes]]:
         """Add the patients whose records are about to be charged, but for those of another population.
 
         Returns the populations that are charged too, because their patients are not known, and the patients who are left
         out. `patients` is None where they are not known: they may be in any ledger. `check` is a hash of the secret under
-        which the patients were hashed; another secret would recognise no patient.
+        which the patients were hashed; another secret would recognise no patient. `former` has further hashes under
+        which a patient may be known.
         """
         with self.writing():
             self._check_secret(check)
@@ -287,7 +290,11 @@ class FileStorage:
             also = dict(self.database.execute(others, (self.id, patients is None)).fetchall())
             if patients is None:
                 self.database.execute("UPDATE ledgers SET anyone = 1 WHERE id = ?", (self.id,))
-            elsewhere = frozenset(p for p in patients or () if self._is_elsewhere(p, also))
+            elsewhere = frozenset(
+                p
+                for p in patients or ()
+                if any(self._is_elsewhere(known, also) for known in (p, *former.get(p, ())))
+            )
             ours = frozenset(patients or ()) - elsewhere
             pairs = [(patient, id) for id in (self.id, *also) for patient in ours]
             self.database.executemany("INSERT OR IGNORE INTO patients VALUES (?, ?)", pairs)

@@ -56,6 +56,15 @@ def hashes(secret: bytes, patients: Iterable[int]) -> frozenset[bytes]:
     return frozenset(keyed(secret, "patient", p.to_bytes(8, "little", signed=True)) for p in patients)
 
 
+def former_hashes(secret: bytes, pairs: Iterable[tuple[int, int]]) -> dict[bytes, frozenset[bytes]]:
+    """The keyed hashes under which ledgers may know patients from before, by the present ones (`data.digests.former_ids`)."""
+    found: dict[bytes, frozenset[bytes]] = {}
+    for patient, former in pairs:
+        (own,), known = hashes(secret, [patient]), hashes(secret, [former])
+        found[own] = found.get(own, frozenset()) | known
+    return found
+
+
 def check_of(secret: bytes) -> str:
     """What a ledger keeps to know its own secret by."""
     return keyed(secret, "ledger", b"").hex()

@@ -291,6 +291,29 @@ def test_a_query_that_reads_is_taken(query: str, tmp_path: Path) -> None:
     assert list(sql.read_sql(url, query, 10**6).columns) == ["age", "y"]
 
 
+HIDDEN = {
+    "an escaped quote (PostgreSQL)": r"SELECT E'\'' ; COMMIT; DELETE FROM patients; --'",
+    "an escaped backslash and quote": r"SELECT E'\\\'' AS b ; CREATE TABLE owned AS SELECT 1; --'",
+    "an escaped quote (MySQL)": r"""SELECT '\'' INTO OUTFILE "/tmp/x" -- '""",
+    "an escaped quote in a name": 'SELECT "a\\" ; DROP TABLE x; -- "',
+    "a dollar in a name (SQLite)": "SELECT a AS x$$ ; DELETE FROM patients; SELECT 1 AS y$$",
+    "a text in dollars (PostgreSQL)": "SELECT $a$'$a$ ; DELETE FROM patients; SELECT $a$'$a$",
+    "brackets (PostgreSQL)": "SELECT ARRAY[1, (SELECT 3 ; DELETE FROM patients)]",
+    "a hash sign (PostgreSQL)": "SELECT 5 # 3 ; DELETE FROM patients",
+    "a carriage return": "SELECT 1 -- a\r ; DROP TABLE patients",
+    "two dashes (MySQL)": "SELECT 5--1 ; DROP TABLE patients",
+    "a comment within a comment": "SELECT 1 /* /* */ ' */ ; DELETE FROM patients; --'",
+    "a comment that is run": "SELECT 1 /*!50000 INTO OUTFILE '/tmp/x' */",
+    "a text in q (Oracle)": "SELECT q'!'!' ; DELETE FROM patients; --'",
+}
+
+
+@pytest.mark.parametrize("query", HIDDEN.values(), ids=HIDDEN.keys())
+def test_a_statement_that_only_some_databases_see_is_refused(query: str) -> None:
+    with pytest.raises(DataError, match=r"several statements|would write|read differently"):
+        sql.one_select(query, "a database")
+
+
 def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         sql.read_sql(f"sqlite:///{tmp_path}/none.sqlite", "SELECT 1", 10**6)

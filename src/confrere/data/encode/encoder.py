@@ -43,6 +43,8 @@ class Encoded:
     notes: tuple[str, ...]
     lacks: tuple[str, ...] = ()
     """Columns that are not there, or have no value in any record: all of them are imputed."""
+    former: torch.Tensor | None = None
+    """As in `SiteData`."""
 
 
 def encode(
@@ -63,7 +65,8 @@ def encode_table(
     """Encode a whole table. `one_class = False` refuses records whose labels are all the same."""
     tally = EncodingTally()
     whole = replace(translation, guess_dates=not translation.drop)  # only a rehearsal guesses
-    rows = RowEncoder(schema, whole, tally, site).encode(frame)
+    encoder = RowEncoder(schema, whole, tally, site)
+    rows = encoder.encode(frame)
     shaped = rows.inputs.reshape(len(rows.inputs), *schema.inputs)
     records = Records(torch.from_numpy(shaped), torch.from_numpy(rows.targets), patients_of(rows, tally))
     if not one_class and (only := only_class(records, schema)):
@@ -71,7 +74,8 @@ def encode_table(
             f"{origin_of(frame).name}, column {schema.label.column}: every record has the label {only!r}; "
             "there is nothing to learn to tell apart. Is it the right column?"
         )
-    return Encoded(records, tally.words(c.name for c in schema.columns), tally.lacks)
+    words = tally.words(c.name for c in schema.columns)
+    return Encoded(records, words, tally.lacks, encoder.earlier.former_ids())
 
 
 def only_class(records: Records, schema: Schema) -> str:
@@ -192,6 +196,13 @@ class Earlier:
         self._patients = self._records = np.empty(0, dtype=np.uint64)
         self.repeated = np.empty(0, dtype=np.uint64)
         """The patients that were seen more than once."""
+        self.former: list[digests.Digests] = []
+        """For each piece, the patients whose ids had another form before (`digests.former_ids`)."""
+
+    def former_ids(self) -> torch.Tensor | None:
+        """The patients whose ids had another form before, of all pieces."""
+        found = np.concatenate(self.former) if self.former else np.empty((0, 2), dtype=np.uint64)
+        return torch.from_numpy(np.unique(found, axis=0).view(np.int64)) if len(found) else None
 
     def patient_again(self, own: digests.Digests) -> NDArray[np.bool_]:
         """Which of these patients were seen before, in this piece or in an earlier one."""
@@ -207,11 +218,20 @@ class Earlier:
         return np.asarray(again)
 
 
-def _named(ids: pd.Series[Any]) -> tuple[digests.Digests, NDArray[np.bool_]]:
+def _named(ids: pd.Series[Any], earlier: Earlier | None = None) -> tuple[digests.Digests, NDArray[np.bool_]]:
     """The digest of each patient id, and which records have none."""
     own, texts = kinds_of(ids)
-    unknown = np.array([text is None for text in texts])
-    return digests.of_texts("" if text is None else text for text in texts)[own], unknown[own]
+    written = ["" if text is None else text for text in texts]
+    unknown = np.array([not digests.normal_id(text) for text in written])
+    if earlier is not None:
+        earlier.former.append(digests.former_ids(written))
+    return digests.of_ids(written)[own], unknown[own]
+
+
+def _texts(column: pd.Series[Any]) -> digests.Digests:
+    """The digest of each field of a column that holds no numbers."""
+    own, texts = kinds_of(column)
+    return digests.of_texts("" if text is None else text for text in texts)[own]
 
 
 def _record_digests(frame: pd.DataFrame, schema: Schema) -> digests.Digests:
@@ -225,7 +245,7 @@ def _record_digests(frame: pd.DataFrame, schema: Schema) -> digests.Digests:
             words = np.isnan(numbers) & (texts != None)  # noqa: E711
             own[words] = digests.of_texts(texts[words])
         else:
-            own = _named(column)[0]
+            own = _named(column)[0] if name == schema.patient else _texts(column)
         out = digests.mixed(out + own)
     return out
 
@@ -243,7 +263,7 @@ def _without_repeats(
     if schema.patient not in frame.columns:
         raise DataError(f"{origin_of(frame).name}: the patient column {schema.patient!r} is not there")
     ids = frame[schema.patient]
-    named, unknown = _named(ids)
+    named, unknown = _named(ids, earlier)
     again = np.zeros(len(frame), dtype=bool)
     again[~unknown] = earlier.patient_again(named[~unknown])
     if schema.repeats == "refuse":

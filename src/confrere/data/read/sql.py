@@ -11,6 +11,7 @@ import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,30 @@ class Sql(DataSource):
 
 
 READS = re.compile(r"(select|with|values|table)\b|\(", re.IGNORECASE)
-WRITES = re.compile(r"\b(insert|update|delete|into)\b", re.IGNORECASE)
-SKIPPED = re.compile(
-    r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|\$(\w*)\$.*?\$\1\$", re.DOTALL
+WRITES = re.compile(r"\b(insert|update|delete|merge|into)\b", re.IGNORECASE)
+UNCLEAR = {
+    r"/\*(?:(?!\*/).)*/\*": "a comment within a comment",
+    r"/\*M?!": "a comment that MySQL runs",
+    r"\bn?q'": "a quoted text that starts with q'",
+    r"\0": "a zero byte",
+}
+"""What one database takes for a comment or a text and another one runs."""
+
+
+def _skipped(dashes: str, backslash: bool, dollar: bool, bracket: bool, hash_sign: bool) -> re.Pattern[str]:
+    """Comments, quoted text and quoted names, as some database reads them."""
+    inside = r"[^{0}\\]|\\.|{0}{0}" if backslash else r"[^{0}]|{0}{0}"
+    parts = [dashes, r"/\*.*?\*/", *(f"{q}(?:{inside.format(q)})*{q}" for q in "'\""), r"`[^`]*`"]
+    parts += [r"\[[^\]]*\]"] * bracket + [r"\$(\w*)\$.*?\$\1\$"] * dollar + [r"#[^\n]*"] * hash_sign
+    return re.compile("|".join(parts), re.DOTALL)
+
+
+READINGS = tuple(
+    _skipped(dashes, *flags)
+    for flags in product(*[(False, True)] * 4)
+    for dashes in (r"--[^\n]*", r"--[^\n\r]*", r"--(?=\s|$)[^\n]*")
 )
-"""Comments, quoted text and quoted names."""
+"""Databases disagree about escapes, quotes and comments. A query has to be harmless in every reading."""
 READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 """What SQLite's authorizer allows."""
 
@@ -91,14 +111,20 @@ def _table(rows: Sequence[Any], names: list[str]) -> pd.DataFrame:
 
 
 def one_select(query: str, name: str) -> str:
-    """The query, if it is a single statement that reads; comments and quoted text are looked past."""
-    plain = SKIPPED.sub(" ", query).strip().rstrip(";").strip()
-    if ";" in plain:
-        raise DataError(f"{name}: the query is several statements; give a single SELECT: {_short(query)}")
-    if not READS.match(plain):
-        raise DataError(f"{name}: the query does not read; start it with SELECT or WITH: {_short(query)}")
-    if WRITES.search(plain):  # WITH … DELETE, SELECT … INTO
-        raise DataError(f"{name}: the query would write; a source of records only reads: {_short(query)}")
+    """The query, if it is a single statement that reads, however a database reads its quotes and comments."""
+    for pattern, what in UNCLEAR.items():
+        if re.search(pattern, query, re.DOTALL | re.IGNORECASE):
+            raise DataError(
+                f"{name}: the query has {what}, which databases read differently; leave it out: {_short(query)}"
+            )
+    for reading in READINGS:
+        plain = reading.sub(" ", query).strip().rstrip(";").strip()
+        if ";" in plain:
+            raise DataError(f"{name}: the query is several statements; give a single SELECT: {_short(query)}")
+        if not READS.match(plain):
+            raise DataError(f"{name}: the query does not read; start it with SELECT or WITH: {_short(query)}")
+        if WRITES.search(plain):  # WITH … DELETE, SELECT … INTO
+            raise DataError(f"{name}: the query would write; a source of records only reads: {_short(query)}")
     return query
 
 

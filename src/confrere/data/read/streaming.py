@@ -69,7 +69,8 @@ class _Encoding:
 
     def encoded(self, records: Records) -> Encoded:
         tally = self.rows.tally
-        return Encoded(records, tally.words(c.name for c in self.schema.columns), tally.lacks)
+        words = tally.words(c.name for c in self.schema.columns)
+        return Encoded(records, words, tally.lacks, self.rows.earlier.former_ids())
 
 
 def encode_stream(
