@@ -312,6 +312,41 @@ def test_a_site_never_holds_more_mass_than_all_sites_have_declared(tmp_path: Pat
     asyncio.run(story())
 
 
+def test_mass_that_a_peer_claims_after_it_has_claimed_little_is_bounded_and_honest_peers_still_count(
+    tmp_path: Path,
+) -> None:
+    """By what it had claimed in all, such a peer looked more honest than the others; a site came to 144.55 of 144."""
+
+    async def story() -> None:
+        study = quick("avgpush", rounds=12, patience=3.0).with_(topology="complete")
+        places, network = settings(tmp_path, study, sites=3), Network()
+        nodes = {name: Node(place, connect=network.connect) for name, place in places.items()}
+        most = nodes["site0"].parcel_receiver.rules.bounds.mass
+        outbox, held = nodes["site1"].outbox, []
+        seal = outbox._sealed
+
+        def lie(parcel: Parcel) -> wire.Sealed:
+            if parcel.receiver == "site0" and "mass" in parcel.scalars:
+                mass = public(1e-6 if parcel.round < 6 else most - 16 - parcel.round)
+                parcel = replace(parcel, scalars={**parcel.scalars, "mass": mass})
+            return seal(parcel)
+
+        outbox._sealed = lie  # type: ignore[method-assign]
+        honest, close = nodes["site0"], nodes["site0"].store.close_round
+
+        def closed(*args: Any, **options: Any) -> Any:
+            held.append(honest.site_run.state.mass.held.value)
+            return close(*args, **options)
+
+        honest.store.close_round = closed  # type: ignore[method-assign]
+        await asyncio.gather(*(node.run(until_done=True) for node in nodes.values()))
+        assert max(held) <= most * (1 + 1e-9)
+        assert max(held) > most / 2  # some of the lies were taken
+        assert honest.conduct.counts()["site2"]["left_aside"] == 0
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("compression", [None, "float16", "int8", {"name": "top-k", "share": 0.5}])
 def test_weights_beyond_the_studys_own_scale_are_left_aside_in_every_form(
     tmp_path: Path, compression: Any

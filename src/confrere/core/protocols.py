@@ -320,6 +320,8 @@ class Peers(Protocol):
     """The share of the mass that stays at home in this round."""
     combiner: Combiner | None
     """How the study wants models to be combined; None leaves it to the strategy."""
+    largest: float
+    """The largest weight that a model of this study may have: peers refuse a model beyond it."""
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
         """Send along this round's edges and receive what arrives along them; None sends word of nothing.

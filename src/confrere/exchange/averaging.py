@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from confrere.core.custody import Scalar
 from confrere.core.model import Model
+from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Combiner, Peers
 
@@ -58,9 +60,9 @@ async def _agreed(
     if peers.combiner is not None:  # which also wants to know whose model was left aside
         combiner, voices = peers.combiner, inbox.current
     if peers.centre is None:
-        return combiner(own, weight, voices), None
+        return _bounded(combiner(own, weight, voices), peers.largest), None
     if peers.me == peers.centre:
-        agreed = combiner(own, weight, voices)
+        agreed = _bounded(combiner(own, weight, voices), peers.largest)
         await peers.answer({p.sender: agreed for p in arrived}, **adds())
         return agreed, None
     answers = await peers.answer({})
@@ -68,3 +70,11 @@ async def _agreed(
         if parcel.sender == peers.centre and parcel.model is not None:
             return parcel.model, parcel
     return own, None
+
+
+def _bounded(model: Model, largest: float) -> Model:
+    """The model with no weight beyond what peers accept: a combiner that adds to the mean (CoLN) could go there by one lie."""
+    if not largest < model.params.largest() < math.inf:
+        return model
+    cut = {n: t.clamp(-largest, largest) if t.is_floating_point() else t for n, t in model.params.items()}
+    return Model(Params(cut), model.architecture, model.custody)

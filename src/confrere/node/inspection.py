@@ -23,8 +23,8 @@ from confrere.transport import wire
 from confrere.transport.body import Body
 from confrere.transport.ledger_marks import genuine
 
-MassFlow = Callable[[int], tuple[Mapping[str, float], float]]
-"""For an epoch of membership, the mass that each peer has sent, and what has left in all."""
+MassFlow = Callable[[int, int], tuple[Mapping[str, float], float]]
+"""For an epoch and a round: the mass that each peer has claimed since that round, and what the epoch has brought in all."""
 LONGEST_NAME = 64
 """Characters of a number's name."""
 
@@ -73,17 +73,16 @@ class ParcelRules:
         """Refuse what no honest site of this study can send: an Outlier.
 
         That is also mass that would leave this site with more than all sites started with. The peer that has claimed the
-        most is the one to doubt; what the others send still counts.
+        most since the round of the parcel is the one to doubt; what the others send still counts. By the whole epoch a
+        peer could claim little for many rounds, and then more than all sites have.
         """
         screen(parcel, self.bounds, self.packing.largest(parcel, is_common(parcel.phase)))
         claimed = mass_of(parcel)
         if not claimed or self.start_mass is None:
             return
-        came, left = flow(parcel.epoch)
-        own = came.get(parcel.sender, 0.0) + claimed
-        if self.start_mass + sum(came.values()) + claimed - left > self.bounds.mass * (
-            1 + 1e-6
-        ) and own >= max(came.values(), default=0.0):
+        recent, change = flow(parcel.epoch, parcel.round)
+        own, most = recent.get(parcel.sender, 0.0) + claimed, self.bounds.mass * (1 + 1e-6)
+        if self.start_mass + change + claimed > most and own >= max(recent.values(), default=0.0):
             raise Outlier(
                 f"with its mass of {claimed:g} this site would hold more than all sites have, {self.bounds.mass:g}"
             )

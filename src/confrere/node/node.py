@@ -426,8 +426,11 @@ class Node:
     def _new_site_run(self) -> SiteRun:
         """The site among its present peers, with a mailbox and a way out that survive a crash."""
         schedule = Schedule(self.churn, self.members, self.study.graph())
-        site, patience, mailbox = self.site, self.study.patience, self.mailbox
-        return site_run_of(site, self.strategy, schedule, self.outbox, patience=patience, mailbox=mailbox)
+        bounds, cut = self.parcel_receiver.rules.bounds, self.store.cut_mass
+        return site_run_of(
+            self.site, self.strategy, schedule, self.outbox, patience=self.study.patience, mailbox=self.mailbox,
+            bounds=bounds, cut=cut,
+        )  # fmt: skip
 
     def _count_leaving(self, leaving: Mapping[str, int]) -> None:
         """From here on these sites are no members after the rounds that they named."""

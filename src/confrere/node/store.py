@@ -239,10 +239,20 @@ class Store:
         query = "SELECT count(*) FROM inbox WHERE sender = ? AND body IS NOT NULL AND phase < ?"
         return int(self._rows(query, (sender, LEAVING))[0][0])
 
-    def mass_flow(self, epoch: int) -> tuple[dict[str, float], float]:
-        """The mass that each peer has sent in an epoch of membership, and what has left in all."""
-        came = self._rows("SELECT sender, sum(mass) FROM inbox WHERE epoch = ? GROUP BY sender", (epoch,))
-        return dict(came), float(self.facts().get(f"mass_out:{epoch}", 0.0))
+    def mass_flow(self, epoch: int, round: int) -> tuple[dict[str, float], float]:
+        """The mass that each peer has claimed for this round or a later one, and what an epoch has brought in all.
+
+        That is what all peers have claimed, without what has left and what was cut (`cut_mass`).
+        """
+        query = "SELECT sender, sum(mass), sum(iif(round >= ?, mass, 0)) FROM inbox WHERE epoch = ? GROUP BY sender"
+        rows, facts = self._rows(query, (round, epoch)), self.facts()
+        gone = float(facts.get(f"mass_out:{epoch}", 0.0))
+        gone += sum(float(cut) for key, cut in facts.items() if key.startswith(f"mass_cut:{epoch}:"))
+        return {sender: recent for sender, _, recent in rows}, sum(came for _, came, _ in rows) - gone
+
+    def cut_mass(self, epoch: int, round: int, amount: float) -> None:
+        """Keep that mass which has come in counts for less than was claimed (`PeersRound.exchange`)."""
+        self.note(**{f"mass_cut:{epoch}:{round}": repr(amount)})
 
     def equivocations(self) -> dict[str, int]:
         """For each sender, how many numbers it has signed two different parcels under, up to `PROOFS`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol
 
-from confrere.core.custody import Scalar, public, strictest
+from confrere.core.custody import ZERO, Scalar, public, strictest, total
 from confrere.core.errors import BadParcel
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
@@ -81,6 +81,8 @@ class SitePeers:
     bounds: Bounds = WIDEST
     """The largest weights and mass that parcels of this study can have."""
     outgoing: OutgoingHook | None = None
+    cut: Callable[[int, int, float], None] | None = None
+    """Called with epoch, round and amount where arriving mass counts for less than was claimed."""
 
     def __post_init__(self) -> None:
         self.schedule = self.shared or Schedule(self.churn, self.sites, self.topology)
@@ -137,7 +139,7 @@ class PeersRound:
         self.epoch, self.members, self.centre = scheduled.epoch, scheduled.participants, scheduled.centre
         self._column = dict(peers.topology.column(number, self.members, self.me))
         self.kept = self._column.pop(self.me, 0.0)
-        self.combiner = peers.combiner
+        self.combiner, self.largest = peers.combiner, peers.bounds.weight
         self._asked: list[str] = []
         self._missing: set[str] = set()
         self._own: Model | None = None
@@ -172,7 +174,29 @@ class PeersRound:
         peers.caught_up = peers.attended = self.round
         self._asked = [p.sender for p in inbox.current]
         self._note_missing(inbox)
-        return self._opened(inbox)
+        return self._within_mass(self._opened(inbox), admitted.get("mass", ZERO) * self.kept)
+
+    def _within_mass(self, inbox: Inbox, kept: Scalar) -> Inbox:
+        """Scale down the mass that arrived if the site would hold more than all sites have: one of them lied.
+
+        Which one is not known, so that every parcel counts for less in the same proportion.
+        """
+        most = self._peers.bounds.mass
+        arrived = total(p.scalars["mass"] for p in inbox if p.model is not None and "mass" in p.scalars)
+        excess = kept.value + arrived.value - most
+        if not excess > 0:
+            return inbox
+        share = Scalar(max(0.0, most - kept.value), strictest([kept.custody, arrived.custody])) / arrived
+        counts = f"each parcel counts for {share.value:.0%} of its mass"
+        text = f"the mass that arrived would make more than all sites have, {most:g}; {counts}"
+        self._peers.journal.add(Event("notice", self.me, self.round, data={"text": text}))
+        if self._peers.cut is not None:
+            self._peers.cut(self.epoch, self.round, arrived.value * (1 - share.value))
+        scaled = (
+            replace(p, scalars={**p.scalars, "mass": p.scalars["mass"] * share}) if "mass" in p.scalars else p
+            for p in inbox
+        )
+        return replace(inbox, parcels=tuple(scaled))
 
     async def answer(self, models: Mapping[str, Model], **scalars: Scalar) -> Inbox:
         peers = self._peers

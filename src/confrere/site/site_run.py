@@ -225,7 +225,7 @@ def site_run_of(
     peers = SitePeers(
         site.name, site.run, schedule.sites, schedule.topology, schedule.churn, gate, transport, site.journal,
         counter=lambda: site.ledger.counter, shared=schedule, stopping=site.stopping, rounds=site.study.rounds,
-        **exchange_rules(site.study, site), **options,
+        **{**exchange_rules(site.study, site), **options},
     )  # fmt: skip
     return SiteRun(site, peers, strategy, judges or {})
 

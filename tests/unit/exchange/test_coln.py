@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
 import torch
 
-from confrere.core.custody import Custody, public
+from confrere.core.custody import Custody, Scalar, public
 from confrere.core.errors import BadParcel, StudyError
 from confrere.core.model import Model
 from confrere.core.params import Params
-from confrere.core.parcel import Parcel
+from confrere.core.parcel import Inbox, Parcel
+from confrere.exchange.averaging import agree
 from confrere.exchange.coln import CombinedLearning, Diverged, layers
 from confrere.exchange.combine import combiners
 
@@ -114,3 +116,31 @@ def test_other_architectures_and_other_options_are_refused() -> None:
     with pytest.raises(StudyError, match="rate"):
         CombinedLearning(rate=math.nan)
     assert combiners["coln"] is CombinedLearning
+
+
+@pytest.mark.parametrize("centre", [None, "a"])
+def test_no_combination_is_beyond_the_largest_weight_that_peers_accept(centre: str | None) -> None:
+    """One lie within the bound moves the mean and the shift; the sum of both was beyond it, and peers refused the model."""
+    largest = 10.0
+    own, lie = (Model(Params({"l.weight": torch.tensor([w])}), "net", Custody.PUBLIC) for w in (0.0, largest))
+    rule = CombinedLearning()
+
+    class Peers:
+        me, combiner = "a", None
+
+        def __init__(self) -> None:
+            self.centre, self.largest = centre, largest
+
+        async def exchange(self, model: Model, **scalars: Scalar) -> Inbox:
+            honest = [parcel(n, own.params, 1.0) for n in "bc"]
+            return Inbox((*honest, parcel("d", lie.params, 30.0)))
+
+        async def answer(self, models: object, **scalars: Scalar) -> Inbox:
+            return Inbox(())
+
+        async def send_common(self, *models: Model) -> None: ...
+
+    inbox = asyncio.run(Peers().exchange(own))
+    assert rule(own, public(1.0), inbox.current).params.largest() > largest
+    agreed = asyncio.run(agree(Peers(), own, public(1.0), rule))  # type: ignore[arg-type]
+    assert agreed.params.largest() == largest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,6 +53,7 @@ class Round:
         self.centre, self.combiner = graph.centre(number, members), None
         self.column = dict(graph.column(number, members, me))
         self.kept = self.column.pop(me, 0.0)
+        self.largest = math.inf
         self.boxes, self.asked = boxes, list[str]()
 
     async def latest_common(self, models: int = 1) -> tuple[Parcel, ...]:
