@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from numbers import Real
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from confrere.core.errors import CustodyError
 
@@ -57,12 +57,78 @@ def require_may_leave(custodies: Iterable[Custody]) -> None:
             raise CustodyError(f"a model or number of custody {level} may not leave the site")
 
 
+class HeldNumber(float):
+    """A number that was read out of a `Scalar` which may not leave its site: arithmetic with it keeps the custody.
+
+    It is a float in every other respect. `public`, the fields of a loss and the factors of weights refuse it or take on
+    its custody. What turns it into a plain number (`float`, `math`, NumPy, a tensor) loses the custody.
+
+    >>> type(private(0.5).value * 2).__name__, private(0.5).value == 0.5
+    ('HeldNumber', True)
+    """
+
+    __slots__ = ("custody",)
+    custody: Custody
+
+    def __new__(cls, value: float, custody: Custody) -> HeldNumber:
+        found = super().__new__(cls, value)
+        found.custody = custody
+        return found
+
+    def __reduce__(self) -> tuple[type[HeldNumber], tuple[float, Custody]]:
+        return HeldNumber, (float(self), self.custody)
+
+    def __neg__(self) -> HeldNumber:
+        return HeldNumber(-float(self), self.custody)
+
+    def __abs__(self) -> HeldNumber:
+        return HeldNumber(abs(float(self)), self.custody)
+
+
+def _keeping(name: str) -> Callable[..., Any]:
+    """An operation of floats whose result keeps the custody."""
+    plain = getattr(float, name)
+
+    def operation(self: HeldNumber, *others: Any) -> Any:
+        found = plain(self, *others)
+        if not isinstance(found, float):  # NotImplemented: a tensor, or a Scalar, computes by itself
+            return found
+        return HeldNumber(found, strictest([self.custody, *(custody_of(other) for other in others)]))
+
+    operation.__name__ = name
+    return operation
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    for _side in ("", "r"):
+        setattr(HeldNumber, f"__{_side}{_name}__", _keeping(f"__{_side}{_name}__"))
+for _name in ("round", "pos"):
+    setattr(HeldNumber, f"__{_name}__", _keeping(f"__{_name}__"))
+
+
+def custody_of(value: object) -> Custody:
+    """The custody of a number that has one; a plain number is taken for public."""
+    return value.custody if isinstance(value, HeldNumber | Tagged) else Custody.PUBLIC
+
+
 @dataclass(frozen=True, slots=True)
 class Tagged(Generic[T_co]):
     """A value with its custody. `value` may be read inside the building."""
 
     value: T_co
     custody: Custody
+
+    def __post_init__(self) -> None:
+        require_no_looser(self.value, self.custody)
+
+
+def require_no_looser(value: object, custody: Custody) -> None:
+    """Refuse to give a number a looser custody than it was read with."""
+    if isinstance(value, HeldNumber) and value.custody > custody:
+        raise CustodyError(
+            f"a number that was read from a {value.custody.name.lower()} one may not become {custody.name.lower()};"
+            " hand on the Scalar itself, which keeps its custody"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +145,15 @@ class Scalar(Tagged[float]):
     """NumPy leaves arithmetic to this class, instead of combining each number of an array."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", float(self.value))
+        require_no_looser(self.value, self.custody)
+        value = float(self.value)
+        if not may_leave(self.custody):
+            value = HeldNumber(value, self.custody)
+        object.__setattr__(self, "value", value)
 
     def _with(self, other: Scalar | float, value: float) -> Scalar:
         held = self.custody
-        if isinstance(other, Scalar) and other.custody > held:
+        if isinstance(other, Scalar | HeldNumber) and other.custody > held:
             held = other.custody
         return Scalar(value, held)
 

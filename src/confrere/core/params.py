@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from confrere.core.errors import BadParcel
+from confrere.core.custody import Custody, require_no_looser
+from confrere.core.errors import BadParcel, CustodyError
 
 Shapes = tuple[tuple[str, tuple[int, ...], str], ...]
 """Name, shape and dtype of every tensor: what two sites must agree on before they exchange models."""
@@ -32,6 +34,7 @@ class Params(Mapping[str, Tensor]):
         self._shapes: Shapes | None = None
         self._finite = False
         self._largest: float | None = None
+        self._written = _writes(self._tensors.values())
 
     @classmethod
     def of_flat(cls, flat: Tensor, shapes: Shapes, largest: float | None = None) -> Params:
@@ -43,7 +46,27 @@ class Params(Mapping[str, Tensor]):
         flat = flat.detach() if flat.requires_grad else flat
         out._tensors, out._flat, out._shapes, out._largest = None, flat, shapes, largest
         out._finite = largest is not None and math.isfinite(largest)
+        out._written = _writes([flat])
         return out
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What was copied or sent to another process has tensors of its own."""
+        self.__dict__.update(state)
+        self._written = _writes(self._storage())
+
+    def _storage(self) -> Iterable[Tensor]:
+        return [self._flat] if self._flat is not None else self._named().values()
+
+    def require_unchanged(self) -> None:
+        """Refuse weights that were overwritten after they were made: their custody says nothing about the new ones.
+
+        Torch counts writes into a tensor and into views of it. Writes by way of `.data` or NumPy are not counted.
+        """
+        if _writes(self._storage()) != self._written:
+            raise CustodyError(
+                "the weights of a model were overwritten in place, so that their custody is not known; models do not"
+                " change: make a new one by mix or by training"
+            )
 
     def _named(self) -> dict[str, Tensor]:
         if self._tensors is None:
@@ -59,6 +82,7 @@ class Params(Mapping[str, Tensor]):
         return self._named()[name]
 
     def __iter__(self) -> Iterator[str]:
+        self.require_unchanged()
         return iter(self._named())
 
     def __len__(self) -> int:
@@ -74,6 +98,7 @@ class Params(Mapping[str, Tensor]):
         return combine([(1.0, self), (-1.0, other)])
 
     def __mul__(self, factor: float) -> Params:
+        require_no_looser(factor, Custody.PUBLIC)  # weights have no custody of their own to keep it
         return combine([(factor, self)])
 
     __rmul__ = __mul__
@@ -129,6 +154,7 @@ class Params(Mapping[str, Tensor]):
 
     def flatten(self) -> Tensor:
         """All numbers in one vector, in the order of the sorted names; not to be written to."""
+        self.require_unchanged()
         if self._flat is not None:
             return self._flat
         return torch.cat([t.reshape(-1) for t in self._named().values()]) if self._named() else torch.zeros(0)
@@ -152,6 +178,11 @@ class Params(Mapping[str, Tensor]):
     def equals(self, other: Params) -> bool:
         """The same names and, to the bit, the same numbers."""
         return self.shapes == other.shapes and all(torch.equal(t, other[n]) for n, t in self.items())
+
+
+def _writes(tensors: Iterable[Tensor]) -> int:
+    """How often these tensors were written to."""
+    return sum(t._version for t in tensors if not t.is_inference())
 
 
 def digest_of(tensor: Tensor) -> str:

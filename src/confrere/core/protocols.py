@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from numpy import ndarray
 from torch import Tensor, nn
 
-from confrere.core.custody import Custody, Scalar, Tagged, strictest
+from confrere.core.custody import Custody, HeldNumber, Scalar, Tagged, strictest
 from confrere.core.errors import StudyError
 from confrere.core.model import Architecture, Model
 from confrere.core.params import digest_of
@@ -91,7 +91,10 @@ def _parts(value: Any, where: str, tagged: bool = False) -> Iterator[Any]:
 
     Only types whose contents are known are accepted: in any other object a value that depends on records could hide.
     """
-    if value is None or isinstance(value, str | bytes | Enum | Number):
+    if isinstance(value, HeldNumber):  # read out of a metric: as if its Scalar stood here
+        yield _Tag(value.custody)
+        yield float(value)
+    elif value is None or isinstance(value, str | bytes | Enum | Number):
         yield value
     elif isinstance(value, Tagged):
         yield _Tag(value.custody)

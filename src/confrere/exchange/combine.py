@@ -61,7 +61,10 @@ def push_sum(own: Model, mass: Scalar, kept: float, inbox: Iterable[Parcel]) -> 
 
 def models(inbox: Iterable[Parcel]) -> list[tuple[Parcel, Model]]:
     """The parcels that hold a model, by sender and sequence, so that the order of arrival leaves no trace."""
-    return [(p, p.model) for p in sorted(inbox, key=lambda p: p.id) if p.model is not None]
+    found = [(p, p.model) for p in sorted(inbox, key=lambda p: p.id) if p.model is not None]
+    for _, model in found:
+        model.params.require_unchanged()
+    return found
 
 
 def _average(terms: Sequence[tuple[Scalar, Model]], own: Model) -> Model:

@@ -12,6 +12,7 @@ from confrere.core.events import Event
 from confrere.core.seeds import NOT_PRIVATE
 from confrere.node.config import NodeConfig, within
 from confrere.node.replay import DurableMailbox
+from confrere.privacy.strategy_lint import strategy_findings
 from confrere.site.assemble import unprotected_patients
 from confrere.site.checks import check_records
 from confrere.site.site_run import own_start, start_facts
@@ -47,7 +48,7 @@ def record_start(node: Node) -> None:
 def remarks(setting: NodeConfig) -> list[str]:
     """Remarks about the site's records for its owner: PRIVATE. They change nothing that peers can see."""
     study, data = setting.study, setting.data
-    found = [*data.notes]
+    found = [*data.notes, *strategy_findings(type(study.rule()))]
     if warning := unprotected_patients(study, data):
         found.append(warning)
     try:

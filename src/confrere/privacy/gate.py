@@ -4,6 +4,7 @@
 |---|---|
 | tagged | a bare number, or weights without custody: what shaped them is unknown |
 | released | anything but PUBLIC, PROTECTED and, if the site has accepted that, UNPROVEN (also above the ceiling on ε) |
+| unchanged | weights that were overwritten in place after they had got their custody |
 | known_architecture | a model whose architecture is none of the study's: its name is text that could carry anything |
 | finite | NaN and infinity, which would spread to every peer |
 | within_limits | more than the site lets out at once |
@@ -106,6 +107,11 @@ def released(gate: Gate, leaving: Outgoing) -> None:
         )
 
 
+def unchanged(gate: Gate, leaving: Outgoing) -> None:
+    if leaving.model is not None:
+        leaving.model.params.require_unchanged()
+
+
 def known_architecture(gate: Gate, leaving: Outgoing) -> None:
     if (
         leaving.model is None
@@ -148,6 +154,7 @@ def within_limits(gate: Gate, leaving: Outgoing) -> None:
 RULES: tuple[Callable[[Gate, Outgoing], None], ...] = (
     tagged,
     released,
+    unchanged,
     known_architecture,
     finite,
     within_limits,

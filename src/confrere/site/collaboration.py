@@ -17,6 +17,7 @@ from confrere.data.records import Federation, SiteData, concatenate
 from confrere.learning.engine.cohort import TRAINERS, Cohort, trainer_of
 from confrere.learning.engine.one_site import Trainer
 from confrere.learning.networks.network import NetworkCache
+from confrere.privacy.strategy_lint import strategy_findings
 from confrere.site.assemble import SiteContext, check_common_proxy, leaving_when_spent, participant_of
 from confrere.site.attackers import attack_plan
 from confrere.site.exchange_rules import check_combiners
@@ -70,8 +71,8 @@ class Collaboration:
             )
         study.churn.check(self.names, study.rounds)
         self.plan = attack_plan(study, self.names)
-        self.remarks: list[str] = []
-        """The notices of the strategy about these sites."""
+        self.remarks = strategy_findings(type(self.strategy))
+        """The notices of the strategy about these sites, and lines of a custom one that a person should read."""
         if isinstance(self.strategy, ChecksMembers):
             self.remarks += self.strategy.check_members(self.names, rehearsal=True)
         for key, named in (

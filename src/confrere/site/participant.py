@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from confrere.core.custody import Custody, Scalar, public
 from confrere.core.errors import StudyError
@@ -29,7 +30,7 @@ from confrere.learning.balance import PROFILE, Shares, balance, counted, log_sha
 from confrere.learning.engine.one_site import Memory, Trainer
 from confrere.learning.evaluation import measure, predict
 from confrere.learning.fit.leave_one_out import ProxyTraining
-from confrere.learning.networks.architectures import describe
+from confrere.learning.networks.architectures import describe, fresh
 from confrere.learning.networks.network import Network, NetworkCache
 from confrere.learning.networks.tables import LOSS_SUM, Centred
 from confrere.learning.objectives import for_kind
@@ -171,6 +172,11 @@ class Participant:
     def network(self, role: str, name: str) -> Network:
         """The network that a role works with; load weights before you use it."""
         return self.network_cache.network(role, self.architectures[name], self.device)
+
+    def layers(self, role: str) -> nn.Module:
+        """A network of this role without numbers in it: the one that works here holds the weights that were loaded last."""
+        arch = self.architecture(role)
+        return self.network_cache.once(("layers", arch), lambda: copy.deepcopy(fresh(arch, 0)).to("meta"))
 
     def build(self, role: str) -> Model:
         arch = self.architecture(role)

@@ -39,7 +39,7 @@ class SiteRound:
         return self._site.build(role)
 
     def module(self, role: str) -> nn.Module:
-        return self._site.network(role, self._site.architecture(role).name).module
+        return self._site.layers(role)
 
     def notify(self, text: str) -> None:
         self._site.journal.add(Event("notice", self.name, self._round, data={"text": text, "told": True}))

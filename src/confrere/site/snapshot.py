@@ -25,6 +25,7 @@ from safetensors.torch import save as save_tensors
 from safetensors.torch import save_file
 from torch import Tensor
 
+from confrere.core.custody import Custody, HeldNumber
 from confrere.core.errors import CheckpointError, ConfrereError
 from confrere.core.owner_only import private_draft
 from confrere.core.params import Params
@@ -50,6 +51,8 @@ def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     """A JSON form of `value`; its tensors are put aside into `tensors` under their path."""
     if value is None or isinstance(value, bool | str) or type(value) in (int, float):
         return value
+    if isinstance(value, HeldNumber):
+        return {"held": float(value), "custody": value.custody.name}
     if isinstance(value, Packed):
         tensors.update(value.tensors)
         return value.form
@@ -92,6 +95,8 @@ def unpack(form: Any, tensors: Mapping[str, Tensor]) -> Any:
         return form
     if "tensor" in form:
         return tensors[form["tensor"]]
+    if "held" in form:
+        return HeldNumber(form["held"], Custody[form["custody"]])
     if "bytes" in form:
         return bytes(tensors[form["bytes"]].tolist())
     if "flat" in form:

@@ -37,6 +37,8 @@ SUMMED = (PROFILE, LOSS_SUM)
 
 def check_given(objective: Objective, models: Mapping[str, Model]) -> None:
     """Refuse an objective that needs a model which was not given."""
+    for model in models.values():
+        model.params.require_unchanged()
     for role, loss in objective.items():
         for other in (role, *read_by(loss)):
             if other not in models:

@@ -1,0 +1,93 @@
+"""Lines of a custom strategy by which something could leave with a looser custody are shown to the owner of the records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from confrere import Model, Supervised, public, strategy
+from confrere.core.custody import Custody, Scalar, strictest
+from confrere.core.model import mix
+from confrere.evaluate.study_check import check
+from confrere.privacy.strategy_lint import findings_in, strategy_findings
+from confrere.strategies import discover, strategies
+from tests.conftest import arrays
+from tests.unit.quick import quick
+
+discover()
+
+
+def told(site: Any, metrics: Any) -> Any:
+    return public(float(metrics["loss"].value))
+
+
+class Careless:
+    def by_value(self, metrics: Any) -> Any:
+        return public(metrics["loss"].value)
+
+    def by_function(self, site: Any, metrics: Any) -> Any:
+        return told(site, metrics)
+
+    def by_item(self, tensor: Any) -> Any:
+        return Scalar(tensor.sum().item(), Custody.PROTECTED)
+
+    def by_hand(self, model: Model) -> Any:
+        return Model(model.params, model.architecture, Custody.PROTECTED)
+
+    def by_replacing(self, model: Model) -> Any:
+        return replace(model, custody=Custody.PUBLIC)
+
+    def in_place(self, model: Model) -> None:
+        model.params["w"].copy_(model.params["w"])
+
+    def by_data(self, model: Model) -> None:
+        model.params["w"].data[0] = 1.0
+
+    def by_numpy(self, model: Model) -> None:
+        model.params["w"].numpy()[0] = 1.0
+
+
+class Careful:
+    def mixed(self, site: Any, metrics: Any, model: Model) -> Any:
+        return mix([(metrics["loss"], model), (public(site.size), model)])
+
+    def derived(self, model: Model, other: Model) -> Any:
+        return Model(model.params, model.architecture, strictest([model.custody, other.custody]))
+
+    def plain(self, value: float) -> Any:
+        return public(value), replace(self, other=1)  # type: ignore[type-var]
+
+
+def test_each_way_around_custody_is_found_once_with_its_line() -> None:
+    found = strategy_findings(Careless)
+    lines = {int(text.split("line ")[1].split(":")[0]) for text in found}
+    methods = [n for n in vars(Careless) if n.startswith(("by_", "in_"))]
+    assert len(lines) == len(methods) == len(found)
+    assert all(text.startswith(__name__) for text in found)
+
+
+def test_a_careful_strategy_and_those_of_the_package_are_clean() -> None:
+    assert strategy_findings(Careful) == []
+    ours = [s for s in strategies.values() if s.__module__.startswith("confrere.")]
+    assert len(ours) > 10
+    assert [text for s in ours for text in findings_in(s)] == []
+
+
+def test_check_and_a_run_show_the_findings() -> None:
+    @strategy("careless-test")
+    @dataclass(frozen=True)
+    class Loose:
+        deploys: ClassVar[tuple[str, ...]] = ("model",)
+        topology: ClassVar[str] = "complete"
+
+        def init(self, site: Any) -> Any:
+            raise AssertionError
+
+        async def round(self, state: Any, site: Any, peers: Any) -> Any:
+            models = await site.train({"model": Supervised()}, {"model": state.model}, protect=["model"])
+            found = await site.evaluate(models)
+            await peers.exchange(models["model"], loss=public(found["model"]["loss"].value))
+            return state
+
+    warnings = check(quick("careless-test"), arrays()).warnings
+    assert any("public is given a number that was read out" in text for text in warnings)
