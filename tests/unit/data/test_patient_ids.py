@@ -24,7 +24,7 @@ from confrere.data.read.values import as_text
 from confrere.data.schema import Column, Label, Schema
 from confrere.data.split.holdout import split
 from confrere.privacy.ledger import Ledger
-from confrere.privacy.patients import check_of, former_hashes, hashes, secret_beside
+from confrere.privacy.patient_hashes import check_of, former_hashes, hashes, secret_beside
 
 SCHEMA = Schema(label=Label(column="y"), columns=(Column("a", range=(0, 100)),), patient="p")
 ONCE = Schema(label=Label(column="y"), columns=(Column("a", range=(0, 100)),), patient="p", repeats="refuse")
