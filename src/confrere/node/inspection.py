@@ -25,6 +25,8 @@ from confrere.transport.ledger_marks import genuine
 
 MassFlow = Callable[[int, int], tuple[Mapping[str, float], float]]
 """For an epoch and a round: the mass that each peer has claimed since that round, and what the epoch has brought in all."""
+RECENT = 2
+"""A peer is doubted by what it has claimed since this number of rounds before; honest peers may be that far ahead."""
 LONGEST_NAME = 64
 """Characters of a number's name."""
 
@@ -73,14 +75,14 @@ class ParcelRules:
         """Refuse what no honest site of this study can send: an Outlier.
 
         That is also mass that would leave this site with more than all sites started with. The peer that has claimed the
-        most since the round of the parcel is the one to doubt; what the others send still counts. By the whole epoch a
-        peer could claim little for many rounds, and then more than all sites have.
+        most in the last rounds is the one to doubt; what the others send still counts. By the whole epoch a peer could
+        claim little for many rounds, and then more than all sites have.
         """
         screen(parcel, self.bounds, self.packing.largest(parcel, is_common(parcel.phase)))
         claimed = mass_of(parcel)
         if not claimed or self.start_mass is None:
             return
-        recent, change = flow(parcel.epoch, parcel.round)
+        recent, change = flow(parcel.epoch, parcel.round - RECENT)
         own, most = recent.get(parcel.sender, 0.0) + claimed, self.bounds.mass * (1 + 1e-6)
         if self.start_mass + change + claimed > most and own >= max(recent.values(), default=0.0):
             raise Outlier(
