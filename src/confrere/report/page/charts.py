@@ -119,7 +119,7 @@ def axis(scale: Scale, words: Format, *, most: int = 5, kind: str = "") -> Marku
     """The labels above rows. Of the kind «own» it belongs to one row, and is shown where the table has no head."""
     ticks = scale.ticks(most)
     labels = _labelled(ticks, words)
-    step = -(-sum(7 * len(w) + 10 for _, w in labels) // STRIP)  # label every one, every second …
+    step = -(-sum(round(6.6 * len(w) + 8) for _, w in labels) // STRIP)  # label every one, every second …
     first = ticks.index(0.0) % step if 0.0 in ticks else 0
     return tag(
         "svg",

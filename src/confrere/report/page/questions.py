@@ -6,10 +6,11 @@ Each answer comes from what was measured. Where that cannot tell, it says why, a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from confrere.report.page.markup import Child, Markup, tag
+from confrere.report.page.markup import Child, Markup, tag, together
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,20 @@ def _row(answer: Answer) -> Markup:
     return tag(
         "div",
         tag("dt", answer.question),
-        tag("dd", tag("p", answer.short, class_="big"), tag("p", *answer.rest) if answer.rest else None),
+        tag(
+            "dd",
+            tag("p", answer.short, class_="big"),
+            tag("p", *map(_unbroken, answer.rest)) if answer.rest else None,
+        ),
     )
+
+
+def _unbroken(part: Child) -> Child:
+    """The options of a command in a sentence, such as «--site», are not broken over lines."""
+    if part is None or isinstance(part, Markup):
+        return part
+    pieces = re.split(r"(?<![\w-])(--[a-z][a-z-]*)", part)
+    return together(tag("span", p, class_="whole") if p.startswith("--") else p for p in pieces)
 
 
 def sentences(*parts: str | None) -> str:

@@ -64,13 +64,13 @@ def _short(judged: Mapping[str, Gain], used: Mapping[str, float], weighed: bool)
         return {
             "better": "The peers as a whole",
             "worse": "Nobody: together is worse",
-            "no clear difference": "Nobody, as far as can be seen",
+            "no clear difference": "No clear help",
         }.get(word, "Too few to judge")
     if judged:
         if better:
             return f"The peers as a whole, at {len(better)} of {len(judged)} sites"
         few = all(g.word == "too few to judge" for g in judged.values())
-        return "Too few to judge" if few else "Nobody clearly: no site gains"
+        return "Too few to judge" if few else "No clear help at any site"
     if weighed:
         return "Peers count by measured weight"
     return "Measured for all peers together" if used else "Not measured"
