@@ -77,7 +77,7 @@ class CategoryColumn(ColumnKind):
             else:
                 gaps = gaps | strange
             after = f" of unknown category taken as {column.unknown}"
-            tally.tell(f"{column.name}: ", strange.sum(), "value", after, column.name)
+            tally.note(f"{column.name}: ", strange.sum(), "value", after, column.name)
         if column.typical is not None:
             codes[gaps] = column.categories.index(str(column.typical))
         known = width + (column.unknown == "other")

@@ -92,9 +92,9 @@ class GridColumn(BranchColumn):
         for_each_record(fields.frame, name, _cells(fields.frame, column), load)
         if strange:
             words = "taken as missing" if column.outside == "missing" else "set to the end of the range"
-            tally.tell(f"{name}: ", strange, "value", f" outside of the range {words}", name)
+            tally.note(f"{name}: ", strange, "value", f" outside of the range {words}", name)
         if gaps:
-            tally.tell(f"{name}: ", gaps, "missing value", " put in the middle of the scale", name)
+            tally.note(f"{name}: ", gaps, "missing value", " put in the middle of the scale", name)
         return out
 
     @abstractmethod

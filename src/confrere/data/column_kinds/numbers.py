@@ -97,7 +97,7 @@ def date_format(
         return column.date_format
     form = guessed_date_format(frame, frame[name], name, column.missing)
     if form:
-        tally.tell(
+        tally.note(
             f'{name}: dates were read as {form}, a guess from all of them; a node needs date_format = "{form}" in the schema',
             column=column.name,
         )
@@ -120,7 +120,7 @@ def _plausible(fields: Fields, numbers: NDArray[np.float64]) -> tuple[NDArray[np
         words += slip.sentence if slip else 'If that is an error, say outside = "missing" in the schema.'
         raise BadRows(fields.frame, outside, name, words)
     if column.outside == "missing":
-        tally.tell(f"{name}: ", outside.sum(), "impossible value", " taken as missing", name)
+        tally.note(f"{name}: ", outside.sum(), "impossible value", " taken as missing", name)
         return np.where(outside, np.nan, numbers), gaps | outside
-    tally.tell(f"{name}: ", outside.sum(), "value", " set to the end of the range", name)
+    tally.note(f"{name}: ", outside.sum(), "value", " set to the end of the range", name)
     return np.where(gaps, np.nan, np.clip(numbers, low, high)), gaps

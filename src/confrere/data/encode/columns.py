@@ -43,13 +43,13 @@ def _series(
         return frame[name]
     if column.derive is not None and not missing_sources(frame, column.derive):
         of = " and ".join(column.derive.of)
-        tally.tell(f"{name} was derived: {column.derive.how} of {of}", column=name)
+        tally.note(f"{name} was derived: {column.derive.how} of {of}", column=name)
         return derived(frame, column, schema, translation, tally)
     if schema.missing_columns != "impute" or column.gaps == "refuse" or not column.traits.optional:
         raise DataError(
             f"{origin_of(frame).name}: the column {name!r} is not there, and the schema asks for it"
         )
-    tally.tell(f"{name} is not recorded here: every value is marked missing", column=name)
+    tally.note(f"{name} is not recorded here: every value is marked missing", column=name)
     return pd.Series(np.full(len(frame), np.nan), index=frame.index)
 
 

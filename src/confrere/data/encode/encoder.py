@@ -116,7 +116,7 @@ class RowEncoder:
             )
         frame = translate(frame, schema, self.translation.rename, self.site)
         for note in frame.attrs.get("notes", []):
-            tally.tell(note)
+            tally.note(note)
         if drop and not frame.index.is_unique:
             frame = frame.reset_index(drop=True)
         frame = _without_repeats(frame, schema, tally, self.earlier, drop)
@@ -128,7 +128,7 @@ class RowEncoder:
                 if not drop:
                     raise
                 frame = frame[~frame.index.isin(error.labels)]
-                tally.tell("", len(error.labels), "record", f" left out, with an error; the first: {error}")
+                tally.note("", len(error.labels), "record", f" left out, with an error; the first: {error}")
             else:
                 tally.take(attempt)
                 return found
@@ -276,7 +276,7 @@ def _without_repeats(
             raise error
         all_of_them = np.isin(named, earlier.repeated) & ~unknown
         after = f" of patients with more than one left out; the first: {error}"
-        tally.tell("", all_of_them.sum(), "record", after)
+        tally.note("", all_of_them.sum(), "record", after)
         return frame[~all_of_them]
     if not again.any() and not earlier.streams:
         return frame
@@ -285,7 +285,7 @@ def _without_repeats(
     if not same.any():
         return frame
     if schema.repeats == "drop" or drop:
-        tally.tell("", same.sum(), "record", " that repeat another one word for word dropped")
+        tally.note("", same.sum(), "record", " that repeat another one word for word dropped")
         return frame[~same]
     words = f"the same record of patient {ids[same].iloc[0]} for the second time "
     words += f'({counted(same.sum(), "such record")}); remove it, or say repeats = "drop" in the schema'
@@ -309,7 +309,7 @@ def patients_of(rows: EncodedRows, tally: EncodingTally) -> torch.Tensor | None:
         at = torch.from_numpy(np.flatnonzero(unknown))
         inputs, targets = torch.from_numpy(rows.inputs), torch.from_numpy(rows.targets)
         named[unknown] = digests.of_rows(inputs[at], targets[at])
-        tally.tell("", unknown.sum(), "record", NO_ID)
+        tally.note("", unknown.sum(), "record", NO_ID)
     return torch.from_numpy(named.view(np.int64))
 
 

@@ -15,23 +15,23 @@ class EncodingTally:
 
     >>> tally = EncodingTally()
     >>> for piece in (3, 4):
-    ...     tally.tell("TSH: ", piece, "impossible value", " taken as missing", column="TSH")
+    ...     tally.note("TSH: ", piece, "impossible value", " taken as missing", column="TSH")
     >>> tally.words(["TSH"])
     ('TSH: 7 impossible values taken as missing',)
     """
 
     def __init__(self) -> None:
         self.records = 0
-        self._told: dict[str, dict[_Sentence, int]] = {}
+        self._notes: dict[str, dict[_Sentence, int]] = {}
         self._gaps: dict[str, int] = {}
         self._imputed: set[str] = set()
         self._empty: dict[str, bool] = {}
 
-    def tell(self, before: str, count: int = 0, thing: str = "", after: str = "", column: str = "") -> None:
+    def note(self, before: str, count: int = 0, thing: str = "", after: str = "", column: str = "") -> None:
         """Add a sentence; where it counts a `thing`, the counts of the same sentence add up."""
-        told = self._told.setdefault(column, {})
+        notes = self._notes.setdefault(column, {})
         sentence = (before, thing, after)
-        told[sentence] = told.get(sentence, 0) + int(count)
+        notes[sentence] = notes.get(sentence, 0) + int(count)
 
     def take(self, other: EncodingTally) -> None:
         """Go on from what another tally, begun as a copy of this one, has counted."""
@@ -63,8 +63,8 @@ class EncodingTally:
         return tuple(out)
 
     def _sentences(self, column: str) -> list[str]:
-        told = self._told.get(column, {})
+        notes = self._notes.get(column, {})
         return [
             f"{before}{counted(count, thing) if thing else ''}{after}"
-            for (before, thing, after), count in told.items()
+            for (before, thing, after), count in notes.items()
         ]

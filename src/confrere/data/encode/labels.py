@@ -47,7 +47,7 @@ def refuse_gaps(frame: pd.DataFrame, label: Label, known: NDArray[np.bool_], tal
         words = f"the label is missing ({counted((~known).sum(), 'such record')}); "
         words += 'to leave these records out, say unlabelled = "drop" in the schema'
         raise BadRows(frame, ~known, label.column, words)
-    tally.tell("", (~known).sum(), "record", " without a label left out")
+    tally.note("", (~known).sum(), "record", " without a label left out")
 
 
 def branches_of(schema: Schema) -> tuple[Branch, ...]:

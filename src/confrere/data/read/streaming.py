@@ -99,7 +99,7 @@ def encode_stream(
     if schema.repeats == "refuse" and records.units is not None and len(earlier.repeated):
         twice = np.isin(records.units.numpy().view(np.uint64), earlier.repeated)
         if twice.any():  # their other records are in later pieces
-            found.rows.tally.tell(
+            found.rows.tally.note(
                 "", int(twice.sum()), "record", " of patients with others further on left out"
             )
             records = select_mapped(records, np.flatnonzero(~twice).tolist())

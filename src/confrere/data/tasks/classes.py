@@ -126,7 +126,7 @@ class Survival(Binary):
         happened = (event == 1) & (time <= horizon)
         lost = (event == 0) & (time < horizon)
         if lost.any():
-            tally.tell("", lost.sum(), "record", f" lost to follow-up before {horizon:g} left out")
+            tally.note("", lost.sum(), "record", f" lost to follow-up before {horizon:g} left out")
         known = ~(unknown | lost)
         return happened[known].astype(np.int64), known
 
