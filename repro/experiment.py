@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
+
+import numpy as np
 
 from confrere.core.custody import Custody
 from confrere.core.errors import ConfrereError, StudyError
@@ -26,6 +29,7 @@ from confrere.privacy.renyi import PUBLISHED_ORDERS
 from confrere.privacy.sampling import epoch
 from confrere.simulation.simulation import simulate
 from confrere.site.open_sites import open_sites
+from confrere.site.predictions import RecordPredictions, SelectedPredictions
 from confrere.site.run_folder import Run, hardware, write_json
 from confrere.study import Study, scaled
 from confrere.version import versions
@@ -157,12 +161,38 @@ def _keep(path: Path, run: Run) -> None:
         if e.kind in TOLD
     ]
     write_json(path, {"result": run.result.as_json(), "events": told})
+    arrays = {
+        f"{quote(site, safe='')}/{part}/{what}": np.asarray(getattr(found, what))
+        for site, selected in run.predictions.items()
+        for part, found in selected.parts.items()
+        for what in ("outputs", "targets", "marks", "spread")
+    }
+    np.savez_compressed(path.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]  # names are text
 
 
 def _read(path: Path, study: Study) -> Run:
     found = json.loads(path.read_text(encoding="utf-8"))
     events = [Event(e["kind"], e["site"], e["round"], Custody.PRIVATE, e["data"]) for e in found["events"]]
-    return Run(study, RunResult.from_json(found["result"]), events)
+    return Run(
+        study,
+        RunResult.from_json(found["result"]),
+        events,
+        predictions=_predictions(path.with_suffix(".npz")),
+    )
+
+
+def _predictions(path: Path) -> dict[str, SelectedPredictions]:
+    """What `_keep` has put down; nothing for a run that was kept before predictions were."""
+    if not path.exists():
+        return {}
+    found: dict[str, SelectedPredictions] = {}
+    with np.load(path) as arrays:
+        for name in {n.rpartition("/")[0] for n in arrays.files}:
+            site, _, part = name.partition("/")
+            outputs, targets, marks = (arrays[f"{name}/{what}"] for what in ("outputs", "targets", "marks"))
+            kept = RecordPredictions(outputs, targets, marks, float(arrays[f"{name}/spread"]))
+            found.setdefault(unquote(site), SelectedPredictions()).parts[part] = kept
+    return found
 
 
 def costs(study: Study, reported: Reported) -> dict[str, dict[str, float]]:

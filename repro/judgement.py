@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from scipy import stats
 
 from confrere.core.metrics import METRICS, named
 from confrere.site.run_folder import Run
-from confrere.statistics.verdict import Gain, judge
+from confrere.statistics.contributions import Effects, effects
+from confrere.statistics.verdict import LEAST_RARER, Effect, Gain, judge_all
 from repro.reported import Claim, Reported
 
 PROXY = "/proxy"
@@ -40,7 +42,7 @@ def beside(reported: Reported, runs: Mapping[str, Sequence[Run]]) -> dict[str, A
             arm: {m: _stated(v) for m, v in measures.items()} for arm, measures in reported.values.items()
         },
         "measured": measured,
-        "claims": [_judged(claim, runs, reported.test) for claim in reported.claims],
+        "claims": _all_judged(reported, runs),
     }
 
 
@@ -106,39 +108,74 @@ def _spread(points: Points) -> dict[str, Any] | None:
     }
 
 
-def _judged(claim: Claim, runs: Mapping[str, Sequence[Run]], test: str) -> dict[str, Any]:
-    """The claim with the difference that was measured: positive is as the source says.
+def _all_judged(reported: Reported, runs: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
+    """Every claim with the difference that was measured; all claims of a source are corrected together."""
+    paired = PairedEffects(runs)
+    found = [_measured(claim, runs, paired, claim.test or reported.test) for claim in reported.claims]
+    gains = judge_all({n: effect for n, (_, effect) in enumerate(found) if effect is not None})
+    for number, (claim, (out, _)) in enumerate(zip(reported.claims, found, strict=True)):
+        if number in gains:
+            out["verdict"] = _verdict(claim, gains[number])
+    return [out for out, _ in found]
 
-    Two p-values, both of a paired t-test: over seeds (means over sites), and over all sites of all seeds, which is what
-    sources tend to count although sites of one seed have learned from one another.
+
+@dataclass(frozen=True)
+class PairedEffects:
+    """What arms gain over one another, patient by patient, on the mean over sites; computed once per reference."""
+
+    runs: Mapping[str, Sequence[Run]]
+    _known: dict[tuple[str, str], dict[str, Effects]] = field(default_factory=dict)
+
+    def of(self, better: str, than: str, part: str, metric: str) -> Effect | None:
+        """None where an arm's predictions were not kept, or are for other records."""
+        if (than, part) not in self._known:
+            ways = {
+                name: [
+                    {s: k.parts[part] for s, k in run.predictions.items() if part in k.parts} for run in found
+                ]
+                for name, found in self.runs.items()
+            }
+            whole = {name: way for name, way in ways.items() if way and all(way)}
+            self._known[than, part] = effects(whole, than) if than in whole else {}
+        found = self._known[than, part].get(better)
+        return found.groups.get("all", {}).get(metric) if found is not None else None
+
+
+def _measured(
+    claim: Claim, runs: Mapping[str, Sequence[Run]], paired: PairedEffects, test: str
+) -> tuple[dict[str, Any], Effect | None]:
+    """The claim with what was measured, and its effect: positive is as the source says.
+
+    The rule needs the predictions for each patient. Proxies and ε have none: then only the luck of the runs counts, and
+    `basis` says so. Two p-values are shown for comparison, both of a paired t-test: over seeds (means over sites), and over
+    all sites of all seeds, which is what sources tend to count although sites of one seed have learned from one another.
     """
     sign = -1.0 if claim.metric == "epsilon" else named(claim.metric).sign
-    test = claim.test or test
     better, than = (_points(runs, arm, claim.metric, test) for arm in (claim.better, claim.than))
     out: dict[str, Any] = {
         "better": claim.better, "than": claim.than, "metric": claim.metric, "about": claim.about, "test": claim.test,
-        "reported_p": claim.p, "difference": None, "p_seeds": None, "p_sites": None, "verdict": "not run",
+        "reported_p": claim.p, "difference": None, "p_seeds": None, "p_sites": None, "basis": None, "verdict": "not run",
     }  # fmt: skip
-    if not better or not than:
-        return out
     one, two = _by_seed(better), _by_seed(than)
-    seeds = sorted(one.keys() & two.keys())
-    over_seeds = [sign * (one[s] - two[s]) for s in seeds]
+    over_seeds = [sign * (one[s] - two[s]) for s in sorted(one.keys() & two.keys())]
+    if not over_seeds:  # no seed has both
+        return out, None
     pairs = sorted(better.keys() & than.keys())
     if len(pairs) < max(len(better), len(than)):  # one model for all sites: each site against it
         pairs_of = [sign * (v - two[seed]) for (seed, _), v in better.items() if seed in two]
     else:
         pairs_of = [sign * (better[k] - than[k]) for k in pairs]
-    found = judge(over_seeds)
-    if found is None:  # no seed has both
-        return out
+    spread = statistics.stdev(over_seeds) if len(over_seeds) > 1 else None
+    part = "common_test" if test == "common" else "test"
+    effect = paired.of(claim.better, claim.than, part, claim.metric)
+    between = (spread or 0.0) ** 2 / len(over_seeds)
     out |= {
-        "difference": {"mean": found.mean, "over_seeds": found.std, "seeds": found.pairs},
+        "difference": {"mean": statistics.fmean(over_seeds), "over_seeds": spread, "seeds": len(over_seeds)},
         "p_seeds": paired_p(over_seeds),
         "p_sites": paired_p(pairs_of),
+        "basis": "seeds" if effect is None else "patients and seeds",
     }
-    out["verdict"] = _verdict(claim, found)
-    return out
+    return out, effect or Effect(tuple(over_seeds), between, 0.0, LEAST_RARER)
 
 
 def paired_p(differences: Sequence[float]) -> float | None:
@@ -151,7 +188,7 @@ def paired_p(differences: Sequence[float]) -> float | None:
 
 
 def _verdict(claim: Claim, found: Gain) -> str:
-    """What became of the claim, by the rule of all comparisons."""
+    """The claim in a word, by the rule of all comparisons."""
     if claim.about == "as good":
         return "no clear difference" if not found.clear else "one is clearly better"
     if not found.clear:

@@ -23,7 +23,7 @@ from repro.figures import (
 )
 from repro.judgement import PROXY
 from repro.reported import Experiment, Reported
-from repro.table import judged, label, sides
+from repro.table import judged, label, sides, word
 
 HEAD = """# Record: published experiments
 
@@ -33,10 +33,13 @@ Written by `python -m repro`, which runs the studies and keeps the results in do
 run is stated with every result, and a smaller one is not the published experiment**.
 
 *Measured* is the mean over seeds and sites, ± the standard deviation over seeds of the mean over sites; in brackets is the
-standard deviation over all sites of all seeds, which is what the papers tend to report. A claim of the source is judged by a
-paired t-test over seeds (with three seeds only large differences are clear). The p-value over all sites of all seeds is shown
-beside it, since that is how the papers count, although the sites of one seed have learned from one another. `local` is
-training alone without noise, which the papers leave out; `local-dp` and `pooled-dp` are their «Regular» and «Joint».
+standard deviation over all sites of all seeds, which is what the papers tend to report. A claim of the source is judged by
+the rule of all comparisons ([decision 12](../decisions/0012-one-rule.md)): in pairs over test patients and seeds, all claims of
+a source corrected together. Proxies and ε have no predictions for single patients; claims about them are judged over seeds
+alone. «Earlier rule» marks a result that was made before, judged by a paired t-test over seeds without a correction: it has to
+be run again to be judged. The p-value over all sites of all seeds is shown beside it, since that is how the papers count,
+although the sites of one seed have learned from one another. `local` is training alone without noise, which the papers leave
+out; `local-dp` and `pooled-dp` are their «Regular» and «Joint».
 
 Your own studies can do the same:
 
@@ -115,7 +118,7 @@ def _count(result: dict[str, Any] | None) -> str:
     claims = (result or {}).get("reported", {}).get("claims", [])
     if not claims:
         return "–"
-    told = Counter(c["verdict"] for c in claims)
+    told = Counter(word(c) for c in claims)
     return "; ".join(f"{n} × {verdict}" for verdict, n in told.most_common())
 
 

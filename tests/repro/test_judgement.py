@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from confrere.core.results import Metrics, PrivacySpent, SiteResult
+from confrere.core.results import Metrics, PrivacySpent, RunResult, SiteResult
+from confrere.site.predictions import RecordPredictions, SelectedPredictions
+from confrere.site.run_folder import Run
 from confrere.study import Study
+from repro.experiment import _keep, _read
 from repro.judgement import beside, paired_p
 from repro.reported import Claim, Reported
-from repro.table import sides
+from repro.table import sides, word
 
 SITES = ("a", "b", "c")
 
@@ -23,6 +28,7 @@ class Ran:
 
     study: Study
     sites: dict[str, SiteResult[float]]
+    predictions: dict[str, SelectedPredictions] = field(default_factory=dict)
 
 
 def ran(seed: int, values: tuple[float, ...], proxy: tuple[float, ...] = ()) -> Ran:
@@ -102,3 +108,59 @@ def test_equal_differences_need_no_test() -> None:
     assert paired_p([0.0, 0.0]) == 1.0
     assert paired_p([0.1, 0.1]) == 0.0
     assert paired_p([0.1]) is None
+
+
+def predicted(seed: int, right: np.ndarray) -> Ran:
+    """A run whose model is right about these patients; half of them have the condition."""
+    truth = np.arange(len(right)) % 2
+    said = np.where(right, truth, 1 - truth)
+    outputs = np.stack([1 - said, said], axis=1).astype(np.float32) * 4
+    kept = RecordPredictions(outputs, truth, np.array([f"a/{n}" for n in range(len(right))]))
+    run = ran(seed, (float(right.mean()),))
+    run.predictions["a"] = SelectedPredictions(parts={"test": kept})
+    return run
+
+
+def test_seeds_that_agree_about_few_patients_prove_nothing() -> None:
+    """Three seeds that test the same 24 patients and agree exactly: over seeds alone the difference would be certain."""
+    better, worse = np.ones(24, dtype=bool), np.arange(24) > 1
+    runs = {
+        n: [predicted(seed, right) for seed in range(3)] for n, right in (("one", better), ("two", worse))
+    }
+    found = judged(Claim("one", "two"), runs)
+    assert (found["basis"], found["verdict"]) == ("patients and seeds", "same direction, not clear")
+    assert found["p_seeds"] == 0.0
+    for run in (*runs["one"], *runs["two"]):
+        run.predictions.clear()
+    alone = judged(Claim("one", "two"), runs)
+    assert (alone["basis"], alone["verdict"]) == ("seeds", "holds here")
+
+
+def test_the_claims_of_a_source_are_corrected_together() -> None:
+    rng = np.random.default_rng(0)
+    close = [ran(s, tuple(v - 0.02 - 0.006 * rng.normal() for v in (0.8, 0.9, 0.7))) for s in range(5)]
+    good = [ran(s, (0.8, 0.9, 0.7)) for s in range(5)]
+    single = Claim("one", "two")
+    assert judged(single, {"one": good, "two": close})["verdict"] == "holds here"
+    p = judged(single, {"one": good, "two": close})["p_seeds"]
+    others = [ran(s, tuple(v + 0.02 * rng.normal() for v in (0.8, 0.9, 0.7))) for s in range(5)]
+    many = [single, *[Claim("one", "three")] * int(0.05 / p + 1)]
+    found = beside(Reported("x", claims=many), {"one": good, "two": close, "three": others})["claims"]
+    assert found[0]["verdict"] == "same direction, not clear"
+
+
+def test_kept_runs_keep_their_predictions(tmp_path: Path) -> None:
+    run = predicted(0, np.arange(24) > 1)
+    _keep(tmp_path / "kept.json", Run(run.study, RunResult(sites=run.sites), predictions=run.predictions))
+    found = _read(tmp_path / "kept.json", run.study).predictions["a"].parts["test"]
+    expected = run.predictions["a"].parts["test"]
+    assert (found.outputs == expected.outputs).all()
+    assert (found.marks == expected.marks).all()
+    assert found.spread == expected.spread
+
+
+def test_a_verdict_of_an_earlier_version_is_marked() -> None:
+    claim = judged(Claim("one", "two"), {"one": GOOD, "two": POOR})
+    assert word(claim) == "holds here"
+    del claim["basis"]
+    assert word(claim) == "holds here (earlier rule)"

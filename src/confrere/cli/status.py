@@ -61,6 +61,7 @@ def spans(rounds: list[int]) -> str:
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The state of a node in sentences."""
+    from confrere.core.results import ModelVerdict
     from confrere.core.seeds import NOT_PRIVATE
     from confrere.report import words
 
@@ -94,6 +95,11 @@ def lines(found: dict[str, Any]) -> list[str]:
         out.append(f"Model (private, never sent): {found['deployed_private']['text']}")
     if quality:
         out.append(f"On this site's own test records (private, never sent): {quality}")
+    verdict = found.get("verdict_private")
+    if verdict:
+        out.append(f"Verdict (private, never sent): {verdict['text']}")
+        if (judged := ModelVerdict.from_json(verdict)) and (errors := words.errors_of_100(judged)):
+            out.append(words.capital(errors))
     return out
 
 

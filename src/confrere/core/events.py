@@ -22,6 +22,8 @@ evaluated      yes, PRIVATE    validation, test, common_test: each {role: {metri
                                of them the accuracy of always saying the site's most frequent class
 deployed       yes, PRIVATE    model (collaborative or own), text, test {metric: number} of the site's own model if it is
                                deployed: which of the two did better on the site's own held-out records
+judged         yes, PRIVATE    metric, gain, interval, word, tested, at_threshold, text: the collaborative model of this run
+                               against one trained alone, on the site's test patients, after the last round
 weighed        yes             weights {peer: number}, note: how much each peer counts in this site's model
 connected, disconnected, unreachable (of a node)   peer, dialled or text
 equivocated    the receiver    text, sender, first, second: two signed headers that contradict each other

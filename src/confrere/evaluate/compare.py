@@ -21,10 +21,10 @@ from confrere.data.records import Federation
 from confrere.evaluate.comparison_verdicts import verdicts
 from confrere.evaluate.strategy_summary import gap, summary
 from confrere.report.page import write_report
-from confrere.simulation.simulation import simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import Source, open_sites
 from confrere.site.outcome import by_columns, mean_metrics
-from confrere.site.run_folder import Run, check_free, hardware, write_json
+from confrere.site.run_folder import Run, RunFolder, check_free, hardware, write_json
 from confrere.strategies import discover
 from confrere.study import ComparisonSettings, Study, merged, named
 from confrere.study.exchange_settings import sends
@@ -138,7 +138,7 @@ def compare(
     if folder is not None:
         check_free(folder)
     variants = arms(study, names, pooled)
-    runs, seconds, records = _run_all(variants, seeds, sites, folder, device=device, listeners=listeners)
+    runs, seconds, records = _run_all(variants, seeds, sites, folder, device, listeners)
     attackers = {n: found[0].result.attack.attackers for n, found in runs.items() if found[0].result.attack}
     runs = {name: [without_attackers(run, attackers) for run in found] for name, found in runs.items()}
     first = runs[ALONE][0]
@@ -178,7 +178,7 @@ def _facts(study: Study, device: str, command: str) -> dict[str, Any]:
 
 def _run_all(
     variants: Mapping[str, Study], seeds: Sequence[int], sites: Mapping[str, Source] | None, folder: Path | None,
-    **options: Any,
+    device: str, listeners: tuple[Callable[[Event], None], ...],
 ) -> tuple[dict[str, list[Run]], dict[str, float], dict[str, SiteRecords]]:  # fmt: skip
     """Every arm with every seed, the seconds that each arm took, and what the records of each site look like."""
     runs: dict[str, list[Run]] = {name: [] for name in variants}
@@ -188,8 +188,10 @@ def _run_all(
         opened: list[tuple[Study, Federation]] = []
         for name, arm in variants.items():
             arm, began = arm.with_(seed=seed), time.perf_counter()
+            simulation = Simulation(arm, open_sites(arm, shared(opened, arm, sites)), device=device)
             place = folder / "runs" / f"{quote(name, safe=' ')}-{seed}" if folder else None
-            runs[name].append(simulate(arm, shared(opened, arm, sites), out=place, **options))
+            files = RunFolder(place, arm, of_comparison=True) if place is not None else None
+            runs[name].append(simulation.run(files, listeners))
             seconds[name] += time.perf_counter() - began
         records = records or _records(opened[0][1])
     return runs, seconds, records

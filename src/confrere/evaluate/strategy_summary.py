@@ -25,7 +25,7 @@ from confrere.evaluate.comparison_verdicts import Verdicts
 from confrere.site.outcome import by_columns, mean_metrics
 from confrere.site.run_folder import Run
 from confrere.statistics.in_patients import in_patients
-from confrere.statistics.verdict import judge
+from confrere.statistics.verdict import stated
 
 Scored = Sequence[Mapping[str, Metrics[float]]]
 """For each seed, the metrics of each site."""
@@ -114,7 +114,7 @@ def summary(
             missing_columns=first[s].missing_columns,
             in_patients=in_patients(
                 [run.predictions[s].parts["test"].predictions for run in own if _tested(run, s)],
-                own[0].study.evaluation.threshold,
+                own[0].study.threshold_of(s),
             ),
         )
         for s in sites
@@ -171,7 +171,7 @@ def gap(results: Mapping[str, StrategyResult]) -> dict[str, Gap]:
     alone, pooled, found = results[ALONE], results[POOLED], {}
     for metric in pooled.mean:
         way = pooled.gains.get(metric)
-        judged = judge(way.values, way.interval, way.word) if way is not None else None
+        judged = stated(way.values, way.interval, way.word) if way is not None else None
         clear = judged is not None and judged.word == "better"
         closed = {}
         for name, result in results.items():

@@ -58,6 +58,7 @@ def status_of(node: Node) -> dict[str, Any]:
         },
         "quality_private": (node.quality.get("test") or {}).get(node.strategy.deploys[0], {}),
         **_deployed(node.journal.events),
+        **_verdict(node.journal.events),
         "since": node.began,
     }
 
@@ -116,6 +117,12 @@ def _deployed(events: Sequence[Event]) -> dict[str, Any]:
     return {"deployed_private": {"model": found["model"], "text": found["text"]}, **own}
 
 
+def _verdict(events: Sequence[Event]) -> dict[str, Any]:
+    """The collaborative model against one trained alone; nothing before the last round is over."""
+    found = next((e.data for e in reversed(events) if e.kind == "judged"), None)
+    return {} if found is None else {"verdict_private": dict(found)}
+
+
 def resting_status(home: Path) -> dict[str, Any]:
     """What the files of a node say that is not at work."""
     if not (home / "node.sqlite").exists():
@@ -156,6 +163,7 @@ def resting_status(home: Path) -> dict[str, Any]:
         "bytes": {"in_parcels": int(facts.get("bytes_out", 0)) + size},
         "quality_private": _last_quality(events),
         **_deployed(events),
+        **_verdict(events),
         "since": None,
     }  # fmt: skip
 

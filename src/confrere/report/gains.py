@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from confrere.core import metrics
 from confrere.core.results import ComparisonResult, Measured, StrategyResult
 from confrere.report import words
-from confrere.statistics.verdict import LEAST_RARER, Gain, GapClosed, judge, share_of_gap
+from confrere.statistics.verdict import EARLIER, LEAST_RARER, Gain, GapClosed, share_of_gap, stated
 
 
 def stated_gain(figure: Measured | None) -> Gain | None:
-    """A gain that the comparison states, judged."""
-    return judge(figure.values, figure.interval, figure.word) if figure else None
+    """A gain that the comparison states, with its interval and its word."""
+    return stated(figure.values, figure.interval, figure.word) if figure else None
 
 
 def site_gain(
@@ -21,19 +22,27 @@ def site_gain(
 ) -> Gain | None:
     """What one site gains; None where one of the two was not measured there."""
     chosen = strategy or comparison.together
-    stated = chosen.sites[site].gains.get(metric) if chosen and site in chosen.sites else None
-    return stated_gain(stated) if stated else judge(_differences(comparison, site, metric, strategy))
+    figure = chosen.sites[site].gains.get(metric) if chosen and site in chosen.sites else None
+    found = stated_gain(figure) if figure else stated(_differences(comparison, site, metric, strategy))
+    return _dated(comparison, found)
 
 
 def mean_gain(
     comparison: ComparisonResult, metric: str, strategy: StrategyResult | None = None
 ) -> Gain | None:
-    """The gain averaged over sites (each counts the same), then judged over seeds."""
+    """The gain averaged over sites (each counts the same)."""
     chosen = strategy or comparison.together
     if chosen and metric in chosen.gains and chosen.gains[metric].values:
-        return stated_gain(chosen.gains[metric])
+        return _dated(comparison, stated_gain(chosen.gains[metric]))
     rows = [_differences(comparison, site, metric, strategy) for site in comparison.sites]
-    return judge(_by_seed([row for row in rows if row]))
+    return _dated(comparison, stated(_by_seed([row for row in rows if row])))
+
+
+def _dated(comparison: ComparisonResult, gain: Gain | None) -> Gain | None:
+    """The intervals of earlier versions follow another rule: a gain from such a file has neither an interval nor a word."""
+    if gain is None or comparison.judged:
+        return gain
+    return replace(gain, low=None, high=None, stated=EARLIER)
 
 
 def gap_closed(comparison: ComparisonResult, metric: str, site: str | None = None) -> GapClosed | None:
@@ -47,9 +56,12 @@ def gap_closed(comparison: ComparisonResult, metric: str, site: str | None = Non
     ]
     both = [(p, t) for p, t in both if p and t and len(p) == len(t)]
     gaps, gains = _by_seed([p for p, _ in both]), _by_seed([t for _, t in both])
-    gap, gained = judge(gaps), judge(gains)
-    if site is None:  # as the comparison states them, with their intervals
+    if site is None:
         gap, gained = mean_gain(comparison, metric, comparison.pooled), mean_gain(comparison, metric)
+    else:
+        gap, gained = (
+            site_gain(comparison, site, metric, way) for way in (comparison.pooled, comparison.together)
+        )
     if gap is None or gained is None:
         return None
     return share_of_gap(gap, gained, gaps, gains)
@@ -67,7 +79,7 @@ def not_worth_it(comparison: ComparisonResult) -> str | None:
         return None
     overall = mean_gain(comparison, name)
     sites = [g.word for s in comparison.sites if (g := site_gain(comparison, s, name))]
-    if overall is None or "better" in (overall.word, *sites) or overall.word == "too few to judge":
+    if overall is None or "better" in (overall.word, *sites) or not overall.judged:
         return None
     if overall.word == "worse" or "worse" in sites:
         return words.LOST

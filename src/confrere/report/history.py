@@ -113,6 +113,8 @@ class History:
     """By site and kind of records: the accuracy of always saying the class that is most frequent at the site."""
     used: Mapping[str, float] = field(default_factory=dict)
     """By site: how much of its own model builds on what peers sent (0 to 1), as cross-validation on its records chose."""
+    verdicts: Mapping[str, str] = field(default_factory=dict)
+    """By site: the verdict on the model of this run, in words."""
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -199,6 +201,7 @@ class _Reader:
         self.weighings: dict[tuple[str, int], Weighing] = {}
         self.majority: dict[tuple[str, str], float] = {}
         self.used: dict[str, float] = {}
+        self.verdicts: dict[str, str] = {}
         self._of_a_round: Mapping[str, Callable[[str, int, Mapping[str, Json]], None]] = {
             "round-started": self._round_started,
             "evaluated": self._evaluated,
@@ -207,6 +210,7 @@ class _Reader:
             "sent": self._sent,
             "charged": self._charged,
             "missing": self._missing,
+            "judged": self._judged,
         }
 
     def take(self, event: Event) -> None:
@@ -257,6 +261,9 @@ class _Reader:
         senders = (*(late.senders if late else ()), *(data.get("senders") or ()))
         self.missed[turn, phase, site] = Missed(turn, site, tuple(dict.fromkeys(senders)), phase)
 
+    def _judged(self, site: str, turn: int, data: Mapping[str, Json]) -> None:
+        self.verdicts[site] = str(data.get("text") or "")
+
     def history(self) -> History:
         curves = (
             Curve(*key, tuple(Point(r, v) for r, v in sorted(rounds.items())))
@@ -275,6 +282,7 @@ class _Reader:
             tuple(self.weighings[at] for at in sorted(self.weighings)),
             self.majority,
             self.used,
+            self.verdicts,
         )
 
 

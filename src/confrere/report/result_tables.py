@@ -19,9 +19,15 @@ from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain, stated_gain, too_few
 from confrere.report.history import read_history
 from confrere.report.results_folder import with_ledgers
-from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS, Gain
+from confrere.statistics.verdict import EARLIER, LEAST_RARER, LEAST_SEEDS, Gain
 
-STYLES = {"better": "green", "worse": "red", "no clear difference": "dim", "too few to judge": "dim"}
+STYLES = {
+    "better": "green",
+    "worse": "red",
+    "no clear difference": "dim",
+    "too few to judge": "dim",
+    EARLIER: "dim",
+}
 
 
 def comparison_table(comparison: ComparisonResult) -> RenderableType:
@@ -283,6 +289,8 @@ def _footnote(comparison: ComparisonResult) -> str:
     if seeds < 2:
         return "One seed, so no spread and no verdict: run more seeds."
     spread = f"± is one standard deviation over {seeds} seeds."
+    if not comparison.judged:
+        return f"{spread} No words: {EARLIER}."
     if seeds < LEAST_SEEDS:
         return f"{spread} Fewer than {LEAST_SEEDS} seeds are too few to judge."
     label = words.metric(comparison.headline or "").label

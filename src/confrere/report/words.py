@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from confrere.core import metrics
-from confrere.core.results import Measured, PrivacySpent, Tested
-from confrere.statistics.verdict import LEAST_SEEDS, Gain, GapClosed
+from confrere.core.results import Measured, ModelVerdict, PrivacySpent, Tested
+from confrere.statistics.verdict import EARLIER, LEAST_SEEDS, Gain, GapClosed
 
 metric = metrics.named
 """A metric by its name, with its label and its meaning."""
@@ -72,6 +72,8 @@ def capital(text: str) -> str:
 def gained(name: str, value: Gain) -> str:
     """«+0.017 (95 % interval +0.011 to +0.023)»."""
     unit = " points" if metric(name).percent else ""
+    if value.word == EARLIER:
+        return f"{signed(name, value.mean)}{unit}"
     if value.low is None or value.high is None:
         why = no_interval(value.pairs)
         return f"{signed(name, value.mean)}{unit} ({why})"
@@ -83,10 +85,42 @@ def gained(name: str, value: Gain) -> str:
     )
 
 
+def model_verdict(verdict: ModelVerdict, deployed: bool = True) -> str:
+    """«for this model: better than training alone, log loss +0.041 (95 % interval +0.012 to +0.070), on 60 patients …»."""
+    words = {
+        "better": "better than training alone",
+        "worse": "worse than training alone",
+        "no clear difference": "no clear difference from training alone",
+    }
+    what = "this model" if deployed else "the collaborative model, which is not deployed"
+    low, high = verdict.interval or (None, None)
+    gain = Gain(verdict.gain, None, low, high, verdict.tested.rarer)
+    same = low == high == 0
+    figures = "no difference for any patient" if same else gained(verdict.metric, gain)
+    return (
+        f"for {what}: {words.get(verdict.word, verdict.word)}, {metric(verdict.metric).label} {figures},"
+        f" on {tested(verdict.tested)}"
+    )
+
+
+def errors_of_100(verdict: ModelVerdict) -> str:
+    """«of 100 patients, missed 12 → 7, false alarms 4 → 4 (alone → together, at a threshold of 0.25)»; or nothing."""
+    found = verdict.at_threshold
+    if found is None:
+        return ""
+    missed, alarms = (
+        " → ".join(f"{100 * share:.0f}" for share in pair) for pair in (found.missed, found.false_alarms)
+    )
+    return (
+        f"of 100 patients, missed {missed}, false alarms {alarms}"
+        f" (alone → together, at a threshold of {found.threshold:.2g})"
+    )
+
+
 def share_closed(closed: GapClosed) -> str:
     """«62 % (95 % interval 41 to 83 %)»; a share that is not known well is not stated."""
     if closed.share is None:
-        if closed.gap.word == "too few to judge":
+        if not closed.gap.judged:
             return closed.gap.word
         return "too uncertain to state" if closed.gap.word == "better" else "no clear gap"
     half = closed.share_half or 0.0

@@ -167,7 +167,7 @@ class Simulation(Collaboration):
 
     def finish_run(self, timer: RunTimer, folder: RunFolder | None) -> Run:
         """What the run came to, with a folder for each site where it keeps files at all."""
-        if folder is not None:
+        if folder is not None and not folder.of_comparison:
             write_site_folders(self, folder.path, timer.journal)
         return timer.finish(self, folder)
 
@@ -182,7 +182,7 @@ class Simulation(Collaboration):
                 await self.round(number)
                 self.settle(number)
                 self.evaluate(number)
-                if folder is not None:
+                if folder is not None and not folder.of_comparison:
                     changed = self.changed(number)
                     if not self.lost:
                         content = self._content(number + 1, journal, folder.due(changed))

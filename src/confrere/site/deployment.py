@@ -5,14 +5,17 @@ its own, alone and without noise, and compares both on held-out records. If its 
 standard error, it is saved instead. So a peer that sends a harmful model cannot degrade what another site uses, whatever
 the strategy (docs/decisions/0005-do-no-harm.md).
 
-The comparison reads records, so all of it is PRIVATE. It takes place after the last round and changes nothing that is sent.
+Whichever it deploys, the collaborative model is then judged once against one trained alone, on the test records
+(`model_verdict`).
+
+All of this reads records, so it is PRIVATE. It takes place after the last round and changes nothing that is sent.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +26,7 @@ from confrere.core.errors import TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.protocols import Predictor
+from confrere.core.results import ModelVerdict
 from confrere.core.seeds import generator
 from confrere.data.records import Records
 from confrere.exchange.topology import NoExchange
@@ -30,6 +34,8 @@ from confrere.learning.engine.one_site import failure_reason
 from confrere.learning.evaluation import measure
 from confrere.learning.fit.tuning import FEW, Choice, fit
 from confrere.learning.objectives import Supervised, supervised_loss
+from confrere.report import words
+from confrere.site.model_verdict import model_verdict
 from confrere.site.participant import Participant
 from confrere.site.site_round import fitting_job
 
@@ -53,10 +59,20 @@ class Deployment:
     """The comparison in words; empty if there was none."""
     scores: dict[str, float] = field(default_factory=dict)
     """If it is the site's own: its metrics on the test records."""
+    verdict: ModelVerdict | None = None
+    """The collaborative model against one trained alone, on the test patients; None if there is nothing to judge."""
 
 
 def choose_deployment(run: SiteRun, name: str, predictor: Predictor) -> Deployment:
-    """Compare the collaborative model at the site with this name with the site's own; record the outcome in its journal."""
+    """Choose between the collaborative model at the site with this name and the site's own, and judge the former.
+
+    Both outcomes are events of the site's journal.
+    """
+    found = _chosen(run, name, predictor)
+    return replace(found, verdict=_verdict(run, name, predictor, found))
+
+
+def _chosen(run: SiteRun, name: str, predictor: Predictor) -> Deployment:
     if not _needs_comparison(run):
         return Deployment(predictor)
     site = run.judges[name]
@@ -70,6 +86,26 @@ def choose_deployment(run: SiteRun, name: str, predictor: Predictor) -> Deployme
     data = {"model": "own" if found.own else "collaborative", "text": found.text, "test": found.scores}
     site.journal.add(Event("deployed", name, run.study.rounds, Custody.PRIVATE, data))
     return found
+
+
+def _verdict(run: SiteRun, name: str, predictor: Predictor, found: Deployment) -> ModelVerdict | None:
+    """The final look at the test records, the only one with a verdict: neither model was chosen by them."""
+    site = run.judges[name]
+    if not _has_peers(run) or site.own_records().patients < 2 or not len(site.data.test):
+        return None
+    try:
+        alone = found.predictor if found.own else _only(train_alone(site, site.own_records()))
+        verdict = model_verdict(site, predictor, alone)
+    except Exception as error:
+        text = f"not judged against training alone: {failure_reason(error)}"
+        if not site.joined:
+            raise TrainingError(f'site "{name}": {text}') from error
+        site.note(run.study.rounds, text)
+        return None
+    if verdict is not None:
+        data = {**verdict.as_json(), "text": words.model_verdict(verdict, deployed=not found.own)}
+        site.journal.add(Event("judged", name, run.study.rounds, Custody.PRIVATE, data))
+    return verdict
 
 
 def train_alone(site: Participant, records: Records) -> Model:
@@ -86,11 +122,16 @@ def _fit_alone(site: Participant, records: Records, chosen: Choice | None = None
     return Model(params, start.architecture, Custody.PRIVATE), choice
 
 
+def _has_peers(run: SiteRun) -> bool:
+    """False for a site that trains alone, and for pooled records."""
+    return not (isinstance(run.peers.topology, NoExchange) or getattr(run.strategy, "pools", False))
+
+
 def _needs_comparison(run: SiteRun) -> bool:
-    """False for a site that trains alone, for pooled records, and where `finish` has compared by cross-validation."""
-    if isinstance(run.peers.topology, NoExchange) or getattr(run.strategy, "pools", False):
-        return False
-    return not (run.study.training.tune and getattr(run.strategy, "compares_with_alone", False))
+    """False without peers, and where `finish` has compared by cross-validation."""
+    return _has_peers(run) and not (
+        run.study.training.tune and getattr(run.strategy, "compares_with_alone", False)
+    )
 
 
 def _compare(site: Participant, predictor: Predictor) -> Deployment:

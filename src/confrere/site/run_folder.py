@@ -69,6 +69,9 @@ class RunFolder:
     path: Path
     study: Study
     command: str = ""
+    of_comparison: bool = False
+    """Whether the run is one of many that are compared: it is not resumed and no site deploys its model, so it has neither
+    checkpoints nor folders of single sites."""
     _made: list[Path] = field(default_factory=list)
     """The folders that were not there before, the deepest first."""
 
@@ -84,7 +87,8 @@ class RunFolder:
                 deepest = self.path / "checkpoints"
                 self._made = [p for p in (deepest, *deepest.parents) if not p.exists()]
                 make_private_folder(self.path)  # it holds predictions and checkpoints
-                make_private_folder(deepest)
+                if not self.of_comparison:
+                    make_private_folder(deepest)
                 write_private(self.path / "study.toml", toml)
                 facts = {
                     "name": self.study.name,
@@ -120,6 +124,8 @@ class RunFolder:
     def discard_if_nothing_was_done(self, journal: Journal) -> None:
         """Take back the files of a run that failed in its first round: there is nothing to go on with."""
         if any((self.path / "checkpoints").glob("round-*.safetensors")):
+            return
+        if self.of_comparison and any(e.kind == "round-started" and e.round for e in journal.events):
             return
         with suppress(OSError):
             journal.close()

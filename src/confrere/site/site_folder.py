@@ -31,6 +31,7 @@ from confrere.core.owner_only import make_private_folder, private_draft, write_p
 from confrere.core.seeds import NOT_PRIVATE
 from confrere.data.schema import Schema
 from confrere.privacy.charges import CEILING, Guarantee, rounded_up
+from confrere.report import words
 from confrere.site.assemble import has_own_networks
 from confrere.site.collaboration import Collaboration
 from confrere.site.deployment import Deployment
@@ -188,12 +189,23 @@ def card(run: SiteRun, name: str, ending: Ending) -> dict[str, Any]:
         "metrics_private": {
             "records": "the site's own test records" if tested else "no records: it was not evaluated", **held_out,
         },
+        **({} if chosen.verdict is None else {"verdict_private": _verdict(chosen)}),
         "privacy": {"text": NOT_PRIVATE} if ending.rehearsal else statement(
             site.guarantee(), site.spending().get("units", {})
         ),
         "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions(),
     }  # fmt: skip
+
+
+def _verdict(chosen: Deployment) -> dict[str, Any]:
+    """The collaborative model against one trained alone, on the test patients."""
+    assert chosen.verdict is not None
+    return {
+        "text": words.model_verdict(chosen.verdict, deployed=not chosen.own),
+        "in_patients": words.errors_of_100(chosen.verdict),
+        **chosen.verdict.as_json(),
+    }
 
 
 def statement(guarantee: Guarantee | None, units: Mapping[str, float | None]) -> dict[str, Any]:
@@ -223,7 +235,7 @@ def statement(guarantee: Guarantee | None, units: Mapping[str, float | None]) ->
 def page(facts: Mapping[str, Any]) -> str:
     """The card as a page."""
     study, metrics = facts["study"], dict(facts["metrics_private"])
-    where = metrics.pop("records")
+    where, verdict = metrics.pop("records"), facts.get("verdict_private", {})
     lines = [
         f"# The model of {facts['site']}: {study['title'] or study['name']}", "",
         f"**{facts['custody']}.**", "",
@@ -237,6 +249,7 @@ def page(facts: Mapping[str, Any]) -> str:
         f"- Made {facts['made']} with " + ", ".join(f"{k} {v}" for k, v in facts["versions"].items()) + ".",
         "", f"On {where} (PRIVATE):", "",
         *(f"- {name.replace('_', ' ')}: {value:.4g}" for name, value in metrics.items()), "",
+        *(f"{words.capital(text)}.\n" for text in (verdict.get("text"), verdict.get("in_patients")) if text),
         "Use: `confrere predict model.safetensors records.csv -o predictions.csv`", "",
     ]  # fmt: skip
     return "\n".join(lines)

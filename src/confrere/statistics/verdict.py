@@ -18,14 +18,24 @@ from scipy.special import stdtrit
 
 from confrere.statistics.intervals import half_width, holm_levels, p_value
 
-Word = Literal["better", "no clear difference", "worse", "too few to judge"]
+Word = Literal[
+    "better",
+    "no clear difference",
+    "worse",
+    "too few to judge",
+    "made by an earlier version; run again to judge",
+]
 WORDS: tuple[Word, ...] = get_args(Word)
+EARLIER: Word = "made by an earlier version; run again to judge"
+"""Instead of a word, where a result was written before comparisons stated words."""
 
 LEVEL = 0.05
 """How often a comparison in which nothing differs may contain a wrong word."""
 LEAST_SEEDS = 3
 LEAST_RARER = 10
 """Distinct test patients of the rarer class; with fewer, neither a difference nor its absence can be judged."""
+SAME = 1e-6
+"""Two models that differ by less differ by rounding only."""
 WIDEST_SHARE = 0.5
 """A share of the gap whose interval is wider than this to either side is not stated."""
 
@@ -90,6 +100,11 @@ class Gain:
         return "worse" if self.high < 0 else "no clear difference"
 
     @property
+    def judged(self) -> bool:
+        """Whether there was enough to judge it, by this version's rule."""
+        return self.word not in ("too few to judge", EARLIER)
+
+    @property
     def clear(self) -> bool:
         """Whether the difference is clear, in either direction."""
         return self.word in ("better", "worse")
@@ -128,42 +143,42 @@ def shown(effect: Effect, level: float = LEVEL) -> Gain:
     return Gain(effect.mean, std, low, high, len(effect.values))
 
 
-def judge(
-    differences: Iterable[float | None],
+def stated(
+    values: Iterable[float | None],
     interval: tuple[float, float] | None = None,
     word: str | None = None,
 ) -> Gain | None:
-    """The mean of paired differences over seeds, with the stated interval and word if there are any; None without a pair.
+    """A gain as a comparison states it, by its values over seeds; None without a pair. Nothing is judged here.
 
-    Without a stated interval it is Student's t over seeds. A difference that could not be measured (None) makes no pair.
+    A difference that could not be measured (None) makes no pair.
     """
-    pairs = [d for d in differences if d is not None]
+    pairs = [v for v in values if v is not None]
     if not pairs:
         return None
-    stated = next((w for w in WORDS if w == word), None)
-    mean = math.fsum(pairs) / len(pairs)
-    if len(pairs) == 1:
-        return Gain(mean, None, None, None, 1, stated)
-    std = math.sqrt(math.fsum((d - mean) ** 2 for d in pairs) / (len(pairs) - 1))
-    if interval is not None:
-        return Gain(mean, std, interval[0], interval[1], len(pairs), stated)
-    if len(pairs) < LEAST_SEEDS or stated == "too few to judge":
-        return Gain(mean, std, None, None, len(pairs), stated)
-    half = float(stdtrit(len(pairs) - 1, 1 - LEVEL / 2)) * std / math.sqrt(len(pairs))
-    if half < 1e-12 and abs(mean) < 1e-12:
-        half = mean = 0.0
-    return Gain(mean, std, mean - half, mean + half, len(pairs), stated)
+    mean, std = math.fsum(pairs) / len(pairs), float(np.std(pairs, ddof=1)) if len(pairs) > 1 else None
+    low, high = interval or (None, None)
+    return Gain(mean, std, low, high, len(pairs), next((w for w in WORDS if w == word), None))
 
 
 def judge_patients(differences: NDArray[np.float64], level: float = LEVEL) -> Gain:
-    """A difference between two fixed models on the same patients: «for this model», not for another run of the study."""
+    """A difference between two fixed models on the same patients, one value per patient; see `judge_model`."""
     count = len(differences)
     mean = float(differences.mean()) if count else math.nan
-    if count < LEAST_RARER:
-        return Gain(mean, None, None, None, count, "too few to judge")
-    std = float(differences.std(ddof=1))
-    half = float(-stdtrit(count - 1, level / 2)) * std / math.sqrt(count)
-    return Gain(mean, std, mean - half, mean + half, count)
+    variance = float(differences.var(ddof=1)) / count if count > 1 else 0.0
+    return judge_model(mean, variance, count, level)
+
+
+def judge_model(mean: float, variance: float, rarer: int, level: float = LEVEL) -> Gain:
+    """A difference between two fixed models on the same patients: «for this model», not for another run of the study.
+
+    `variance` is that of the mean over patients, `rarer` the number of test patients of the rarer class.
+    """
+    if rarer < LEAST_RARER or not math.isfinite(mean):
+        return Gain(mean, None, None, None, rarer, "too few to judge")
+    half = float(-stdtrit(rarer - 1, level / 2)) * math.sqrt(variance)
+    if abs(mean) + half < SAME:
+        mean = half = 0.0
+    return Gain(mean, None, mean - half, mean + half, rarer)
 
 
 def share_of_gap(gap: Gain, gained: Gain, gaps: Sequence[float], gains: Sequence[float]) -> GapClosed:
@@ -174,10 +189,8 @@ def share_of_gap(gap: Gain, gained: Gain, gaps: Sequence[float], gains: Sequence
     if gap.word != "better" or len(gaps) != len(gains) or len(gaps) < LEAST_SEEDS:
         return GapClosed(gap, gained, None, None)
     share = gained.mean / gap.mean
-    rest = judge(one - share * whole for one, whole in zip(gains, gaps, strict=True))
-    if rest is None or rest.low is None or rest.high is None:
-        return GapClosed(gap, gained, None, None)
-    half = (rest.high - rest.low) / 2 / gap.mean
+    rest = np.std([one - share * whole for one, whole in zip(gains, gaps, strict=True)], ddof=1)
+    half = float(-stdtrit(len(gaps) - 1, LEVEL / 2) * rest) / math.sqrt(len(gaps)) / gap.mean
     return GapClosed(gap, gained, share, half) if half <= WIDEST_SHARE else GapClosed(gap, gained, None, None)
 
 

@@ -116,6 +116,11 @@ class Study:
         spec = self.topology if self.topology is not None else getattr(self.rule(), "topology", "none")
         return typing.cast("Topology", build_named(topologies, spec, "topology"))
 
+    def threshold_of(self, site: str) -> float | None:
+        """The stated probability that counts as a warning at a site; None is the share of class 1 there."""
+        own = self.sites[site].threshold if site in self.sites else None
+        return self.evaluation.threshold if own is None else own
+
     @property
     def strategy_name(self) -> str:
         return named(self.strategy, "strategy")[0]
@@ -138,6 +143,10 @@ class Study:
 
     def digest(self) -> str:
         """What sites sign and compare: long enough to rule out two studies with the same one."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         own = ("seed", "title", "question", "sites", "schema", "comparison", "scales", "scale")
         agreed = {k: v for k, v in _plain(self._settings()).items() if k not in own}
         columns = self.parsed_schema.fingerprint if self.parsed_schema else ""

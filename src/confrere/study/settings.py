@@ -417,8 +417,12 @@ class SiteConfig:
     """Of a node: host:port to listen on, where that is not the address that peers dial."""
     metrics: int | None = None
     """Of a node: the port, on this machine only, of its metrics for Prometheus."""
+    threshold: float | None = None
+    """With two classes, the stated probability that counts as a warning at this site. Where it is left out, it is the
+    study's `evaluation.threshold`, or else the share of class 1 among the site's test records."""
 
     def check(self, where: str) -> None:
+        check_threshold(self.threshold, f"{where}.threshold")
         if self.declared is not None and self.declared < 1:
             raise StudyError(f"{where}.declared is {self.declared}; a site declares at least one record")
 
@@ -434,16 +438,18 @@ class Evaluation:
     """Which model a site keeps: the best one on its validation records, or the last one."""
     primary: str | None = None
     """The measure by which comparisons are judged, such as "auc"; by default log loss, or RMSE where a number is predicted."""
-
     threshold: float | None = None
-    """With two classes, the stated probability that counts as a warning; by default the share of class 1 at a site."""
+    """With two classes, the stated probability that counts as a warning; by default the share of class 1 at a site. A site
+    may choose its own, as `threshold` in site.toml or [sites.NAME]."""
 
     def check(self) -> None:
-        if self.threshold is not None and not 0 < self.threshold < 1:
-            raise StudyError(
-                f"evaluation.threshold is {self.threshold:g}; it is a probability between 0 and 1"
-            )
+        check_threshold(self.threshold, "evaluation.threshold")
         if self.primary is not None and self.primary not in METRICS:
             raise StudyError(
                 f'evaluation.primary is "{self.primary}"{nearest(self.primary, list(METRICS))}; known: {", ".join(METRICS)}'
             )
+
+
+def check_threshold(threshold: float | None, where: str) -> None:
+    if threshold is not None and not 0 < threshold < 1:
+        raise StudyError(f"{where} is {threshold:g}; it is a probability between 0 and 1")

@@ -12,6 +12,7 @@ from typing import Any
 
 from confrere.core.custody import Custody
 from confrere.core.events import Event, Journal
+from confrere.statistics.verdict import LEAST_RARER, Effect, Gain, shown
 
 THYROID = {"other": 5493, "SVI": 2394, "SVHC": 956, "STMW": 255, "SVHD": 71}
 CLASSIFICATION = ("accuracy", "macro_accuracy", "log_loss", "auc")
@@ -241,6 +242,19 @@ def _finals(site: str, records: int, strategy: str, seed: int, metrics: Sequence
     return {m: every[m] for m in metrics}
 
 
+def over_seeds(values: Sequence[float]) -> Gain:
+    """A gain in which only the luck of the runs plays a part, by the one rule."""
+    between = statistics.variance(values) / len(values) if len(values) > 1 else 0.0
+    return shown(Effect(tuple(values), between, 0.0, LEAST_RARER))
+
+
+def stated(values: Sequence[float]) -> dict[str, Any]:
+    """The gain as a comparison's document states it."""
+    gain = over_seeds(values)
+    interval = {} if gain.low is None else {"interval": [gain.low, gain.high]}
+    return {"mean": gain.mean, "std": gain.std, "values": list(values), "word": gain.word, **interval}
+
+
 def _summary(
     rows: list[dict[str, Any]], alone: list[dict[str, Any]], metrics: Sequence[str]
 ) -> dict[str, Any]:
@@ -268,7 +282,9 @@ def _summary(
             for n in sites
         }
         per_seed = [statistics.fmean(column) for column in zip(*by_site.values(), strict=True)]
-        gains[m] = {**spread(per_seed), "worst_site": min(statistics.fmean(v) for v in by_site.values())}
+        gains[m] = {**stated(per_seed), "worst_site": min(statistics.fmean(v) for v in by_site.values())}
+        for n, values in by_site.items():
+            sites[n].setdefault("gain", {})[m] = stated(values)
     return {
         "mean": {m: spread([r["mean"][m] for r in rows]) for m in metrics},
         "gain_over_alone": gains,

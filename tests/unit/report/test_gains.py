@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from federation import stated
 
 from confrere.core.results import ComparisonResult, Measured
 from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain
+from confrere.statistics.verdict import EARLIER
 
 
 def comparison(metric: str = "auc", **strategies: dict[str, list[float | None]]) -> ComparisonResult:
@@ -17,11 +19,28 @@ def comparison(metric: str = "auc", **strategies: dict[str, list[float | None]])
 
     def row(sites: dict[str, list[float | None]]) -> dict[str, Any]:
         measured = {s: {metric: {"mean": 0.5, "std": 0.1, "values": v}} for s, v in sites.items()}
-        return {"sites": {s: {"records": 10, "metrics": m} for s, m in measured.items()}, "mean": {}}
+        gained = {s: {metric: stated_gain(v, strategies["local"][s], metric)} for s, v in sites.items()}
+        found = {s: {"records": 10, "metrics": m, "gain": gained[s]} for s, m in measured.items()}
+        pairs = [d["values"] for s in sites if (d := gained[s][metric]) and len(d["values"]) == len(sites[s])]
+        means = [sum(column) / len(column) for column in zip(*pairs, strict=False)]
+        return {"sites": found, "mean": {}, "gain_over_alone": {metric: stated(means)} if means else {}}
 
     return ComparisonResult.from_json(
-        {"strategies": {n: row(s) for n, s in strategies.items()}, "seeds": [0, 1, 2]}
+        {
+            "strategies": {n: row(s) for n, s in strategies.items()},
+            "seeds": [0, 1, 2],
+            "primary": metric,
+        }
     )
+
+
+def stated_gain(
+    together: list[float | None], alone: list[float | None], metric: str
+) -> dict[str, Any] | None:
+    """The gain of a site as a comparison states it, over the seeds that have both."""
+    sign = -1 if metric == "log_loss" else 1
+    both = [sign * (t - a) for t, a in zip(together, alone, strict=True) if t is not None and a is not None]
+    return stated(both) if both else None
 
 
 def test_pairs_are_judged_not_means() -> None:
@@ -62,6 +81,7 @@ def test_gains_that_the_comparison_states_are_taken_as_they_are() -> None:
                 },
             },
             "seeds": [0, 1],
+            "primary": "auc",
         }
     )
     judged = site_gain(c, "A", "auc")
@@ -113,8 +133,8 @@ def test_without_pooled_there_is_no_gap() -> None:
     assert gap_closed(comparison(local={"A": [0.5]}, proxyfl={"A": [0.6]}), "auc") is None
 
 
-def stated(low: float, high: float, privacy: bool = True, metric: str = "auc") -> ComparisonResult:
-    """A gain of 0.01 in three seeds, with the interval that the bootstrap found."""
+def with_interval(low: float, high: float, privacy: bool = True, metric: str = "auc") -> ComparisonResult:
+    """A gain of 0.01 in three seeds, with the interval that the comparison states."""
     gained = {metric: {"mean": 0.01, "std": 0.001, "values": [0.009, 0.01, 0.011], "interval": [low, high]}}
     alone = {metric: {"mean": 0.7, "values": [0.7, 0.7, 0.7]}}
     spent = {"epsilon": 3.0, "delta": 1e-5, "proven": True, "unit": "record"} if privacy else None
@@ -130,23 +150,36 @@ def stated(low: float, high: float, privacy: bool = True, metric: str = "auc") -
                 },
             },
             "seeds": [0, 1, 2],
+            "primary": metric,
         }
     )
 
 
 def test_what_the_records_say_is_believed_before_what_the_seeds_say() -> None:
     """Three seeds agree closely, but the test records are few: the word follows the records."""
-    judged = site_gain(stated(-0.02, 0.04), "A", "auc")
+    judged = site_gain(with_interval(-0.02, 0.04), "A", "auc")
     assert judged is not None
     assert (judged.low, judged.high, judged.word) == (-0.02, 0.04, "no clear difference")
-    overall = mean_gain(stated(0.002, 0.02), "auc")
+    overall = mean_gain(with_interval(0.002, 0.02), "auc")
     assert overall is not None
     assert overall.word == "better"
 
 
 def test_privacy_that_bought_nothing_is_called_not_worth_it() -> None:
-    assert not_worth_it(stated(-0.02, 0.0004)) == words.NOT_WORTH_IT
-    assert not_worth_it(stated(-0.02, -0.01)) == words.LOST
-    assert not not_worth_it(stated(0.002, 0.02))
-    assert not not_worth_it(stated(-0.02, 0.04)), "the interval is merely wide"
-    assert not not_worth_it(stated(-0.02, 0.0004, privacy=False)), "nothing was spent"
+    assert not_worth_it(with_interval(-0.02, 0.0004)) == words.NOT_WORTH_IT
+    assert not_worth_it(with_interval(-0.02, -0.01)) == words.LOST
+    assert not not_worth_it(with_interval(0.002, 0.02))
+    assert not not_worth_it(with_interval(-0.02, 0.04)), "the interval is merely wide"
+    assert not not_worth_it(with_interval(-0.02, 0.0004, privacy=False)), "nothing was spent"
+
+
+def test_a_file_of_an_earlier_version_is_not_judged() -> None:
+    """Its interval was found by another rule: neither the interval nor a word is shown."""
+    found = with_interval(0.002, 0.02)
+    earlier = ComparisonResult.from_json({k: v for k, v in found.as_json().items() if k != "primary"})
+    assert not earlier.judged
+    for gain in (site_gain(earlier, "A", "auc"), mean_gain(earlier, "auc")):
+        assert gain is not None
+        assert (gain.low, gain.word) == (None, EARLIER)
+        assert words.gained("auc", gain) == "+0.010"
+    assert not not_worth_it(replace(with_interval(-0.02, -0.01), judged=False))

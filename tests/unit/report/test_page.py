@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federation import THYROID, write_comparison, write_run
+from federation import THYROID, over_seeds, stated, write_comparison, write_run
 
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
@@ -24,7 +24,7 @@ from confrere.report.page.in_patients import sentence
 from confrere.report.page.learning_curves import _band
 from confrere.report.page.provenance import notes
 from confrere.report.results_folder import read_comparison
-from confrere.statistics.verdict import Gain, judge
+from confrere.statistics.verdict import Gain
 
 HOSTILE = {"<script>alert(1)</script>": 500, '"><img src=x onerror=alert(2)>': 300, "St. Mary's & Co": 900}
 
@@ -42,8 +42,7 @@ def report_of(folder: Path, **options: Any) -> str:
 
 
 def judged(**words: list[float]) -> Mapping[str, Gain]:
-    found = {name: judge(values) for name, values in words.items()}
-    return {name: g for name, g in found.items() if g is not None}
+    return {name: over_seeds(values) for name, values in words.items()}
 
 
 UP, DOWN, FLAT = [0.02, 0.021, 0.019], [-0.02, -0.021, -0.019], [0.01, -0.01, 0.0]
@@ -289,6 +288,10 @@ def test_a_clear_loss_is_called_a_loss(tmp_path: Path) -> None:
     for row in document["strategies"]["proxyfl"]["sites"].values():
         alone = [0.3, 0.31, 0.29, 0.3, 0.32]
         row["metrics"]["log_loss"] |= {"values": [v + 0.1 for v in alone], "mean": 0.4}
+        row["gain"]["log_loss"] = stated([-0.1, -0.1, -0.1, -0.1, -0.099])
+    document["strategies"]["proxyfl"]["gain_over_alone"]["log_loss"] |= stated(
+        [-0.1, -0.1, -0.1, -0.1, -0.099]
+    )
     for row in document["strategies"]["local"]["sites"].values():
         row["metrics"]["log_loss"] |= {"values": [0.3, 0.31, 0.29, 0.3, 0.321], "mean": 0.304}
     (tmp_path / "comparison.json").write_text(json.dumps(document))

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from scipy import stats
 
 from confrere.cli.output import deployed_note
 from confrere.core.custody import Custody, public
+from confrere.core.errors import TrainingError
 from confrere.core.events import Journal
 from confrere.core.model import Model
 from confrere.data.records import Records
@@ -24,7 +26,7 @@ from confrere.site.deployment import Deployment
 from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run
 from confrere.site.site_folder import site_folder_of
-from confrere.study import Models, Study
+from confrere.study import Models, SiteConfig, Study
 from tests.conftest import arrays
 from tests.unit.quick import TRAINING, quick
 
@@ -229,3 +231,114 @@ def test_records_of_one_patient_count_as_one() -> None:
     losses = torch.arange(8.0, dtype=torch.float64)
     eight = replace(validation.select(range(8)), units=torch.tensor([5, 5, 5, 5, 9, 9, 9, 9]))
     assert deployment._per_patient(losses, eight).tolist() == [1.5, 5.5]
+
+
+# -- the verdict on the model of this run --------------------------------------------------------------
+
+
+def judged(run: Any, sign: float) -> Deployment:
+    """The verdict on the site's own model with its weights multiplied by `sign`."""
+    own = deployment.train_alone(run.site, run.site.own_records())
+    model = Model(own.params * sign, own.architecture, Custody.PUBLIC)
+    found: Deployment = deployment.choose_deployment(run, "site0", ((public(1.0), model),))
+    return found
+
+
+def test_a_model_is_judged_against_training_alone_on_the_test_patients() -> None:
+    run = site_run(400)
+    worse, same = judged(run, -1.0).verdict, judged(run, 1.0).verdict
+    assert worse is not None
+    assert same is not None
+    assert (worse.metric, worse.word, same.word) == ("log_loss", "worse", "no clear difference")
+    assert worse.tested.patients == run.site.data.test.patients
+    assert worse.interval is not None
+    assert worse.interval[0] < worse.gain < worse.interval[1] < 0
+    assert same.interval == (0.0, 0.0)
+
+
+def test_the_gain_is_the_difference_of_the_losses_and_its_interval_that_of_its_mean() -> None:
+    run = site_run(400)
+    found, test = judged(run, -1.0).verdict, run.site.data.test
+    own = deployment.train_alone(run.site, run.site.own_records())
+    terms = [((public(1.0), Model(own.params * s, own.architecture, Custody.PUBLIC)),) for s in (1.0, -1.0)]
+    before, after = (deployment._losses(run.site, t, test) for t in terms)
+    difference = before - after
+    assert found is not None
+    assert found.interval is not None
+    assert found.gain == pytest.approx(float(difference.mean()), rel=1e-4)
+    error = float(difference.std()) / len(test) ** 0.5
+    width = float(stats.t.ppf(0.975, found.tested.rarer - 1)) * error
+    assert found.gain - found.interval[0] == pytest.approx(width, rel=1e-2)
+
+
+def test_the_study_states_the_measure_that_carries_the_verdict() -> None:
+    study = quick("fedavg", privacy=None, evaluation=replace(quick().evaluation, primary="auc"))
+    found = judged(site_run(400, study), -1.0).verdict
+    assert found is not None
+    assert (found.metric, found.word) == ("auc", "worse")
+
+
+def test_ten_patients_of_the_rarer_class_are_needed_for_a_verdict() -> None:
+    run = site_run(400)
+    test = run.site.data.test
+    rows = torch.cat([(test.targets == 0).nonzero()[:30, 0], (test.targets == 1).nonzero()[:9, 0]])
+    run.site.data = replace(run.site.data, test=test.select(rows))
+    found = judged(run, -1.0).verdict
+    assert found is not None
+    assert (found.word, found.interval, found.tested.rarer) == ("too few to judge", None, 9)
+
+
+def test_the_records_of_a_patient_count_once_in_a_verdict() -> None:
+    run = site_run(400)
+    test = run.site.data.test
+    run.site.data = replace(run.site.data, test=replace(test, units=torch.arange(len(test)) // 4))
+    found, single = judged(run, -1.0).verdict, judged(site_run(400), -1.0).verdict
+    assert found is not None
+    assert single is not None
+    assert found.tested.patients == -(-len(test) // 4)
+    assert found.gain == pytest.approx(single.gain)
+    assert found.interval != single.interval
+
+
+@pytest.mark.parametrize("strategy", ["local", "pooled"])
+def test_there_is_no_verdict_where_no_peer_has_a_part_in_the_model(strategy: str, tmp_path: Path) -> None:
+    run = simulate(quick(strategy, privacy=None), arrays(2, 60), out=tmp_path / "run")
+    assert "judged" not in {e.kind for e in run.events}
+    assert "verdict_private" not in card(run, "site0")
+
+
+def test_the_verdict_is_private_and_made_once_after_the_last_round(tmp_path: Path) -> None:
+    run = attacked("fedavg", tmp_path / "run")
+    found = [e for e in run.events if e.kind == "judged"]
+    assert sorted(str(e.site) for e in found) == [*HONEST, "site3"]
+    assert {(e.custody, e.round) for e in found} == {(Custody.PRIVATE, run.study.rounds)}
+    facts, text = (
+        card(run, "site0")["verdict_private"],
+        (site_folder_of(tmp_path / "run", "site0") / "model" / "card.md").read_text(encoding="utf-8"),
+    )
+    assert facts["word"] == "worse"
+    assert "the collaborative model, which is not deployed: worse than training alone" in text
+    assert "Of 100 patients, missed" in text
+    assert "worse than training alone" in run.report().read_text(encoding="utf-8")
+
+
+def test_a_site_chooses_the_threshold_of_its_own_warnings() -> None:
+    study = quick("fedavg", privacy=None, evaluation=replace(quick().evaluation, threshold=0.3))
+    plain, stated = (judged(site_run(400, s), -1.0).verdict for s in (quick("fedavg", privacy=None), study))
+    own = judged(site_run(400, replace(study, sites={"site0": SiteConfig(threshold=0.8)})), -1.0).verdict
+    found = [v.at_threshold.threshold for v in (plain, stated, own) if v is not None and v.at_threshold]
+    share = float((site_run(400).site.data.test.targets == 1).double().mean())
+    assert found == [pytest.approx(share), 0.3, 0.8]
+
+
+def test_in_the_field_a_verdict_that_cannot_be_reached_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    run = site_run(400)
+    monkeypatch.setattr(deployment, "model_verdict", fail)
+    with pytest.raises(TrainingError, match="not judged against training alone"):
+        judged(run, 1.0)
+    run.site.joined = True
+    assert judged(run, 1.0).verdict is None
+    assert run.site.journal.events[-1].custody is Custody.PRIVATE

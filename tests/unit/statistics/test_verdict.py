@@ -5,7 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from confrere.statistics.verdict import Effect, Gain, judge, judge_all, judge_patients, share_of_gap
+from confrere.statistics.verdict import (
+    LEAST_RARER,
+    Effect,
+    Gain,
+    judge_all,
+    judge_model,
+    judge_patients,
+    share_of_gap,
+    shown,
+    stated,
+)
+
+
+def over_seeds(values: list[float]) -> Gain:
+    """A gain in which only the luck of the runs plays a part."""
+    between = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
+    return shown(Effect(tuple(values), between, 0.0, LEAST_RARER))
 
 
 @pytest.mark.parametrize(
@@ -21,23 +37,27 @@ from confrere.statistics.verdict import Effect, Gain, judge, judge_all, judge_pa
     ],
 )
 def test_a_word_is_earned_against_the_spread(differences: list[float], word: str) -> None:
-    judged = judge(differences)
-    assert judged is not None
-    assert judged.word == word
+    assert over_seeds(differences).word == word
 
 
-def test_the_interval_is_students_t() -> None:
-    judged = judge([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert judged is not None
+def test_without_a_share_of_the_patients_the_interval_is_students_t() -> None:
+    judged = over_seeds([1.0, 2.0, 3.0, 4.0, 5.0])
     assert judged.low is not None
     assert judged.mean - judged.low == pytest.approx(2.776445 * (2.5**0.5) / 5**0.5, rel=1e-5)
 
 
 def test_what_could_not_be_measured_makes_no_pair() -> None:
-    judged = judge([0.02, None, 0.021])
-    assert judged is not None
-    assert judged.pairs == 2
-    assert judge([None]) is None
+    found = stated([0.02, None, 0.021], (0.01, 0.03), "better")
+    assert found is not None
+    assert (found.pairs, found.low, found.word) == (2, 0.01, "better")
+    assert stated([None]) is None
+
+
+def test_what_is_read_from_a_file_is_not_judged_anew() -> None:
+    """Seeds that agree closely say nothing about patients: without a stated interval there is no word."""
+    found = stated([0.02, 0.021, 0.019])
+    assert found is not None
+    assert (found.low, found.word) == (None, "too few to judge")
 
 
 def effect(mean: float, variance: float = 1.0, rarer: int = 30, seeds: int = 5) -> Effect:
@@ -74,6 +94,20 @@ def test_two_fixed_models_are_judged_over_their_patients() -> None:
     assert judge_patients(rng.normal(1.0, 1.0, 50)).word == "better"
     assert judge_patients(rng.normal(0.0, 1.0, 50)).word == "no clear difference"
     assert judge_patients(np.full(9, 1.0)).word == "too few to judge"
+
+
+def test_a_model_is_judged_by_the_patients_of_the_rarer_class() -> None:
+    clear = judge_model(0.1, 0.03**2, 40)
+    assert clear.word == "better"
+    assert clear.low == pytest.approx(0.1 - 2.022691 * 0.03, rel=1e-5)
+    assert judge_model(-0.1, 0.03**2, 40).word == "worse"
+    assert judge_model(0.1, 0.03**2, 9).word == "too few to judge"
+    assert judge_model(float("nan"), 0.03**2, 40).word == "too few to judge"
+
+
+def test_rounding_makes_no_model_better() -> None:
+    same = judge_model(1e-8, 1e-18, 40)
+    assert (same.mean, same.low, same.word) == (0.0, 0.0, "no clear difference")
 
 
 def test_a_share_that_is_not_known_well_is_not_stated() -> None:

@@ -20,9 +20,11 @@ from confrere.core.results.document import Document, Figure, Metrics
 from confrere.core.results.privacy import PrivacyMeaning, PrivacySpent, TradeOffCurve
 from confrere.core.results.run import (
     Attacked,
+    AtThreshold,
     Group,
     InPatients,
     Measured,
+    ModelVerdict,
     RunResult,
     SiteResult,
     Stopped,
@@ -32,6 +34,7 @@ from confrere.core.results.run import (
 __all__ = [
     "ALONE",
     "POOLED",
+    "AtThreshold",
     "Attacked",
     "CommonResult",
     "ComparisonResult",
@@ -43,6 +46,7 @@ __all__ = [
     "MeanGain",
     "Measured",
     "Metrics",
+    "ModelVerdict",
     "PrivacyMeaning",
     "PrivacySpent",
     "RunResult",

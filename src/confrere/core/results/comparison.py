@@ -136,7 +136,7 @@ class ComparisonResult(Document):
     """Several ways to learn over the same seeds, compared with training alone."""
 
     OPTIONAL = ("attack", "records")
-    UNSTATED = ("featured", "metric", "facts")
+    UNSTATED = ("featured", "metric", "facts", "judged")
 
     strategies: Mapping[str, StrategyResult]
     seeds: tuple[int, ...] = ()
@@ -156,6 +156,8 @@ class ComparisonResult(Document):
     """By strategy, the sites that were dishonest in it."""
     records: Mapping[str, SiteRecords] = field(default_factory=dict)
     """By site: sizes, labels, missing values, and how far the site lies from the others."""
+    judged: bool = True
+    """Whether its intervals and words follow the one rule; False for a file of an earlier version, which has no `primary`."""
 
     @property
     def alone(self) -> StrategyResult | None:
@@ -200,6 +202,7 @@ class ComparisonResult(Document):
             featured=document.get("featured"),
             metric=document.get("primary") or document.get("metric"),
             facts={name: document[name] for name in FACTS if document.get(name)},
+            judged="primary" in document,
         )
         if found is None:
             raise KeyError("strategies")

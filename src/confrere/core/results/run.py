@@ -67,6 +67,37 @@ class InPatients(Document):
 
 
 @dataclass(frozen=True)
+class AtThreshold(Document):
+    """The errors of two models of two classes at one threshold, as shares of a site's test records: (alone, together)."""
+
+    threshold: float
+    missed: tuple[float, float]
+    false_alarms: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ModelVerdict(Document):
+    """The collaborative model of one run against one trained alone, on the same test patients: «for this model».
+
+    Nothing is claimed about another run of the study; a comparison over seeds does that.
+    """
+
+    OPTIONAL = ("interval", "at_threshold")
+
+    metric: str
+    """The study's primary measure."""
+    gain: float
+    """Positive is better, whatever the metric."""
+    word: str
+    """The verdict (`statistics.verdict`)."""
+    tested: Tested
+    interval: tuple[float, float] | None = None
+    """95 %, over patients; None where there are too few."""
+    at_threshold: AtThreshold | None = None
+    """Where there are two classes."""
+
+
+@dataclass(frozen=True)
 class SiteResult(Document, Generic[Figure]):
     """One site: what its models reach on its test records, what it spent and what it sent."""
 

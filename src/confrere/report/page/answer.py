@@ -18,7 +18,7 @@ from confrere.report.page.sections import Page, report_section
 from confrere.report.page.site_table import CLASSES, MANY, site_table
 from confrere.report.page.what_left import what_left
 from confrere.report.page.who_helped import who_helped
-from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS, Gain
+from confrere.statistics.verdict import EARLIER, LEAST_RARER, LEAST_SEEDS, Gain
 
 Phrase = tuple[str | None, str]
 """Words, and the class that colours them (better, worse, unclear) if they matter."""
@@ -31,6 +31,8 @@ def verdict(judged: dict[str, Gain]) -> list[Phrase]:
         by[w] for w in ("better", "worse", "no clear difference", "too few to judge")
     )
     total = len(judged)
+    if by[EARLIER]:
+        return [("unclear", f"{words.capital(EARLIER)}.")]
     if few and len(few) == total:
         ahead = sum(g.mean > 0 for g in judged.values())
         rest = f" Together is ahead at {ahead} of {words.count(total, 'site')}, which may be chance."

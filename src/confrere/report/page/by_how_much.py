@@ -8,7 +8,7 @@ from confrere.core.results import ComparisonResult, InPatients
 from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain
 from confrere.report.page.questions import Answer, sentences
-from confrere.statistics.verdict import Gain
+from confrere.statistics.verdict import EARLIER, Gain
 
 
 def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -> Answer:
@@ -64,6 +64,7 @@ def pooling(comparison: ComparisonResult, name: str) -> str | None:
         "better": "how much of that gap was closed is too uncertain to state",
         "worse": "so there is no gap to close",
         "too few to judge": "which may be chance",
+        EARLIER: EARLIER,
     }.get(closed.gap.word, "so there is no clear gap to close")
     return f"Compared with pooling all records: {pooled} gains {words.gained(name, closed.gap)} in {label} over alone; {rest}."
 

@@ -9,7 +9,7 @@ from confrere.report import words
 from confrere.report.gains import mean_gain
 from confrere.report.history import History
 from confrere.report.page.questions import Answer, sentences
-from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS, Gain
+from confrere.statistics.verdict import EARLIER, LEAST_RARER, LEAST_SEEDS, Gain
 
 QUESTION = "What next?"
 
@@ -32,6 +32,11 @@ def _step(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -
     better, worse, few = by["better"], by["worse"], by["too few to judge"]
     seeds = max((g.pairs for g in judged.values()), default=0)
     one = len(judged) == 1
+    if not comparison.judged:
+        return (
+            "Run the comparison again",
+            f"Because it was {EARLIER.partition(';')[0]}, which judged by another rule.",
+        )
     if seeds < LEAST_SEEDS:
         have = words.count(seeds, "seed")
         return (

@@ -67,6 +67,8 @@ def _answers(run: RunRecord, rows: Sequence[SiteResult[float]]) -> list[Answer]:
         "One run has no spread, and nothing here says whether learning together is better than "
         "learning alone: for that, compare it with alone over several seeds (confrere compare)."
     )
+    if run.history.verdicts:
+        alone += " The verdicts below are about the models of this run only."
     first = next(iter(in_order(run.result.mean)), None)
     reached = f"{words.metric(first).label} {words.figure(first, run.result.mean[first])}" if first else "–"
     return [
@@ -130,6 +132,18 @@ def _results(page: Page) -> Markup | None:
         "Site by site",
         table(head, made, text=2),
         lead="On each site's own test records; one seed, so no spread.",
+    )
+
+
+@report_section("verdict", order=25)
+def _verdicts(page: Page) -> Markup | None:
+    if page.run is None or not page.run.history.verdicts:
+        return None
+    found = sorted(page.run.history.verdicts.items())
+    return section(
+        "Against training alone",
+        *(tag("p", tag("b", f"{site}: "), f"{text}.") for site, text in found),
+        lead="The model of this run at each site, and a model that the site trained alone, on the same test patients.",
     )
 
 

@@ -20,12 +20,14 @@ from confrere.report.page.provenance import how_to_read
 from confrere.report.page.questions import Answer, laid_out
 from confrere.report.page.what_left import what_left
 from confrere.report.page.who_helped import who_helped
+from confrere.statistics.verdict import EARLIER
 
 BETTER = {
     "better": "Yes: together is better than alone",
     "worse": "No: together is worse than alone",
     "no clear difference": "Not clearly: no difference could be told from chance",
     "too few to judge": "There is too little to judge",
+    EARLIER: "Not judged: the comparison was made by an earlier version",
 }
 
 

@@ -10,15 +10,18 @@ from confrere.report.page import charts
 from confrere.report.page.by_how_much import of_100
 from confrere.report.page.markup import Child, Markup, tag
 from confrere.report.page.scale import Scale, around
-from confrere.statistics.verdict import Gain, Word
+from confrere.statistics.verdict import EARLIER, Gain, Word
 
 CLASSES: dict[Word, str] = {
     "better": "better",
     "worse": "worse",
     "no clear difference": "unclear",
     "too few to judge": "unclear",
+    EARLIER: "unclear",
 }
-SIGNS: dict[Word, str] = {"better": "▲", "worse": "▼", "no clear difference": "=", "too few to judge": "·"}
+SIGNS: dict[Word, str] = {
+    "better": "▲", "worse": "▼", "no clear difference": "=", "too few to judge": "·", EARLIER: "·",
+}  # fmt: skip
 MANY = 16
 """More sites than this are summed up; the table of all of them comes at the end."""
 

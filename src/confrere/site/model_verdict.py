@@ -1,0 +1,52 @@
+"""The verdict on the collaborative model of one run, at one site: the one rule, over the site's test patients.
+
+A site in the field has one run and one model, and no other seeds. The claim is about that model only: is it better than
+the model that the site gets alone, for patients like those tested? docs/decisions/0012-one-rule.md compares this with the
+rule over seeds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from confrere.core.metrics import proper
+from confrere.core.protocols import Predictor
+from confrere.core.results import AtThreshold, ModelVerdict
+from confrere.site.outcome import tested
+from confrere.site.participant import Participant
+from confrere.site.predictions import RecordPredictions, marks_of
+from confrere.statistics.contributions import model_gains
+from confrere.statistics.in_patients import in_patients
+
+
+def model_verdict(site: Participant, together: Predictor, alone: Predictor) -> ModelVerdict | None:
+    """Judge one model against another on the site's test patients, by the study's primary measure. PRIVATE."""
+    counts = tested(site.data.test, site.task)
+    before, after = _predictions(site, alone), _predictions(site, together)
+    gains = model_gains(before, after)
+    wanted = site.study.evaluation.primary
+    metric = wanted if wanted in gains else proper(gains)
+    if counts is None or metric is None:
+        return None
+    gain = gains[metric]
+    ends = None if gain.low is None or gain.high is None else (gain.low, gain.high)
+    return ModelVerdict(metric, gain.mean, gain.word, counts, ends, _at_threshold(site, before, after))
+
+
+def _predictions(site: Participant, predictor: Predictor) -> RecordPredictions:
+    test = site.data.test
+    outputs = site.own_mix(site.predicted(predictor, test)).float().cpu().numpy()
+    return RecordPredictions(outputs, test.targets.numpy(), marks_of(test, site.name), site.task.spread)
+
+
+def _at_threshold(
+    site: Participant, before: RecordPredictions, after: RecordPredictions
+) -> AtThreshold | None:
+    threshold = site.study.threshold_of(site.name)
+    found = [in_patients([p.predictions], threshold) for p in (before, after)]
+    if found[0] is None or found[1] is None or not np.isfinite(after.outputs).all():
+        return None
+    alone, together = found[0], found[1]
+    return AtThreshold(
+        together.threshold, (alone.missed, together.missed), (alone.false_alarms, together.false_alarms)
+    )
