@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from safetensors.torch import load_file
 
@@ -205,6 +206,22 @@ def test_progress_moves_through_every_round(runtime: str, seen: Runs) -> None:
     progress = seen[runtime].progress
     assert progress == sorted(progress)
     assert set(progress) == set(range(6))
+
+
+@pytest.mark.parametrize("runtime", ["workers", "nodes"])
+def test_a_split_by_date_is_the_same_in_every_runtime(runtime: str, tmp_path: Path) -> None:
+    body = STUDY.partition("[churn]")[0] + '[data.split]\nby_date = 2025-01-01\ndate_column = "seen"\n'
+    path = write_study(tmp_path, body.replace("rounds = 5", "rounds = 1"), records=60)
+    for file in tmp_path.glob("site*.csv"):
+        frame = pd.read_csv(file)
+        frame["seen"] = ["2025-03-01" if n % 3 == 0 else "2024-12-31" for n in range(len(frame))]
+        frame.to_csv(file, index=False)
+    run, expected = (start(r, load(path), tmp_path / r) for r in (runtime, "memory"))
+    for site, result in expected.sites.items():
+        assert result.tested is not None
+        assert result.tested.patients == -(-len(pd.read_csv(tmp_path / f"{site}.csv")) // 3)
+        assert run.sites[site].tested == result.tested
+        assert run.sites[site].metrics == pytest.approx(result.metrics, rel=1e-4)
 
 
 @pytest.mark.parametrize("before", ["memory", "workers", RAY])

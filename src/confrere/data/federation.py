@@ -21,7 +21,8 @@ from confrere.data.read.values import as_text
 from confrere.data.records import Card, Federation, Handling, Records, SiteData
 from confrere.data.schema import Schema
 from confrere.data.schema_draft import UNDECIDED, draft
-from confrere.data.split.holdout import SPLIT, SplitRule, split_indices
+from confrere.data.split.date_cut import DateCut
+from confrere.data.split.holdout import SPLIT, SplitRule, check_sides, split_indices
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class Source:
         path = Path(self.data)
         return str(path if path.is_dir() else path.parent)
 
-    def translation(self, drop: bool = False) -> Translation:
+    def translation(self, drop: bool = False, cut: DateCut | None = None) -> Translation:
         """How the file differs from the schema; with `drop`, records that do not fit it are left out."""
-        return Translation(self.rename, self.units, self.images, drop)
+        return Translation(self.rename, self.units, self.images, drop, cut=cut)
 
     def read(self, schema: Schema | None = None, tolerant: bool = False) -> pd.DataFrame:
         """The records; with a schema, only its number columns are read as numbers, and all others as written."""
@@ -198,6 +199,8 @@ def _assembled(
         streamed = source.stream and site not in frames
         select: Callable[[Records, list[int]], Records] = select_mapped if streamed else Records.select
         indices = split_indices(encoded.records, opening.seed, opening.split, site)
+        if not opening.tolerant:
+            check_sides(encoded.records, indices, opening.split, site)
         train, validation, test = (select(encoded.records, p) for p in indices)
         lacks: dict[str, Handling] = dict.fromkeys(absent.get(site, ()), "left out")
         lacks.update(dict.fromkeys(encoded.lacks, "imputed"))
@@ -218,16 +221,17 @@ def _encoded(
     site: str, source: Source, frame: pd.DataFrame | None, schema: Schema, opening: Opening
 ) -> Encoded:
     """The records of one site: from its table, or while its file is read where that is asked for or worth while."""
-    translation, tolerant = source.translation(opening.tolerant), opening.tolerant
+    tolerant, cut = opening.tolerant, opening.split.cut
+    translation = source.translation(tolerant, cut)
     if frame is None and source.stream:
         try:
-            return encode_stream(source, schema, site, drop=tolerant)
+            return encode_stream(source, schema, site, drop=tolerant, cut=cut)
         except NoRecords as error:
             if not tolerant:
                 raise
             return encode_table(error.frame, schema, site, translation)
     if frame is None and worth_while(source.data, source.reading.limit):
-        found = encode_file(source, schema, site, one_class=opening.one_class)
+        found = encode_file(source, schema, site, one_class=opening.one_class, cut=cut)
         if found is not None:
             return found
     frame = _read(site, source, schema, tolerant) if frame is None else frame

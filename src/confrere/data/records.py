@@ -30,15 +30,18 @@ class Records:
     float32 zeros and ones [n, labels] for multi-label tasks. `units` says which patient each record
     belongs to: int64 [n], a digest of the patient's id, so that it is the same in every export (a record
     without an id has a digest of its content). None means that each record is a patient of its own.
+    `later` says which records are from the day of a split by date on: bool [n]; None without such a split.
     """
 
     inputs: Tensor
     targets: Tensor
     units: Tensor | None = None
+    later: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = self.inputs.shape[0]
-        if self.targets.shape[0] != n or (self.units is not None and self.units.shape[0] != n):
+        others = (self.targets, self.units, self.later)
+        if any(part is not None and part.shape[0] != n for part in others):
             raise DataError(f"{n} inputs, {self.targets.shape[0]} targets: each record needs both")
 
     def __len__(self) -> int:
@@ -47,7 +50,8 @@ class Records:
     def select(self, indices: Tensor | Sequence[int]) -> Records:
         """These records, in this order."""
         at = torch.as_tensor(indices, dtype=torch.int64)
-        return Records(self.inputs[at], self.targets[at], None if self.units is None else self.units[at])
+        units, later = (None if part is None else part[at] for part in (self.units, self.later))
+        return Records(self.inputs[at], self.targets[at], units, later)
 
     @property
     def patients(self) -> int:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from confrere.core.errors import PrivacyError
 from confrere.core.results import Document, PrivacyMeaning
-from confrere.data.split.holdout import split_facts
 from confrere.evaluate.compare import variant
 from confrere.evaluate.plan import forecast_of
 from confrere.node.roster import Roster
@@ -86,7 +85,7 @@ def check(
         study.rounds,
         found,
         _most_expensive(simulation.sites.values()),
-        split_facts(study.data.split.method),
+        study.data.split.facts,
         (*_warnings(simulation, found, spent_before), *unreachable_pairs),
         _sentence(study, found),
     )

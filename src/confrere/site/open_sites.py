@@ -151,7 +151,7 @@ def _origin(name: str, entry: SiteConfig) -> Origin:
 def rule_of(study: Study, key: bytes = b"") -> SplitRule:
     """How a study divides the records of each site."""
     s = study.data.split
-    return SplitRule((s.train, s.validation, s.test), s.method, key)
+    return SplitRule((s.train, s.validation, s.test), s.method, key, s.cut)
 
 
 def _given(

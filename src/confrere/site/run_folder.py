@@ -23,7 +23,6 @@ from confrere.core.events import Event, Journal
 from confrere.core.owner_only import make_private_folder, write_private
 from confrere.core.results import Attacked, Group, Metrics, PrivacyMeaning, RunResult, SiteResult, Stopped
 from confrere.core.terminal import json_text
-from confrere.data.split.holdout import split_facts
 from confrere.report.page import write_report
 from confrere.site.assemble import unprotected_patients
 from confrere.site.checkpoints import CheckpointFiles
@@ -259,7 +258,7 @@ def run_result(
         scale=study.scale,
         seed=study.seed,
         strategy=study.strategy_name,
-        split=split_facts(study.data.split.method),
+        split=study.data.split.facts,
         sites=sites,
         mean=mean_metrics(site.metrics for site in honest),
         attack=Attacked(plan.name, tuple(plan.sites), tuple(plan.honest)) if plan is not None else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Any, Literal
 
 from pydantic import with_config
@@ -14,7 +15,8 @@ from confrere.core.metrics import METRICS
 from confrere.core.protocols import Optimiser
 from confrere.core.registry import nearest
 from confrere.core.strict_reader import STRICT, Named, build, named, short
-from confrere.data.split.holdout import Method, file_group
+from confrere.data.split.date_cut import DateCut
+from confrere.data.split.holdout import Method, file_group, split_facts
 from confrere.learning.fit.tuning import Search
 from confrere.learning.optimisers import optimiser
 from confrere.privacy.charges import CEILING, check_noise
@@ -236,6 +238,14 @@ class Split:
     """The share of patients held out to report results."""
     method: Method = "hash"
     """"hash": each patient by a keyed hash. "stratified": each class in its share; rehearsals only."""
+    by_date: date | None = None
+    """A day, such as 2025-01-01: patients first seen before it train, later ones test. Records of earlier patients from that
+    day on are left out. `test` then states the share of later patients that is expected: the public training size follows
+    from it, and `validation` is taken from the earlier ones."""
+    date_column: str | None = None
+    """With by_date: the column of the files that has the date of each record. It need not be in the schema."""
+    date_format: str | None = None
+    """With by_date: how dates are written, where that is not ISO 8601, as in "%d/%m/%Y"; by default as the schema says."""
 
     @property
     def train(self) -> float:
@@ -247,7 +257,28 @@ class Split:
         """How many units of the training part one unit of the whole file moves; see `data.split.holdout.file_group`."""
         return file_group(self.method)
 
+    @property
+    def cut(self) -> DateCut | None:
+        if self.by_date is None:
+            return None
+        return DateCut(self.date_column or "", self.by_date, self.date_format or "")
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """The split as results in JSON state it."""
+        return split_facts(self.method, self.by_date)
+
     def check(self) -> None:
+        if self.by_date is not None and not self.date_column:
+            raise StudyError(
+                'data.split.by_date needs the column that has the date of each record: date_column = "admitted"'
+            )
+        if self.by_date is None and (self.date_column or self.date_format):
+            raise StudyError("data.split.date_column and date_format go with by_date = 2025-01-01")
+        if self.by_date is not None and self.method != "hash":
+            raise StudyError(
+                'data.split.by_date goes with method = "hash" only: ranks would move other patients'
+            )
         if not self.test > 0:
             raise StudyError(
                 f"data.split.test is {self.test}; it must be above 0, since every site is evaluated"
@@ -290,6 +321,10 @@ class Data:
         if self.range is not None and not self.range[0] < self.range[1]:
             raise StudyError("data.range is empty: the first number must be the smaller one")
         self.split.check()
+        if self.split.by_date is not None and (self.bundled or self.partition is not None):
+            raise StudyError(
+                "data.split.by_date needs the sites' own files: it does not go with data.bundled or data.partition"
+            )
         if self.bundled and self.file:
             raise StudyError(
                 "data.bundled names a data set that comes along; drop it to use files of your own"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from confrere.data.encode.encoding_tally import EncodingTally
     from confrere.data.schema import Column
+    from confrere.data.split.date_cut import DateCut
 
 Encoding = tuple[NDArray[Any], NDArray[np.bool_]]
 """The numbers of a column, one row per record, and which of its values are missing."""
@@ -46,6 +47,8 @@ class Translation:
     """Leave out records that do not fit the schema, which are refused otherwise."""
     guess_dates: bool = True
     """Whether the order of day and month may be found out from a whole column, where the schema does not state it."""
+    cut: DateCut | None = None
+    """Where records are split by their date."""
 
 
 AS_WRITTEN = Translation()

@@ -68,7 +68,10 @@ def encode_table(
     encoder = RowEncoder(schema, whole, tally, site)
     rows = encoder.encode(frame)
     shaped = rows.inputs.reshape(len(rows.inputs), *schema.inputs)
-    records = Records(torch.from_numpy(shaped), torch.from_numpy(rows.targets), patients_of(rows, tally))
+    later = None if rows.later is None else torch.from_numpy(rows.later)
+    records = Records(
+        torch.from_numpy(shaped), torch.from_numpy(rows.targets), patients_of(rows, tally), later
+    )
     if not one_class and (only := only_class(records, schema)):
         raise DataError(
             f"{origin_of(frame).name}, column {schema.label.column}: every record has the label {only!r}; "
@@ -92,6 +95,8 @@ class EncodedRows:
     inputs: NDArray[np.float32]
     targets: NDArray[Any]
     patients: pd.Series[Any] | None
+    later: NDArray[np.bool_] | None = None
+    """Where records are split by date: which are from that day on."""
 
 
 @dataclass
@@ -139,10 +144,12 @@ class RowEncoder:
             frame, schema.label.column, lambda rows: encode_label(rows, schema.label, tally)
         )
         frame = frame[labelled] if not labelled.all() else frame
+        cut = self.translation.cut
+        later = None if cut is None else cut.later(frame, schema)
         width = sum(len(c.features) for c in schema.columns)
         inputs = self.room(len(frame)) if self.room else np.empty((len(frame), width), dtype=np.float32)
         _encode_columns(frame, schema, self.translation, tally, inputs)
-        return EncodedRows(inputs, targets, frame[schema.patient] if schema.patient else None)
+        return EncodedRows(inputs, targets, frame[schema.patient] if schema.patient else None, later)
 
 
 def translate(frame: pd.DataFrame, schema: Schema, rename: Mapping[str, str], site: str = "") -> pd.DataFrame:

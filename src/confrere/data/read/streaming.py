@@ -25,6 +25,7 @@ from confrere.data.read.delimited import Text
 from confrere.data.read.sources import is_address
 from confrere.data.records import Records
 from confrere.data.schema import Schema
+from confrere.data.split.date_cut import DateCut
 
 ROWS = 50_000
 LARGE = 16 * 1024**2
@@ -37,7 +38,7 @@ class Streamed(Protocol):
     @property
     def data(self) -> str | Path | pd.DataFrame: ...
 
-    def translation(self, drop: bool = False) -> Translation:
+    def translation(self, drop: bool = False, cut: DateCut | None = None) -> Translation:
         """How the source differs from the schema."""
 
     def pieces(self, schema: Schema, rows: int, tolerant: bool = False) -> Iterator[pd.DataFrame]:
@@ -51,6 +52,7 @@ class _Encoding:
         self.schema, self.rows = schema, rows
         self.targets: list[torch.Tensor] = []
         self.patients: list[torch.Tensor] = []
+        self.later: list[torch.Tensor] = []
 
     def take(self, piece: pd.DataFrame) -> NDArray[np.float32]:
         """Encode a piece; its inputs are in the encoder's room."""
@@ -58,6 +60,8 @@ class _Encoding:
         self.targets.append(torch.from_numpy(done.targets))
         if (who := patients_of(done, self.rows.tally)) is not None:
             self.patients.append(who)
+        if done.later is not None:
+            self.later.append(torch.from_numpy(done.later))
         return done.inputs
 
     @property
@@ -65,7 +69,8 @@ class _Encoding:
         return self.rows.tally.records
 
     def records(self, inputs: torch.Tensor) -> Records:
-        return Records(inputs, torch.cat(self.targets), torch.cat(self.patients) if self.patients else None)
+        patients, later = (torch.cat(parts) if parts else None for parts in (self.patients, self.later))
+        return Records(inputs, torch.cat(self.targets), patients, later)
 
     def encoded(self, records: Records) -> Encoded:
         tally = self.rows.tally
@@ -81,13 +86,14 @@ def encode_stream(
     rows: int = ROWS,
     into: Path | None = None,
     drop: bool = False,
+    cut: DateCut | None = None,
 ) -> Encoded:
     """Encode in pieces of `rows` records; the inputs lie in a file (in `into`, or a temporary folder).
 
     Memory holds one piece, the targets and the patients' digests. The file goes when the records do.
     """
     buffer, earlier = _Buffer(rows, int(np.prod(schema.inputs))), Earlier(streams=True)
-    translation = replace(source.translation(drop), guess_dates=False)
+    translation = replace(source.translation(drop, cut), guess_dates=False)
     found = _Encoding(schema, RowEncoder(schema, translation, EncodingTally(), site, earlier, buffer.again))
     with tempfile.NamedTemporaryFile(prefix="confrere-", dir=into) as out:
         for piece in source.pieces(schema, rows, drop):
@@ -113,6 +119,7 @@ def encode_file(
     *,
     one_class: bool = True,
     rows: int = ROWS,
+    cut: DateCut | None = None,
 ) -> Encoded | None:
     """Encode a text file while it is read, or None where only its whole table will do.
 
@@ -120,7 +127,7 @@ def encode_file(
     where something is wrong: a message counts it in the whole file.
     """
     earlier, memory = Earlier(), _Buffer(_records(Path(str(source.data))), int(np.prod(schema.inputs)))
-    translation = replace(source.translation(), guess_dates=False)
+    translation = replace(source.translation(cut=cut), guess_dates=False)
     found = _Encoding(schema, RowEncoder(schema, translation, EncodingTally(), site, earlier, memory.more))
     try:
         for piece in source.pieces(schema, rows):
@@ -153,7 +160,8 @@ def select_mapped(records: Records, indices: Sequence[int], rows: int = ROWS) ->
         for start in range(0, len(at), rows):
             out.write(records.inputs[at[start : start + rows]].numpy().tobytes())
         inputs = _mapped(out, (len(at), *records.inputs.shape[1:]))
-    return Records(inputs, records.targets[at], None if records.units is None else records.units[at])
+    units = None if records.units is None else records.units[at]
+    return Records(inputs, records.targets[at], units, None if records.later is None else records.later[at])
 
 
 class _Buffer:

@@ -200,9 +200,14 @@ def as_dates(
 
 
 def parse_dates(
-    frame: pd.DataFrame, series: pd.Series[Any], name: str, missing: tuple[str, ...] = (), form: str = ""
+    frame: pd.DataFrame,
+    series: pd.Series[Any],
+    name: str,
+    missing: tuple[str, ...] = (),
+    form: str = "",
+    where: str = "the schema",
 ) -> pd.Series[Any]:
-    """The date in each field, read by itself; `form` is the schema's `date_format`."""
+    """The date in each field, read by itself; `form` is the `date_format` that is stated in `where`."""
     if pd.api.types.is_datetime64_any_dtype(series):
         return series
     own, texts = kinds_of(series, missing)
@@ -211,7 +216,7 @@ def parse_dates(
     wrong: NDArray[np.bool_] = unread[own]
     if wrong.any():
         words = f"{texts[own[wrong][0]]!r} is not a date{f' as {form}' if form else ''}; "
-        words += 'write dates as 2024-12-31, or state date_format = "%d/%m/%Y" in the schema'
+        words += f'write dates as 2024-12-31, or state date_format = "%d/%m/%Y" in {where}'
         raise BadRows(frame, wrong, name, words)
     return pd.Series(np.array(dates, dtype="datetime64[us]")[own], index=series.index)
 

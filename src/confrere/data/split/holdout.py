@@ -2,23 +2,26 @@
 
 The default is a threshold on each patient's own keyed hash. Which part a patient is in then depends on no other patient,
 so a guarantee about the training part holds for the site's whole file. The price: parts have their shares only on the
-average, and at a small site one of them may be empty.
+average, and at a small site one of them may be empty. A split by date (`date_cut`) tests later patients and has the same
+property.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from confrere.core.errors import DataError
+from confrere.core.errors import DataError, StudyError
 from confrere.core.seeds import derive
 from confrere.data import digests
 from confrere.data.records import Records, SiteData
+from confrere.data.split.date_cut import DateCut
 
 Indices = NDArray[np.int64]
 Fractions = tuple[float, float, float]
@@ -34,6 +37,8 @@ class SplitRule:
     method: Method = "hash"
     key: bytes = b""
     """Of a node: its own, the same for life. Empty in a rehearsal: it is derived from the seed and the site's name."""
+    cut: DateCut | None = None
+    """Where patients are tested by date: see `date_cut`."""
 
     def __post_init__(self) -> None:
         f = self.fractions
@@ -63,9 +68,15 @@ def whole_file(method: Method) -> str:
     )
 
 
-def split_facts(method: Method) -> dict[str, str | int]:
+def split_facts(method: Method, by_date: date | None = None) -> dict[str, str | int]:
     """The split as results in JSON state it."""
-    return {"method": method, "group": file_group(method), "words": whole_file(method)}
+    if by_date is None:
+        return {"method": method, "group": file_group(method), "words": whole_file(method)}
+    words = (
+        f"patients first seen before {by_date} train, later ones test: the date of a record decides on it alone, so"
+        " that ε holds for a site's whole file"
+    )
+    return {"method": method, "group": 1, "words": words, "by_date": by_date.isoformat()}
 
 
 def split(
@@ -85,14 +96,45 @@ def split_indices(
     """
     if len(records) == 0:
         return [], [], []
-    if rule.method == "stratified":
+    key = rule.key or derive(seed, "split key", site).to_bytes(8, "big")
+    if rule.cut is not None:
+        sides = _by_date(records, key, rule)
+    elif rule.method == "stratified":
         sides = _by_rank(records, seed, rule.fractions)
     else:
-        key = rule.key or derive(seed, "split key", site).to_bytes(8, "big")
         ends = np.cumsum(rule.fractions[:2])
         sides = np.searchsorted(ends, _positions(records, key), side="right")
     train, validation, test = (np.flatnonzero(sides == part).tolist() for part in range(3))
     return train, validation, test
+
+
+def _by_date(records: Records, key: bytes, rule: SplitRule) -> Indices:
+    """The part of each record, or 3 for none: a later record of a patient who has an earlier one."""
+    if records.later is None:
+        raise StudyError(
+            "data.split.by_date needs tables with a date column: bundled data sets, arrays and encoded records have none"
+        )
+    later = records.later.numpy()
+    train, validation, _ = rule.fractions
+    sides = (_positions(records, key) >= train / (train + validation)).astype(np.int64)
+    sides[later] = 2
+    if records.units is not None:
+        units = records.units.numpy()
+        sides[later & np.isin(units, units[~later])] = 3
+    return sides
+
+
+def check_sides(records: Records, parts: Sequence[Sequence[int]], rule: SplitRule, site: str) -> None:
+    """Refuse a split by date with nothing on one side."""
+    if rule.cut is None:
+        return
+    train, validation, test = parts
+    for side, before, what in ((test, "before", "test"), ((*train, *validation), "on or after", "train")):
+        if not side:
+            raise DataError(
+                f'site "{site}": all {records.patients:,} patients were first seen {before} {rule.cut.day}'
+                f" ({rule.cut.column}), so that none is left to {what} on; choose another data.split.by_date"
+            )
 
 
 def folds(records: Records, seed: int, count: int = 5) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
