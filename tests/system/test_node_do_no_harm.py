@@ -56,7 +56,10 @@ def test_an_honest_node_deploys_its_own_model_when_a_peer_flips_signs(tmp_path: 
         found = resting_status(home)
         assert found["deployed_private"]["model"] == "own"
         assert found["quality_private"]["auc"] == alone.sites[site].metrics.auc
-        assert "deploys its own model" in "\n".join(cli_status.lines(found))
+        said = "\n".join(cli_status.lines(found))
+        assert "deploys its own model" in said
+        assert found["verdict_private"]["word"] == card["verdict_private"]["word"]
+        assert f"Verdict (private, never sent): {card['verdict_private']['text']}" in said
         collaborative = [e for e, _ in verified(home / "journal.jsonl") if e.kind == "evaluated"][-1]
         assert collaborative.data["test"]["model"]["auc"] < alone.sites[site].metrics.auc - 0.2
 
@@ -89,3 +92,5 @@ def test_no_peer_and_no_log_learns_which_model_a_node_deploys(
     log = (tmp_path / "compared" / "site0" / "log.jsonl").read_text("utf-8")
     assert "own model" not in log
     assert "deployed" not in log
+    assert "judged" not in log
+    assert "training alone" not in log
