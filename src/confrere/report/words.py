@@ -79,10 +79,12 @@ def gained(name: str, value: Gain) -> str:
         return f"{signed(name, value.mean)}{unit} ({why})"
     if value.low == value.high == 0:
         return "no difference in any seed"
-    return (
-        f"{signed(name, value.mean)}{unit} "
-        f"(95 % interval {signed(name, value.low)} to {signed(name, value.high)})"
-    )
+    return _with_interval(name, value.mean, value.low, value.high)
+
+
+def _with_interval(name: str, mean: float, low: float, high: float) -> str:
+    unit = " points" if metric(name).percent else ""
+    return f"{signed(name, mean)}{unit} (95 % interval {signed(name, low)} to {signed(name, high)})"
 
 
 def model_verdict(verdict: ModelVerdict, deployed: bool = True) -> str:
@@ -93,10 +95,12 @@ def model_verdict(verdict: ModelVerdict, deployed: bool = True) -> str:
         "no clear difference": "no clear difference from training alone",
     }
     what = "this model" if deployed else "the collaborative model, which is not deployed"
-    low, high = verdict.interval or (None, None)
-    gain = Gain(verdict.gain, None, low, high, verdict.tested.rarer)
-    same = low == high == 0
-    figures = "no difference for any patient" if same else gained(verdict.metric, gain)
+    if verdict.interval is None:
+        figures = signed(verdict.metric, verdict.gain)
+    elif verdict.interval == (0, 0):
+        figures = "the same for every patient"
+    else:
+        figures = _with_interval(verdict.metric, verdict.gain, *verdict.interval)
     return (
         f"for {what}: {words.get(verdict.word, verdict.word)}, {metric(verdict.metric).label} {figures},"
         f" on {tested(verdict.tested)}"
