@@ -97,7 +97,7 @@ def model_verdict(verdict: ModelVerdict, deployed: bool = True) -> str:
     what = "this model" if deployed else "the collaborative model, which is not deployed"
     if verdict.interval is None:
         figures = signed(verdict.metric, verdict.gain)
-    elif verdict.interval == (0, 0):
+    elif not any(verdict.interval):
         figures = "the same for every patient"
     else:
         figures = _with_interval(verdict.metric, verdict.gain, *verdict.interval)

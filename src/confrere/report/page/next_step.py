@@ -32,7 +32,7 @@ def _step(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -
     better, worse, few = by["better"], by["worse"], by["too few to judge"]
     seeds = max((g.pairs for g in judged.values()), default=0)
     one = len(judged) == 1
-    if not comparison.judged:
+    if any(g.word == EARLIER for g in judged.values()):
         return (
             "Run the comparison again",
             f"Because it was {EARLIER.partition(';')[0]}, which judged by another rule.",
