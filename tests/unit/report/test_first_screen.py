@@ -202,7 +202,7 @@ def compared(pooled: Gain | None = None) -> ComparisonResult:
     if pooled is not None:
         values = {"mean": pooled.mean, "values": [pooled.mean] * 5, "interval": [pooled.low, pooled.high]}
         strategies["pooled"] = {"sites": site, "gain_over_alone": {"auc": {**values, "word": pooled.word}}}
-    return ComparisonResult.from_json({"strategies": strategies, "seeds": [0, 1, 2, 3, 4]})
+    return ComparisonResult.from_json({"strategies": strategies, "seeds": [0, 1, 2, 3, 4], "primary": "auc"})
 
 
 @pytest.mark.parametrize(
