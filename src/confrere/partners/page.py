@@ -58,7 +58,7 @@ def _ranking(ranking: Ranking) -> Markup:
         [_name(s.peer), tag("span", "✓ " if s.chosen else "", s.sentence), _mark(s, scale)]
         for s in ranking.scores
     ]
-    head: list[Child] = ["Site", "In words", charts.axis(scale, lambda v: f"{v:g}")]
+    head: list[Child] = ["Site", "In words", charts.axis(scale, _tick)]
     return section(
         f"{ranking.title} ({mark})",
         table(head, rows, text=2),
@@ -76,7 +76,12 @@ def _mark(score: PartnerScore, scale: Scale) -> Markup:
     low, high = _ends(score)
     kind = {"yes": "better", "no": "worse"}.get(score.finding, "unclear")
     title = f"{score.peer}: {score.value:.4f} ({low:.4f} to {high:.4f})"
-    return charts.row([charts.Mark(kind, score.value, low, high, title)], scale, zero=True)
+    row = charts.row([charts.Mark(kind, score.value, low, high, title)], scale, zero=True)
+    return tag("div", charts.axis(scale, _tick, kind="own"), row, class_="picture")
+
+
+def _tick(value: float) -> str:
+    return f"{value:g}"
 
 
 def _ends(score: PartnerScore) -> tuple[float, float]:
