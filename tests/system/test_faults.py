@@ -104,7 +104,7 @@ def test_a_peer_that_vanishes_without_a_word_is_noticed_and_found_again() -> Non
             await b.connections.wait_connected("a", 5)
             proxy.hung = True
             began = time.monotonic()
-            with pytest.raises(PeerMissing, match="nothing was heard of it for 1 second"):
+            with pytest.raises(PeerMissing, match="nothing was received from it for 1 second"):
                 await a.connections.send("b", "1", BLOB * 20)
             assert time.monotonic() - began < 3
             async with asyncio.timeout(3):

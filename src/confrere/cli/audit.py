@@ -1,4 +1,4 @@
-"""`confrere audit`: how large an ε an attacker detects."""
+"""`confrere audit`: attack a study, and measure the largest ε that an attacker can demonstrate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`confrere check`: what a study would do, before it does it."""
+"""`confrere check`: what a study would do, without running it."""
 
 from __future__ import annotations
 

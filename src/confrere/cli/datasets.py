@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from confrere.data.records import Federation
 
 app = typer.Typer(
-    help="The real data sets that come along: list, show, fetch.\n\n"
+    help="The bundled data sets: list, show, fetch.\n\n"
     "Example: `confrere datasets`, then `confrere datasets show thyroid`",
     invoke_without_command=True,
 )

@@ -1,4 +1,4 @@
-"""`confrere enroll`: a site's keys, once, and a fresh certificate whenever it is time."""
+"""`confrere enroll`: create a site's keys and certificate, and renew the certificate."""
 
 from __future__ import annotations
 

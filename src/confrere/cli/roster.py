@@ -29,14 +29,14 @@ HERE = Path("roster.toml")
 @app.command("add")
 def add(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE.toml", help="A peer.toml, or a signature that somebody sent.")
+        Path, typer.Argument(metavar="FILE.toml", help="A peer.toml, or a signature that another site sent.")
     ],
     fingerprint: Annotated[
         str, typer.Option(help="As the other site read it out; refused if it is another.")
     ] = "",
     roster: RosterFile = HERE,
 ) -> None:
-    """Add a site, its signature, or its word that it leaves.
+    """Add a site, its signature, or its signed statement that it leaves.
 
     Example: `confrere roster add st-mary/peer.toml --fingerprint "4f1c 09aa 77e0 …"`
     """
@@ -50,7 +50,7 @@ def add(
     told = "".join(fingerprint.split()).lower()
     if told and told != member.fingerprint.replace(" ", ""):
         raise StudyError(
-            f'the key in {file} has the fingerprint {member.fingerprint}, not the one told: do not add "{member.name}"'
+            f'the key in {file} has the fingerprint {member.fingerprint}, not the one you gave: do not add "{member.name}"'
             " before you know why"
         )
     before = rosters.load_roster(roster) if roster.exists() else rosters.Roster()
@@ -191,7 +191,7 @@ def _add_signature(file: Path, roster: Path) -> None:
 
 
 def _is_signed(roster: Roster, path: Path) -> bool:
-    """Whether somebody has signed exactly this roster, so that a change makes another one."""
+    """Whether any member has signed exactly this roster, so that a change needs a new epoch."""
     from confrere.node import roster as rosters
 
     return any(

@@ -48,8 +48,8 @@ def draft_command(
     label: Annotated[
         str, typer.Option(help="The column that is to be predicted; several, each yes or no: a,b.")
     ] = "",
-    patient: Annotated[str, typer.Option(help="The column that tells patients apart.")] = "",
-    site: Annotated[str, typer.Option(help="The column that tells sites apart.")] = "",
+    patient: Annotated[str, typer.Option(help="The column with the patient id.")] = "",
+    site: Annotated[str, typer.Option(help="The column with the site name.")] = "",
     query: Annotated[str, typer.Option(help="For a database: the query.")] = "",
     delimiter: Annotated[str, typer.Option(help="Between fields, if not found by itself.")] = "",
     encoding: Annotated[str, typer.Option(help="Of the file, if not found by itself.")] = "",

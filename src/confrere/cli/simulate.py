@@ -1,4 +1,4 @@
-"""`confrere simulate`: rehearse one collaboration on this machine."""
+"""`confrere simulate`: run a whole study in simulation on this machine."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ ConfrereError
 ├── PrivacyError          a guarantee would not hold
 │   ├── BudgetExhausted   the next step would overspend; nothing was computed
 │   ├── CustodyError      something PRIVATE was about to leave the site
-│   ├── LedgerRolledBack  the ledger is older than somebody has seen it, or gone
+│   ├── LedgerRolledBack  the ledger is older than this site or a peer has seen it, or gone
 │   └── UnsafeModule      a model mixes records or has a layer that no rule covers
 ├── IdentityError         this site's own key or certificate is missing, expired, or open to others
 ├── PeerError             another site is missing, refused, or sent something broken
@@ -19,7 +19,7 @@ ConfrereError
 
 A message says what was wrong, where (site, round, file, key) and what to do about it.
 The command line prints it in a line or two and ends with the error's exit code: 2, or 3 for a ledger that was rolled back,
-so that whatever restarts a node can tell.
+so that a service manager can tell them apart.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Params(Mapping[str, Tensor]):
         return (self - other).norm()
 
     def is_finite(self) -> bool:
-        """Whether every number is one. A sum that is finite says so of all that went into it, at a sixth of the cost."""
+        """Whether every number is finite. If the sum is finite, all summands are; checking it costs a sixth."""
         if self._finite:  # they do not change
             return True
         parts = [self._flat] if self._flat is not None else self._named().values()

@@ -305,7 +305,7 @@ class Site(Protocol):
         ...
 
     def weigh(self, weights: Mapping[str, Scalar], note: str = "") -> None:
-        """Put down, for the report, how much each peer counts in this site's model from this round on."""
+        """Record, for the report, how much each peer counts in this site's model from this round on."""
         ...
 
 
@@ -315,7 +315,7 @@ class Peers(Protocol):
     me: str
     round: int
     epoch: int
-    """Changes when somebody joins or leaves for good; undelivered parcels are cancelled then."""
+    """Changes when a site joins or leaves for good; undelivered parcels are cancelled then."""
     members: tuple[str, ...]
     centre: str | None
     """The synchronising site of this round, where the topology has one."""

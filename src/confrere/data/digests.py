@@ -1,4 +1,4 @@
-"""Numbers that stand for a patient or a record, from its own id or content alone: the same in every export.
+"""Digests of patients and records, from their ids or contents alone: the same in every export.
 
 Nothing here looks at a second record, so one record more changes no other number. Digests of ids without a key can
 be guessed: like the records, they are PRIVATE.
@@ -96,7 +96,7 @@ def of_rows(inputs: Tensor, targets: Tensor, key: bytes = b"") -> Digests:
 
 
 def keyed(digests: Digests, key: bytes) -> Digests:
-    """The digests hashed once more with a key."""
+    """The digests hashed again, with a key."""
     return _keyed(memoryview(np.ascontiguousarray(digests).tobytes()), SIZE, key)
 
 

@@ -1,4 +1,4 @@
-"""What a federation looks like, site by site: sizes, labels, gaps, and how far the sites lie apart.
+"""Describe a federation, site by site: sizes, labels, missing values, and how far apart the sites are.
 
 The numbers are drawn from the records: PRIVATE for real sites. For bundled sets they are public anyway.
 """

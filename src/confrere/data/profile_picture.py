@@ -1,4 +1,4 @@
-"""A picture of how the sites of a federation differ, as PNG, SVG or one HTML page."""
+"""Draw how the sites of a federation differ, as PNG, SVG or one HTML page."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from confrere.data.schema import Schema
 from confrere.data.tasks import TaskKind, task_kinds
 
 Handling = Literal["imputed", "left out"]
-"""What became of a column that a site lacks: marked missing there, or used by no site."""
+"""How a column that a site lacks is handled: marked missing there, or used by no site."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Reference values for common measurements: what a draft may propose without looking at a record.
+"""Reference values for common measurements: what a schema draft may propose without reading any record.
 
 The values (reference_values.toml) are adult reference intervals and plausible ranges as commonly printed. They serve
 to scale numbers and to notice slips, not to diagnose.

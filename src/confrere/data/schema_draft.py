@@ -43,7 +43,7 @@ class Draft:
 
 
 def draft(frame: pd.DataFrame, *, label: str = "", patient: str = "", site: str = "") -> Draft:
-    """Propose a schema. `label`, `patient` and `site` name columns; without them names are looked at.
+    """Propose a schema. `label`, `patient` and `site` name columns; without them they are guessed from the names.
 
     Several labels, each yes or no, are named with commas between them.
     """
@@ -102,7 +102,7 @@ class NumberFacts:
 
 
 CELLS = 1 << 20
-"""How many numbers are looked at together."""
+"""How many numbers are examined at a time."""
 FEW = 6
 """Whole numbers with at most this many different values may be categories."""
 
@@ -211,7 +211,7 @@ class _Sorted:
     def _numbering(self, name: str) -> None:
         self.identifying.append(name)
         if not self.patient and not self.warnings:
-            hint = f"if it tells patients apart, say patient = {name!r}"
+            hint = f"if it identifies patients, set patient = {name!r}"
             self.warnings.append(f"{name} looks like a record number: {hint}")
 
 

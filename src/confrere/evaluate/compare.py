@@ -81,7 +81,7 @@ def variant(study: Study, name: str) -> Study:
 
 
 def _fitting(study: Study, name: str) -> Study:
-    """Without what is said about models on their way, where `name` sends none, or says it anew."""
+    """The study without its exchange settings, if `name` sends no models or has its own."""
     own = study.variants.get(name, {})
     chosen = own.get("strategy", name if name in strategies else study.strategy)
     rule = strategies[named(chosen, f"variants.{name}.strategy")[0]]

@@ -1,4 +1,4 @@
-"""The gains of a comparison, judged: every interval, and the words of the primary measure, corrected together."""
+"""Judge all gains of a comparison: an interval for each, and words for the primary metric, corrected for their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that a budget can carry, as TOML for a study; all of them follow from public numbers."""
+"""Suggest study settings that a privacy budget can support, as TOML; computed from public numbers only."""
 
 from __future__ import annotations
 

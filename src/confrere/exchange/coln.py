@@ -21,7 +21,7 @@ Form = Literal["exponential", "linear"]
 
 
 class Diverged(TrainingError):
-    """The combined weights are no longer numbers that anybody could use."""
+    """The combined weights are no longer usable numbers."""
 
 
 @combiner("coln")

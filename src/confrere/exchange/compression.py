@@ -54,8 +54,8 @@ class Compression(Protocol):
         """The tensors of a parcel that holds a model of these shapes: exactly these and no others."""
         ...
 
-    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: ParcelContext) -> Params:
-        """The tensors to send. `flat` are the weights, `told` their values when they were last sent."""
+    def press(self, flat: Tensor, whole: Params, sent: Tensor, moment: ParcelContext) -> Params:
+        """The tensors to send. `flat` are the weights, `sent` their values when they were last sent."""
         ...
 
     def check(self, pressed: Params, whole: Shapes) -> None:
@@ -83,7 +83,7 @@ class HalfPrecision:
     def shapes(self, whole: Shapes) -> Shapes:
         return tuple((n, shape, "float16" if _floats(kind) else kind) for n, shape, kind in whole)
 
-    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: ParcelContext) -> Params:
+    def press(self, flat: Tensor, whole: Params, sent: Tensor, moment: ParcelContext) -> Params:
         return Params(
             {n: t.clamp(-HALF, HALF).half() for n, t in _parts(flat, whole.shapes)} | _counters(whole)
         )
@@ -116,7 +116,7 @@ class EightBits:
         found = [(n, shape, "int8" if _floats(kind) else kind) for n, shape, kind in whole]
         return tuple(sorted([*found, (SCALES, (len(names),), "float32")]))
 
-    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: ParcelContext) -> Params:
+    def press(self, flat: Tensor, whole: Params, sent: Tensor, moment: ParcelContext) -> Params:
         chance = generator(0, "int8", moment.run, moment.round, moment.phase, moment.sender)
         tensors, scales = _counters(whole), []
         for name, t in _parts(flat, whole.shapes):
@@ -160,8 +160,8 @@ class TopK:
         k = _some(self.share, whole)
         return tuple(sorted([(INDICES, (k,), "int32"), (VALUES, (k,), "float32"), *_counted(whole)]))
 
-    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: ParcelContext) -> Params:
-        changed = (flat - told).abs().nan_to_num(nan=torch.inf)
+    def press(self, flat: Tensor, whole: Params, sent: Tensor, moment: ParcelContext) -> Params:
+        changed = (flat - sent).abs().nan_to_num(nan=torch.inf)
         at = changed.topk(_some(self.share, whole.shapes)).indices.sort().values
         return Params({INDICES: at.to(torch.int32), VALUES: flat[at].float(), **_counters(whole)})
 
@@ -193,7 +193,7 @@ class RandomK:
     def shapes(self, whole: Shapes) -> Shapes:
         return tuple(sorted([(VALUES, (_some(self.share, whole),), "float32"), *_counted(whole)]))
 
-    def press(self, flat: Tensor, whole: Params, told: Tensor, moment: ParcelContext) -> Params:
+    def press(self, flat: Tensor, whole: Params, sent: Tensor, moment: ParcelContext) -> Params:
         return Params({VALUES: flat[self._drawn(whole.shapes, moment)].float(), **_counters(whole)})
 
     def check(self, pressed: Params, whole: Shapes) -> None:

@@ -41,13 +41,13 @@ class ReleasedGradient:
 
 @dataclass(frozen=True)
 class Weights:
-    """How much each peer counts, and in how many rounds it was heard."""
+    """How much each peer counts, and in how many rounds its gradient arrived."""
 
     share: Mapping[str, Scalar]
     rounds: Mapping[str, int]
 
     def joined_by(self, names: frozenset[str], newcomer: Newcomer) -> Weights:
-        """With those who are heard for the first time: at 1 in the first round, later where the others stand.
+        """With new peers added: at weight 1 in the first round, later at the mean weight of the others.
 
         The user, whose weight is always 1, is one of the others.
         """
@@ -89,7 +89,7 @@ def eroded(
     p_s: float,
     newcomer: Newcomer,
 ) -> tuple[Weights, bool]:
-    """The weights after a round, and whether anything could be told from noise in it.
+    """The weights after a round, and whether any gradient stood out from the noise.
 
     A peer that sent nothing keeps its weight, and the round does not count for it.
     """
@@ -114,7 +114,7 @@ def step(
     others: Mapping[str, ReleasedGradient],
     weights: Weights,
 ) -> Model:
-    """The model moved along the weighted mean of what was heard: rate · Σ α·g / Σ α."""
+    """The model moved along the weighted mean of the gradients that arrived: rate · Σ α·g / Σ α."""
     held = strictest(weights.share[n].custody for n in others)  # who counts is read from all weights
     terms = [(weights.share[n], h.gradient) for n, h in sorted(others.items()) if weights.share[n].value > 0]
     terms += [(public(1.0), own.gradient)] if own is not None else []

@@ -1,4 +1,4 @@
-"""What a round of exchange costs each site: bytes, and the time they take over its own link to the network.
+"""The cost of a round of exchange at each site: bytes, and how long its network link is busy with them.
 
 Who sends to whom is the topology's affair, how large a parcel is the wire's; this module only adds up. The model is
 plain, and an estimate: each site has one link that carries so much in either direction at once, all parcels of a phase

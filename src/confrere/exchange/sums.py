@@ -1,4 +1,4 @@
-"""Adding up vectors of many sites: which of them belong together, and their sum.
+"""Sum the vectors of many sites: only those computed from the same common state are added.
 
 Every site that opens a sum adds the same vectors in the same order, so that all of them hold the same result to the
 bit. The vectors are added as they arrive, so each must be fit to leave its site by itself.

@@ -166,7 +166,7 @@ class Star:
 @topology("random-regular")
 @dataclass(frozen=True)
 class RandomRegular(_Centreless):
-    """Each site sends to `degree` others and hears from as many; who they are changes every round.
+    """Each site sends to `degree` others and receives from as many; they change every round.
 
     The members are put in a circle whose order is derived from (seed, round), and each sends to the next
     `degree` ones, in equal shares. Fewer members than that: each sends to all.

@@ -29,7 +29,7 @@ Shares = tuple[Scalar, ...]
 
 
 def counted(targets: Tensor, classes: int) -> Shares:
-    """The class shares of a site's own records, each class counted once more than it is there; PRIVATE."""
+    """The class shares of a site's own records, with one record added to each class; PRIVATE."""
     counts = torch.bincount(targets.long(), minlength=classes).double() + 1
     return tuple(Scalar(float(c / counts.sum()), Custody.PRIVATE) for c in counts)
 

@@ -1,4 +1,4 @@
-"""One optimiser for all sites: it acts on the opened sum, and its moments are part of the common state.
+"""The optimiser of the common model: every site applies the same step to the opened sum and keeps the same moments.
 
 Every site makes the same step from the same state, so that all of them hold the same model without exchanging it. A
 site that was not there is sent model and moments.

@@ -1,4 +1,4 @@
-"""Default learning rate of private training, derived from noise, records and number of sites.
+"""Step schedule of private training: its default learning rate, from noise, records and number of sites.
 
 Private training adds noise to the weights in every step. What matters is the sum of the learning rates (each divided
 by 1 − momentum), not the number of steps: with a large sum, noise dominates; with a small one, little is learned. The

@@ -1,4 +1,4 @@
-"""Files beside the store for what is too large for it: parcels and states as large as a model.
+"""Large values (parcels, states) in files next to the store's database.
 
 A file is on the disk before a transaction names it, and is removed after one has ceased to. So a row never names what
 is not there; what no row names was left by a crash, and is swept away at the next start.

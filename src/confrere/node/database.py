@@ -1,4 +1,4 @@
-"""One SQLite file as a node uses it: a transaction is on the disk when it is over, or was never begun."""
+"""A durable SQLite file: a committed transaction is on disk, and a failed one has changed nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named instants at which a node can be made to die, to prove that it survives dying there.
+"""Failpoints: named points at which tests can kill a node, to show that it survives a crash there.
 
 `CONFRERE_FAILPOINT=name` kills the process the first time that it comes by; `name@3` the third time. Without the
 variable `reach` does nothing at all.

@@ -1,4 +1,4 @@
-"""How long a round waits for each peer: one that costs the others more than its share is waited for less.
+"""How long a round waits for each peer: less for a peer that has delayed the others more than its share.
 
 Once most of the others are there, waiting is charged to those that are not. Each peer has an account. It begins with
 `GRACE` times the study's patience, gains as much time as this site itself works between two exchanges, and loses what

@@ -21,7 +21,7 @@ from confrere.transport import wire
 
 
 def churn_of(setting: NodeConfig, leaving: Mapping[str, int]) -> Churn:
-    """When sites join and leave. Whether they are there is up to the network, but for a rehearsal's plan."""
+    """When sites join and leave. Presence depends on the network, except in a rehearsal, which plans it."""
     planned = setting.study.churn
     own = planned if setting.rehearsal else Churn(join=planned.join, leave=planned.leave)
     leave = dict(own.leave)

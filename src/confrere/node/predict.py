@@ -87,7 +87,7 @@ class SavedModel:
         rename = {old: new for old, new in rename.items() if old in frame.columns}
         units = dict(self.translation.get("units") or {})
         folder = str(Path(source).resolve().parent)
-        # Every record gets its line, in the order of the file: what a record is labelled with is not looked at.
+        # Every record gets its line, in the order of the file: labels are ignored.
         schema = replace(self.schema, label=Label(column=UNKNOWN), patient="", site="")
         seen = frame.assign(**{UNKNOWN: "no"})
         seen.attrs = dict(frame.attrs)

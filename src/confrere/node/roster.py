@@ -73,7 +73,7 @@ class Roster:
             if _alike(known.name) == _alike(member.name):
                 raise StudyError(
                     f'there is a "{known.name}" with another key ({known.fingerprint}) in the roster; '
-                    f"names must be told apart, and a site keeps its key"
+                    f"names must be distinct, and a site keeps its key"
                 )
         members = dict(sorted({**self.members, member.name: member}.items()))
         return replace(self._next() if signed else self, members=members)

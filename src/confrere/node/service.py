@@ -73,7 +73,7 @@ async def serve(node: Node, until_done: bool = False) -> None:
             text = "paused: no new round begins; what is owed is delivered" if node.paused else "goes on"
         elif what == "leave":
             await node.leave()
-            text = "leaves for good; its peers are told, then the node can be stopped"
+            text = "leaves for good; the node notifies its peers and can then be stopped"
         elif what == "stop":
             loop.call_later(0.1, life.cancel)
             text = "stops when what is being computed is done; started again, it goes on"

@@ -128,7 +128,7 @@ def _held(path: Path | None) -> dict[str, int]:
 
 
 def site_of(setting: NodeConfig, strategy: Strategy, journal: Journal, ledger: Ledger) -> Participant:
-    """The site itself. Its noise and its sampling are secure, but for a rehearsal's."""
+    """The site itself. Its noise and sampling are secure, except in a rehearsal."""
     context = SiteContext(
         setting.run, journal, FailpointTrainer(), ledger=ledger, site_count=len(setting.members),
         inputs_caveat=setting.doubt, joined=True,
@@ -150,7 +150,7 @@ def site_of(setting: NodeConfig, strategy: Strategy, journal: Journal, ledger: L
 
 
 def refuse_other_records(setting: NodeConfig, store: Store) -> None:
-    """A run goes on with the records that it was started with, or what was held out would be learned from."""
+    """Refuse to continue a run with other records: held-out records could become training records."""
     mark, known = records_hash(setting.data), store.facts().get("records")
     if known is None:
         store.note(records=mark)

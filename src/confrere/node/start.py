@@ -1,4 +1,4 @@
-"""Starting: what a node writes to its journal when it starts, and when it may start a round."""
+"""Start of a node and of its rounds: the events of the start, and the conditions for starting a round."""
 
 from __future__ import annotations
 

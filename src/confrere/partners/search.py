@@ -1,4 +1,4 @@
-"""Whom should a site learn from? Rank its peers by every method, choose some, and measure what the choice brings."""
+"""Search for partners: rank a site's peers by every method, choose some, and measure what the choice gains."""
 
 from __future__ import annotations
 

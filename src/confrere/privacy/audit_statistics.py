@@ -214,7 +214,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Score:
-    """A canary's log-likelihood ratio given all releases of a run: the most telling score there is, if it is fitted well.
+    """A canary's log-likelihood ratio given all releases of a run: the most powerful score, if it is fitted well.
 
     Without the canary a release is normal with this `mean` and `spread`; each inclusion adds `shift` spreads.
     `shared` says that the releases of a call come from the same samples, so that the canary is in all of them or in none:

@@ -327,7 +327,7 @@ def canonical(fields: dict[str, str]) -> str:
 
 @lru_cache(maxsize=4096)
 def unlabelled(event: str) -> str:
-    """The event without what is said about it: labels do not change its cost."""
+    """The event without its labels, which do not change its cost."""
     return canonical({k: v for k, v in parsed(event).items() if k not in ("unit", "claim")})
 
 

@@ -35,7 +35,7 @@ class GateLimits:
 class Gate:
     """Lets through what may leave, refuses the rest, and says why.
 
-    `on_event` hears of every refusal; the notice names the rule and the thing, never a value.
+    `on_event` receives every refusal; the notice names the rule and the thing, never a value.
     """
 
     accept_unproven: bool = False
@@ -64,7 +64,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What stands at the gate."""
+    """A model and numbers that are about to leave."""
 
     model: Model | None
     scalars: Mapping[str, Scalar]

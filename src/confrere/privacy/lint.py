@@ -1,4 +1,4 @@
-"""Whether a model can be trained privately: neither a layer nor the loss may mix records or remember them on the side.
+"""Check that a model can be trained privately: no layer and no loss may mix records or store them.
 
 Clipping bounds what one record does to the sum only if that record reaches no other record's output.
 BatchNorm breaks this openly; a custom module or loss may do it quietly, so `check` and `check_loss` also try it on
@@ -162,7 +162,7 @@ def _values_and_slopes(loss: Loss, own: Tensor, others: Mapping[str, Tensor], ta
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether rows of numbers are the same, but for the rounding that comes with a record's place in a batch."""
+    """Whether rows of numbers are the same, up to the rounding that comes with a record's place in a batch."""
     scale = b.nan_to_num().abs().amax(-1, keepdim=True).clamp_min(1e-30)
     return bool(((a - b).abs().nan_to_num(0.0) <= TOLERANCE * scale).all()) and torch.equal(
         a.isnan(), b.isnan()

@@ -1,4 +1,4 @@
-"""The private steps of one training call as a value: the same value is charged and draws the samples.
+"""The private steps of one training call as one value, which is both charged and used to draw the samples.
 
 In every step each protected role draws a sample of its own and makes one release from it. A call with K protected
 roles and T steps is therefore K·T runs of their mechanisms, and is charged as such. Roles that shared a Poisson sample

@@ -1,4 +1,4 @@
-"""A picture of how long a round takes as there are more sites, method by method."""
+"""Draw how the time of a round grows with the number of sites, for each method."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Points = Sequence[tuple[int, float]]
 """Number of sites, seconds per round."""
 MARKS = ("o", "s", "^", "D", "v", "x")
 WIDTHS = (5.0, 3.0, 1.5)
-"""Lines that fall on one another can still be told apart."""
+"""Lines that overlap can still be distinguished."""
 
 
 def draw_growth(methods: Mapping[str, Points], title: str, path: Path) -> Path:

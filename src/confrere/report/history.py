@@ -97,7 +97,7 @@ class Weighing:
 
 @dataclass(frozen=True)
 class History:
-    """A run, as its journal tells it."""
+    """A run, read from its journal."""
 
     started: Mapping[str, Json] = field(default_factory=dict)
     finished: Mapping[str, Json] | None = None
@@ -145,7 +145,7 @@ class History:
         return dict(sorted(rounds.items()))
 
     def epsilon(self, site: str) -> tuple[Spending, ...]:
-        """What a site had spent after each round in which it was charged (the dearest of its roles)."""
+        """What a site had spent after each round in which it was charged (its most expensive role)."""
         dearest: dict[int, Spending] = {}
         for s in self.spendings:
             if s.site == site and (s.round not in dearest or s.epsilon > dearest[s.round].epsilon):
@@ -167,7 +167,7 @@ class History:
 
 
 def standing(events: Iterable[Event]) -> list[Event]:
-    """The events that still hold: those of a round that was done again give way to its second telling."""
+    """The events that still hold: when a round was done again, its first events are dropped."""
     kept: list[Event] = []
     for event in events:
         if event.kind == "resumed":

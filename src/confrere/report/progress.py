@@ -1,6 +1,6 @@
 """Live progress: one bar over all rounds of all runs, on standard error.
 
-Where standard error is no terminal (a log, a pipe) it keeps quiet, but for a plain line now and then.
+Where standard error is no terminal (a log, a pipe) it prints only a plain line now and then.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def comparison_table(comparison: ComparisonResult) -> RenderableType:
 
 
 def profile_table(profile: Mapping[str, Json]) -> RenderableType:
-    """Where the time of a run went, the dearest part first."""
+    """Where the time of a run went, most expensive part first."""
     table = _table()
     table.add_column("Spent on")
     for heading in ("CPU seconds", "Share", "Calls"):
@@ -322,7 +322,7 @@ def _label(alone: SiteResult[Measured], together: SiteResult[Measured], index: i
 
 
 def _facts(alone: SiteResult[Measured], together: SiteResult[Measured]) -> list[str]:
-    """What is said of a site beneath its name where there is no room for columns."""
+    """Facts about a site under its name, where there is no room for columns."""
     facts = [] if alone.records is None else [f"{_records(alone)} rec."]
     return [*facts, *_tested(alone, " tested,"), f"{words.size(together.bytes_sent)} sent"]
 

@@ -1,4 +1,4 @@
-"""Plain words first, symbols second: how measures, strategies, privacy and bytes are spoken of."""
+"""Format measures, strategies, privacy and bytes in plain words."""
 
 from __future__ import annotations
 

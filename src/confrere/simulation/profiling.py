@@ -75,7 +75,7 @@ class Profile:
         return wrapped
 
     def as_json(self) -> dict[str, Any]:
-        """What `simulate --profile --json` adds to its result, the dearest part first."""
+        """What `simulate --profile --json` adds to its result, most expensive part first."""
         rest = max(0.0, self.total - sum(self.seconds.values()))
         parts = {**self.seconds, REST: rest}
         return {

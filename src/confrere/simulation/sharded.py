@@ -1,4 +1,4 @@
-"""A simulation whose sites are spread over workers: this process drives the rounds and keeps journal and checkpoints.
+"""A simulation whose sites are divided over workers: this process drives the rounds and keeps journal and checkpoints.
 
 The pool provides the workers: processes of this machine, or actors of a Ray cluster. All randomness is derived
 from names and rounds, so the same study gives the same results however its sites are spread.

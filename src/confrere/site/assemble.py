@@ -1,4 +1,4 @@
-"""Putting a site together: mechanism, budget and ledger from what study and site agree on."""
+"""Assemble a site: its mechanism, budget and ledger, from the study and the site's own caps."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class SiteContext:
     inputs_caveat: str | None = None
     """Why the encoded inputs themselves have no guarantee, if they have none."""
     joined: bool = False
-    """Whether the site takes part in the field, whatever records it has: a refusal would tell its peers about them."""
+    """Whether the site is a node, which takes part whatever records it has: a refusal would reveal something about them."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Losing a site at a chosen instant, to rehearse what the others do then."""
+"""Fault injection: lose a site at a chosen point of a round, to rehearse how the others react."""
 
 from __future__ import annotations
 

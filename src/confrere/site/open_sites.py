@@ -1,4 +1,4 @@
-"""From whatever a study or a caller names to sites with encoded records."""
+"""Open the sites that a study or a caller names, with encoded records."""
 
 from __future__ import annotations
 

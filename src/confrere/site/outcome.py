@@ -1,4 +1,4 @@
-"""What a run came to, worked out from its journal alone."""
+"""The result of a run, computed from its journal alone."""
 
 from __future__ import annotations
 

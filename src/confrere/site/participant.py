@@ -1,4 +1,4 @@
-"""One site over a whole run: its records, networks, mechanism, budget and ledger."""
+"""What a site consists of during a run: its records, networks, mechanism, budget and ledger."""
 
 from __future__ import annotations
 

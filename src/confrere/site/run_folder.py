@@ -292,7 +292,7 @@ def _stopped(events: Sequence[Event]) -> Stopped | None:
 
 
 def started(collaboration: Collaboration, journal: Journal, again: bool, first: int) -> RunTimer:
-    """Put down what is about to be run."""
+    """Record what is about to run."""
     study = collaboration.study
     if again:
         journal.add(Event("resumed", data={"round": first}))

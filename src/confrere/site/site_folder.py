@@ -1,4 +1,4 @@
-"""The folder that a site takes home from a run: its own model in a file that cannot run code, a card, its journal.
+"""The folder that a site keeps from a run: its own model in a file that cannot run code, a card, its journal.
 
     sites/NAME/model/model.safetensors   weights, how to build the networks, how to encode a record: all that `predict` needs
     sites/NAME/model/card.toml           the facts, for programs

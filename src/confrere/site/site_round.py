@@ -1,4 +1,4 @@
-"""What a strategy may touch inside the building, in one round: the `Site` that it is handed."""
+"""The `Site` that a strategy receives for one round: everything it may use inside the institution."""
 
 from __future__ import annotations
 

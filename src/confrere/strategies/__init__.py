@@ -1,4 +1,4 @@
-"""Ways to collaborate, one file each. A file in this folder is found without being listed anywhere."""
+"""Strategies: ways to collaborate, one file each; files in this folder are discovered."""
 
 from __future__ import annotations
 

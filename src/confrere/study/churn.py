@@ -1,4 +1,4 @@
-"""Who is there: members (until they leave for good) and presence (from round to round).
+"""Membership (until a site leaves for good) and presence (from round to round) of sites.
 
 All of it is a pure function of the study, so every site works it out for itself. On a node the clock and the
 network decide instead; this is for rehearsing.

@@ -1,4 +1,4 @@
-"""What `confrere compare` runs for a study. It is not part of what the sites agree on.
+"""The `[comparison]` table of a study: what `confrere compare` runs. Not part of what the sites agree on.
 
 [comparison]
 arms = ["regular", "fedavg", "proxyfl"]      # strategies or [variants]

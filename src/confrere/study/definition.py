@@ -1,4 +1,4 @@
-"""A study: what all sites agree on, and what can be said of it without looking at any data."""
+"""The `Study` class: everything that all sites agree on, with its hash and the checks that need no data."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _check_together(study: Study) -> None:
     if stop is not None and stop.budget and (privacy is None or privacy.epsilon is None):
         raise StudyError("stop.budget stops when a budget is spent, and the study has none: privacy.epsilon")
     if study.data.bundled and study.sites:
-        raise StudyError("data.bundled names a data set that comes along; drop it to use files of your own")
+        raise StudyError("data.bundled names a bundled data set; remove it to use your own files")
 
 
 def _nameable(study: Study) -> Study:

@@ -1,4 +1,4 @@
-"""Changing one key of a study's file and nothing else: comments, order and layout stay as a person wrote them."""
+"""Change one key of a study's file and nothing else: comments, order and layout are kept."""
 
 from __future__ import annotations
 

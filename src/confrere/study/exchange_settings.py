@@ -1,4 +1,4 @@
-"""What a study says about models on their way: how they are combined, compressed, and (in a rehearsal) attacked.
+"""A study's exchange settings: how models are combined, compressed, and (in a rehearsal) attacked.
 
 combiner = "krum"                                     # or { name = "trimmed-mean", attackers = 2 }
 compression = "int8"                                  # or { name = "top-k", share = 0.1 }

@@ -1,4 +1,4 @@
-"""Studies and site configurations from TOML. Nothing is guessed; a mistake is reported with its place."""
+"""Load studies and site configurations from TOML files. Nothing is guessed; an error names the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a study, and what a site keeps to itself."""
+"""The tables of a study (models, training, privacy, data …) and of a site's own configuration, as dataclasses."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ class Split:
 @with_config(STRICT)
 @dataclass(frozen=True)
 class Data:
-    """Where the records come from: a data set that comes along, one file for all sites, or `[sites]`."""
+    """Where the records come from: a bundled data set, one file for all sites, or `[sites]`."""
 
     bundled: str | None = None
     """The name of a bundled data set; `confrere datasets` lists them."""
@@ -326,9 +326,7 @@ class Data:
                 "data.split.by_date needs the sites' own files: it does not go with data.bundled or data.partition"
             )
         if self.bundled and self.file:
-            raise StudyError(
-                "data.bundled names a data set that comes along; drop it to use files of your own"
-            )
+            raise StudyError("data.bundled names a bundled data set; remove it to use your own files")
 
 
 @with_config(STRICT)
@@ -443,7 +441,7 @@ class SiteConfig:
     home: str = "node"
     """Of a node: the folder of its journal, its store and its result."""
     ledger: str = ""
-    """Of a node: what was ever spent on the institution's patients, in whatever study. It lies beside the folder of its
+    """Of a node: everything spent on the institution's patients, in all studies. It lies beside the folder of its
     keys, unless this names another file; all nodes of an institution share one. Never restore it from an old copy."""
     population: str = ""
     """Of a node: a name for patients who are in no other data set of the institution, and so have a ledger of their own.

@@ -1,4 +1,4 @@
-"""The bytes of a parcel: in memory if they are few, otherwise in a file.
+"""The complete bytes of a parcel: in memory if it is small, otherwise in a file.
 
 A parcel may be as large as a model. It is sent, stored and read piece by piece, so that a node never holds its bytes
 and its tensors at the same time.

@@ -1,4 +1,4 @@
-"""Signed marks of where a site's ledger stands: what peers keep, return, and hold against an older copy of it.
+"""Signed marks of the state of a site's ledger, which peers keep to detect that an older copy was restored.
 
 A ledger that was put back from a backup looks right from inside. So a site signs where its ledger stands in every
 parcel and every greeting; peers keep the highest mark of each of its ledgers, across runs, and return it with every

@@ -1,4 +1,4 @@
-"""Parcels handed over inside one process. A transport like any other: sizes are those of the wire."""
+"""The in-memory transport between the sites of one process; sizes are those on the wire."""
 
 from __future__ import annotations
 

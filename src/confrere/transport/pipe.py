@@ -1,4 +1,4 @@
-"""A private line between two processes of one machine: messages of a small JSON object and a block of bytes.
+"""A pipe between two processes of one machine: messages of a small JSON object and a block of bytes.
 
 Both ends are made before the processes part (`pair`), so no other process can write to it. `None` from `receive` means that the
 other end is gone.

@@ -1,4 +1,4 @@
-"""Where a parcel is kept while it arrives: in memory while it is small, in a file once it is not."""
+"""Buffer for a parcel that is still arriving: in memory while it is small, then in a file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LinkLimits:
 
 
 class Spool:
-    """The bytes of one parcel so far. Whoever takes it in may move its file away; else `close` removes it."""
+    """The bytes of one parcel so far. The receiver may move its file away; otherwise `close` removes it."""
 
     def __init__(self, number: int, size: int, folder: Path | None) -> None:
         self.number, self.size = number, size

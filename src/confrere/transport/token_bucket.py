@@ -1,4 +1,4 @@
-"""A token bucket: how often a peer may cause something."""
+"""A token bucket: limits how often a peer may trigger an action."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """At most `burst` times at once, and one time more in every `seconds`."""
+    """At most `burst` times at once, and once more every `seconds` seconds."""
 
     def __init__(self, burst: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._burst, self._seconds, self._clock = burst, seconds, clock

@@ -1,4 +1,4 @@
-"""Real data sets that come along: `federation(name, seed=…)` opens one, `catalogue()` lists them."""
+"""The bundled data sets: `federation(name, seed=…)` opens one, `catalogue()` lists them."""
 
 from __future__ import annotations
 

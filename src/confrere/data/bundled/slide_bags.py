@@ -1,4 +1,4 @@
-"""Bags of feature vectors in place of whole-slide pictures: each «slide» is a set of patches, of which most show its subtype."""
+"""Bags of pictures in place of whole-slide images: each «slide» is a set of patches, most of which show its subtype."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def plain(frame: pd.DataFrame, column: Column, start: int) -> Plain | None:
 
 
 def fill(columns: Sequence[Plain], inputs: NDArray[np.float32], scale: Scale, limit: float) -> None:
-    """Encode into `inputs`; a column with a strange value is marked so and has to be done carefully.
+    """Encode into `inputs`; a column with a strange value is marked, and encoded by the slow path.
 
     The arithmetic is that of `scale`, for all columns at once: (value − centre) / half-width, within ±`limit`.
     """

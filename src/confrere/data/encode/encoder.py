@@ -1,4 +1,4 @@
-"""From a frame to tensors, by the schema alone.
+"""Encode a whole frame as tensors, by the schema alone.
 
 No mean, no maximum and no list of categories is taken from the records, so the numbers that a record becomes
 do not depend on any other record.

@@ -1,4 +1,4 @@
-"""Features of pictures that no record had a say in: gradient histograms and a small picture.
+"""Fixed features of pictures, not learned from records: gradient histograms and a small picture.
 
 A private step costs the same whatever it learns, so a proxy should not have to learn what edges are. These features
 are fixed: they read one picture at a time and nothing else, so they cost no privacy, and every record comes

@@ -1,4 +1,4 @@
-"""Units of measurement: conversions, and slips of the pen that give themselves away."""
+"""Units of measurement: conversions, and detection of values in the wrong unit."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def _stream_whole_lines(
             piece.attrs["notes"] = notes
             yield piece
     if seen != len(whole.numbers):
-        raise DataError(f"{path.name}: which lines are records cannot be told; see its quotation marks")
+        raise DataError(f"{path.name}: cannot find where records end; check its quotation marks")
     if not seen:
         empty = _origin(path, how).attach(pd.DataFrame(columns=list(how.names)))
         empty.attrs["notes"] = notes

@@ -30,7 +30,7 @@ def label_file(folder: Path) -> Path | None:
 
 
 def classes_table(folder: Path) -> pd.DataFrame:
-    """Picture and class of every file in the sub-folders; what was passed over is said in the notes."""
+    """Picture and class of every file in the sub-folders; the notes list what was skipped."""
     subfolders = [p for p in _inside(folder) if p.is_dir()]
     rows: list[tuple[str, str]] = []
     strays: list[str] = []

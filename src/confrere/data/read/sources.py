@@ -1,4 +1,4 @@
-"""Read records: which reader a file or an address belongs to, and what is stated about how it is written.
+"""Choose the reader of a file or address, with the options that a study states for it.
 
 A data source is a class with the suffixes of its files, or the schemes of its addresses (`scheme://…`). A file in this
 folder is found without being listed anywhere; installed packages use the entry-point group `confrere.data_sources`,
@@ -101,7 +101,7 @@ def source_of(source: str | Path) -> DataSource:
 def read(source: str | Path | pd.DataFrame, how: ReadOptions = AS_FOUND) -> pd.DataFrame:
     """The records of a file, a database query or a frame.
 
-    What had to be found out about the file, such as its encoding, is said in `frame.attrs["notes"]`.
+    What had to be found out about the file, such as its encoding, is noted in `frame.attrs["notes"]`.
     """
     if isinstance(source, pd.DataFrame):
         if source.empty:

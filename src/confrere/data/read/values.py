@@ -1,4 +1,4 @@
-"""Fields of a file as numbers, flags, dates and texts; whatever is none of these is named with its line."""
+"""Parse the fields of a file as numbers, flags, dates and texts; an error names the line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from confrere.data.schema import Column
 NO = ("0", "f", "false", "n", "no", "nein", "non", "absent", "negative", "-")
 TRUTH = {"false": 0.0, "true": 1.0}
 MOST_DIGITS = 1000
-"""Longer whole numbers are no ids that anyone writes; they are told apart without writing them out."""
+"""Longer whole numbers are not plausible ids; they are distinguished without being written out."""
 YES = ("1", "t", "true", "y", "yes", "ja", "oui", "si", "present", "positive", "+")
 
 

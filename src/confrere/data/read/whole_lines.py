@@ -1,4 +1,4 @@
-"""A delimited file without the lines that are no record of it: too many or too few fields, or bytes that are no text.
+"""Read a delimited file without its malformed lines: those with too many or too few fields, or bytes that are not text.
 
 A node reads a file with such lines this way. A quotation mark that is opened and never closed makes all that
 follows one field: where its record ends cannot be told, so the file is refused.

@@ -1,4 +1,4 @@
-"""Rehearsal sites: one set of records cut into sites of a chosen unlikeness.
+"""Partitions: ways to divide one set of records among simulated sites that differ to a chosen degree.
 
 Every way is a function of people, sites, rng and its own options. No patient is at two sites.
 """

@@ -25,7 +25,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MembershipResult:
-    """How well members were told from others, over several attacked runs."""
+    """How well the attack distinguished members from others, over several runs."""
 
     attack: Membership
     spread: float

@@ -31,7 +31,7 @@ class Cohort:
 
     def __init__(self, report: Callable[[str], None] | None = None) -> None:
         self.report = report
-        """Hears, once for each reason, why sites are trained one at a time."""
+        """Called once for each reason why sites are trained one at a time."""
         self._reported: set[str] = set()
         self._waiting: list[tuple[Job, asyncio.Future[Trained]]] = []
 

@@ -151,7 +151,7 @@ def role(stage: int) -> str:
 
 @dataclass(frozen=True)
 class _Stage:
-    """A stage of a network that somebody's own function makes."""
+    """A stage of a network built by a custom function."""
 
     of: Any
     stage: int
@@ -162,7 +162,7 @@ class _Stage:
 
 
 def places_of(params: Mapping[str, Tensor], layers: Sequence[Layer], growth: float) -> list[Tensor] | None:
-    """Where the site's units are, layer by layer; None if what is said there cannot be."""
+    """Where the site's units are, layer by layer; None if the positions are impossible."""
     found = []
     for at, layer in enumerate(layers[:-1]):
         if f"places_{at}" in params:

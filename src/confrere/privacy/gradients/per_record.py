@@ -27,7 +27,7 @@ IN_CACHE = 1 << 18
 """Numbers that are worked on together, so that they are still in the cache for the next operation."""
 
 BLOCK = 1 << 12
-"""So many squares may be added one after the other."""
+"""How many squares may be added one after the other."""
 
 SINGLE = 320
 """Up to this many units are added in single precision, more in double precision.

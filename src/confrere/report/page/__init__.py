@@ -1,4 +1,4 @@
-"""One HTML file that tells what was asked, what came out, what left the building and what it cost.
+"""The HTML report: one file with the question, the results, what left each site and what it cost.
 
 The file needs no network: style, charts and the few lines of script are inside, and its content security
 policy forbids everything else. It makes sense without the script, and in print.

@@ -1,4 +1,4 @@
-"""Who sent what to whom, how much it weighed, and who was missing when."""
+"""Report section: who sent what to whom, how many bytes, and which sites were missing when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sent what to whom: sites on a circle, an arrow for every edge."""
+"""Draw the graph of an exchange: sites on a circle, an arrow for every edge."""
 
 from __future__ import annotations
 

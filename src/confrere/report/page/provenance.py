@@ -68,7 +68,7 @@ def how_to_read(metrics: Sequence[str], seeds: int) -> Markup:
     terms += [
         (
             "alone",
-            "each site trains on its own records only, without noise: what it can do without anybody's help",
+            "each site trains on its own records only, without noise: what it can do without its peers",
         ),
         (
             "seed",

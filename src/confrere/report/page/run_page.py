@@ -1,4 +1,4 @@
-"""The report of a single run: what each site reached, without an alone to compare it with."""
+"""The report of a single run: what each site reached, without a comparison with training alone."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _summary(run: RunRecord) -> Markup:
         return tag(
             "span",
             tag("strong", "Not finished."),
-            " This run has no result yet; below is what its journal tells so far.",
+            " This run has no result yet; below is what its journal holds so far.",
         )
     means = [
         f"{words.metric(m).label} {words.figure(m, run.result.mean[m])}" for m in in_order(run.result.mean)

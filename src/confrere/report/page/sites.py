@@ -1,4 +1,4 @@
-"""Site by site: alone, together and pooled on one line, for every measure; and how fair the gain is."""
+"""Report section: site by site: alone, together and pooled on one line, for every measure; and how fair the gain is."""
 
 from __future__ import annotations
 

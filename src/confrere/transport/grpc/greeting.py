@@ -1,4 +1,4 @@
-"""The first messages between two sites, and the reasons for which one of them refuses.
+"""The greeting: what two sites send first about themselves, and the reasons to refuse one.
 
 TLS has shown who the other side is. The greeting shows that both mean the same: protocol, run, study, roster and
 epoch. Its first message has had the same form since version 0.1, so that any two versions can name each other's.

@@ -1,4 +1,4 @@
-"""The first messages on a stream: greeting against greeting, then one verdict of each side.
+"""The handshake on a new stream: the two sites exchange greetings, then each accepts or refuses.
 
     dialler                        listener
     G greeting, E memory     →
