@@ -24,6 +24,7 @@ so that a service manager can tell them apart.
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar
 
 
@@ -97,3 +98,10 @@ class CheckpointError(ConfrereError):
 
 class Retired(FutureWarning):
     """A key, option or name of an earlier version that is accepted for one more version, or ignored."""
+
+
+def warn_renamed(old: str, new: str) -> None:
+    """Warn the caller's caller that it uses a name of an earlier version."""
+    warnings.warn(
+        f"{old} is now {new}; the old name will be removed in the next version", Retired, stacklevel=3
+    )

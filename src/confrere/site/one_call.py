@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from confrere.core.custody import Scalar
-from confrere.core.errors import StudyError
+from confrere.core.errors import StudyError, warn_renamed
 from confrere.core.model import Model
 from confrere.core.protocols import Effort, Fitted, Loss, Metrics, Objective, Optimiser, Site
 
@@ -68,6 +68,11 @@ class OneCallAtATime:
 
     def notify(self, text: str) -> None:
         self._inner.notify(text)
+
+    def tell(self, text: str) -> None:
+        """The name of `notify` before 0.2."""
+        warn_renamed("site.tell", "site.notify")
+        self.notify(text)
 
     def effort(self, role: str, model: Model) -> Effort:
         return self._inner.effort(role, model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from itertools import groupby
 from typing import Protocol
 
 from confrere.core.custody import ZERO, Scalar, public, strictest, total
-from confrere.core.errors import BadParcel
+from confrere.core.errors import BadParcel, warn_renamed
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
 from confrere.core.parcel import Inbox, Parcel
@@ -293,12 +292,12 @@ class PeersRound:
 
     async def tell_newcomers(self, model: Model) -> None:
         """The name of `send_common` before 0.2."""
-        warnings.warn("peers.tell_newcomers is now peers.send_common", DeprecationWarning, stacklevel=2)
+        warn_renamed("peers.tell_newcomers", "peers.send_common")
         await self.send_common(model)
 
     async def news(self) -> Model | None:
         """The model of `latest_common`, under its name before 0.2."""
-        warnings.warn("peers.news is now peers.latest_common", DeprecationWarning, stacklevel=2)
+        warn_renamed("peers.news", "peers.latest_common")
         return next((parcel.model for parcel in await self.latest_common()), None)
 
     async def _as_sent(self, model: Model | None) -> Model | None:

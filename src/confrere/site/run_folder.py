@@ -8,7 +8,6 @@ import platform
 import shutil
 import time
 import tomllib
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 
 from confrere.core.custody import Custody
-from confrere.core.errors import CheckpointError, StudyError
+from confrere.core.errors import CheckpointError, StudyError, warn_renamed
 from confrere.core.events import Event, Journal
 from confrere.core.owner_only import make_private_folder, write_private
 from confrere.core.results import Attacked, Group, Metrics, PrivacyMeaning, RunResult, SiteResult, Stopped
@@ -192,7 +191,7 @@ class Run:
     @property
     def said(self) -> dict[str, SelectedPredictions]:
         """The name of `predictions` before 0.2."""
-        warnings.warn("run.said is now run.predictions", DeprecationWarning, stacklevel=2)
+        warn_renamed("run.said", "run.predictions")
         return self.predictions
 
     @property

@@ -16,7 +16,7 @@ from pydantic import with_config
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from confrere.core.errors import StudyError
+from confrere.core.errors import StudyError, warn_renamed
 from confrere.core.protocols import Strategy, Topology
 from confrere.core.strict_reader import (
     STRICT,
@@ -109,6 +109,10 @@ class Study:
     def rule(self) -> Strategy:
         """The strategy with its options."""
         discover()
+        kind: Any = strategies[self.strategy_name]
+        if hasattr(kind, "look_at") and not hasattr(kind, "check_members"):
+            warn_renamed(f'strategy "{self.strategy_name}": look_at', "check_members")
+            kind.check_members = kind.look_at
         return typing.cast("Strategy", build_named(strategies, self.strategy, "strategy"))
 
     def graph(self) -> Topology:

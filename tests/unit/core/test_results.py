@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import confrere
+from confrere.core.errors import Retired
 from confrere.core.results import ComparisonResult, Measured, Metrics, PrivacySpent, RunResult, SiteResult
 from tests.conftest import arrays
 from tests.unit.quick import quick
@@ -42,7 +43,7 @@ def test_a_result_cannot_be_changed_by_accident() -> None:
 )
 def test_the_keys_of_0_1_still_work_and_warn(read: Callable[[SiteResult[float]], bool]) -> None:
     site = SiteResult("Ouest", 60, Metrics({"auc": 0.8}), privacy=SPENT, bytes_sent=10)
-    with pytest.warns(DeprecationWarning, match="read its attributes") as caught:
+    with pytest.warns(Retired, match="read its attributes") as caught:
         assert read(site)
     assert {Path(w.filename).name for w in caught} == {"test_results.py"}
 

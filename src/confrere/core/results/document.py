@@ -10,6 +10,7 @@ from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
+from confrere.core.errors import Retired
 from confrere.core.events import Json
 
 Figure = TypeVar("Figure", covariant=True)
@@ -104,7 +105,7 @@ class Document:
     def _retired(self) -> dict[str, Json]:
         name = type(self).__name__
         text = f"{name} is no longer a dictionary: read its attributes or as_json(); [] will be removed in the next version"
-        warnings.warn(text, DeprecationWarning, stacklevel=3)
+        warnings.warn(text, Retired, stacklevel=3)
         return self.as_json()
 
 
