@@ -6,13 +6,14 @@ from typing import Any
 
 from confrere.core.errors import StudyError
 from confrere.data.records import Federation
-from confrere.simulation.sharded import ShardedSimulation, WorkerPool, workers_for
+from confrere.simulation.sharded import ShardedSimulation, WorkerPool
 from confrere.simulation.simulation import Simulation
 from confrere.simulation.workers import Processes
 from confrere.site.attackers import refuse_apart
 from confrere.study import Study
 
 ENGINES = ("memory", "ray")
+MOST_WORKERS = 10_000
 
 
 def simulation_on(
@@ -21,6 +22,8 @@ def simulation_on(
     """A simulation on this engine; `workers` None is one process in memory, and all processors of a Ray cluster."""
     if engine not in ENGINES:
         raise StudyError(f'there is no engine "{engine}"; there are {", ".join(ENGINES)}')
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise StudyError(f"--workers is {workers}; it must be between 1 and {MOST_WORKERS:,}")
     plain = Simulation(study, federation, **more)
     if plain.pools:  # all records are in one place: there is nothing to spread
         return plain
@@ -29,9 +32,9 @@ def simulation_on(
         from confrere.simulation.ray import Cluster
 
         pool = cluster = Cluster.connect()
-        shards = workers_for(cluster.processors() if workers is None else workers, len(plain.names))
+        shards = min(cluster.processors() if workers is None else workers, len(plain.names))
     else:
-        shards = workers_for(1 if workers is None else workers, len(plain.names))
+        shards = min(1 if workers is None else workers, len(plain.names))
         if shards == 1:
             return plain
         pool = Processes()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from confrere.core.errors import PrivacyError, StudyError, WorkerLost
+from confrere.core.errors import PrivacyError, WorkerLost
 from confrere.core.events import Event, Journal
 from confrere.data.records import Federation
 from confrere.simulation.gc_pause import rare_collections
@@ -208,13 +208,6 @@ def refuse_undercounting(answers: Sequence[Mapping[str, Any]]) -> None:
                     f'site "{name}": its ledger stands at entry {counter} after a worker was lost, but peers saw'
                     f" entry {seen[name]}: it would count too little; start the run again"
                 )
-
-
-def workers_for(wanted: int, sites: int) -> int:
-    """The number of workers asked for, but at most one per site."""
-    if wanted < 1:
-        raise StudyError(f"--workers is {wanted}; it takes at least one")
-    return min(wanted, sites)
 
 
 def _part(parts: Mapping[str, Mapping[str, Any]], plan: Assignment, number: int) -> dict[str, Any]:

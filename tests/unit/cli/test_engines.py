@@ -27,10 +27,17 @@ def test_engines_that_cannot_be_had_are_refused(desk: Desk, monkeypatch: pytest.
     said = desk.confrere("simulate", study, "--engine", "ray", "--out", "run").said
     assert "pip install 'confrere[ray]'" in said
     desk.refused("simulate", study, "--engine", "spark", "--out", "run")
-    desk.refused("simulate", study, "--workers", 0, "--out", "run")
+    for workers in (0, 10_001, 10**22):
+        said = desk.refused("simulate", study, "--workers", workers, "--out", "run")
+        assert "between 1 and 10,000" in said
 
 
 def test_one_process_per_site_is_gone_and_the_message_names_what_to_use(desk: Desk) -> None:
     said = desk.refused("simulate", desk.study(), "--processes", "--out", "run")
     assert "--workers" in said
     assert "confrere rehearse" in said
+
+
+@pytest.mark.parametrize("effort", [("--seconds", "1e12"), ("--seconds", "inf"), ("--runs", 10**22)])
+def test_an_audit_without_end_is_refused(desk: Desk, effort: tuple[str, object]) -> None:
+    assert "at most" in desk.refused("audit", desk.study(), *effort)

@@ -273,9 +273,19 @@ def test_the_smallest_site_is_the_most_exposed() -> None:
     assert (most_exposed(federation), largest(federation)) == ("site0", "site2")
 
 
-@pytest.mark.parametrize("effort", [{"runs": 3}, {"canaries": 2}, {"seconds": 0.0}])
-def test_too_little_effort_is_refused(effort: dict[str, Any]) -> None:
-    with pytest.raises(StudyError, match=r"at least|above 0"):
+@pytest.mark.parametrize(
+    "effort",
+    [
+        {"runs": 3},
+        {"canaries": 2},
+        {"seconds": 0.0},
+        {"seconds": float("nan")},
+        {"seconds": 1e9},
+        {"runs": 10**9},
+    ],
+)
+def test_too_little_or_endless_effort_is_refused(effort: dict[str, Any]) -> None:
+    with pytest.raises(StudyError, match=r"at least|more than 0"):
         AuditEffort(**effort)
 
 

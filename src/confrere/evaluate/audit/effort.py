@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from confrere.core.errors import StudyError
+
+MOST_SECONDS = 7 * 24 * 3600
+MOST_RUNS = 100_000
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,12 @@ class AuditEffort:
     """Records to reconstruct; 0 leaves it out."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.seconds < math.inf:
-            raise StudyError(f"--seconds is {self.seconds:g}; an audit takes a number of seconds above 0")
-        if self.runs is not None and self.runs < 8:
-            raise StudyError(f"--runs is {self.runs}; an audit needs at least 8")
+        if not 0 < self.seconds <= MOST_SECONDS:
+            raise StudyError(
+                f"--seconds is {self.seconds:g}; an audit takes more than 0 and at most {MOST_SECONDS:,} (a week)"
+            )
+        if self.runs is not None and not 8 <= self.runs <= MOST_RUNS:
+            raise StudyError(f"--runs is {self.runs}; an audit takes at least 8 and at most {MOST_RUNS:,}")
         if not 10 <= self.canaries <= 5000:
             raise StudyError(f"--canaries is {self.canaries}; an audit uses at least 10 and at most 5,000")
 
