@@ -23,7 +23,7 @@ class Verdicts:
 
     primary: str | None = None
     gains: Mapping[Key, Mapping[str, Gain]] = field(default_factory=dict)
-    """By metric; those of the primary measure state a word where the comparison shows one."""
+    """By metric; those of the primary metric state a word where the comparison shows one."""
     tested: Mapping[str, Mapping[str, Tested]] = field(default_factory=dict)
     """By part of the records and site."""
 

@@ -133,13 +133,13 @@ class _ComparisonTable:
 def _sites(
     comparison: ComparisonResult, alone: StrategyResult, together: StrategyResult, wide: bool
 ) -> Table:
-    """A line for each site and measure; the site's own facts stand in its first line."""
+    """A line for each site and metric; facts about the site are in its first line."""
     table = _table()
     table.add_column("Site", overflow="fold", max_width=28 if wide else 14)
     if wide:
         table.add_column("Records", justify="right")
         table.add_column("Test patients")
-    table.add_column("Measure")
+    table.add_column("Metric")
     table.add_column("Alone", justify="right", no_wrap=True)
     table.add_column("Together", justify="right", no_wrap=True)
     if wide:
@@ -202,7 +202,7 @@ def _strategies(comparison: ComparisonResult, wide: bool) -> Table:
 
 
 def primary_first(names: Iterable[str], primary: str | None) -> list[str]:
-    """The measure that decides, then the others."""
+    """The metric that decides, then the others."""
     return sorted(names, key=lambda m: m != primary)
 
 
@@ -356,9 +356,9 @@ def _word(gain: Gain | None) -> Text:
 
 
 def studies_table(comparisons: Mapping[str, ComparisonResult]) -> RenderableType:
-    """A line for each study and measure: alone, together, the gain with its interval, and the gap to pooling."""
+    """A line for each study and metric: alone, together, the gain with its interval, and the gap to pooling."""
     table = _table()
-    for name in ("Study", "Measure"):
+    for name in ("Study", "Metric"):
         table.add_column(name, overflow="fold")
     for name in ("Alone", "Together", "Pooled", "Gain (95 % interval)", "Gap closed"):
         table.add_column(name, justify="right")

@@ -1,4 +1,4 @@
-"""Format measures, strategies, privacy and bytes in plain words."""
+"""Format metrics, strategies, privacy and bytes in plain words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The one rule for «better», «worse», «no clear difference» and «too few to judge».
 
 Terminal, report, documents, partners and repeated experiments read these words; none has a rule of its own. Only the
-study's primary measure carries words. All words of one comparison are corrected together (Holm), so a comparison in which
+study's primary metric carries words. All words of one comparison are corrected together (Holm), so a comparison in which
 nothing differs contains a wrong word in about 5 % of cases. Other measures are shown with a plain 95 % interval.
 """
 

@@ -147,7 +147,7 @@ class ComparisonResult(Document):
     featured: str | None = None
     """The strategy that the answer is about."""
     metric: str | None = None
-    """The study's primary measure: the one that carries words."""
+    """The study's primary metric: the one that carries words."""
     facts: Mapping[str, Json] = field(default_factory=dict)
     """Study, scale, command, versions and hardware, as far as they were written down."""
     gap: Mapping[str, Gap] = field(default_factory=dict)

@@ -23,7 +23,7 @@ class Measured(Document):
     interval: tuple[float, float] | None = None
     """Of a gain, paired by patient and seed. 95 %; beside a word, at the level at which the word was judged."""
     word: str | None = None
-    """Of a gain by the study's primary measure: the verdict (`statistics.verdict`)."""
+    """Of a gain by the study's primary metric: the verdict (`statistics.verdict`)."""
 
     @classmethod
     def from_json(cls, document: Json, figure: object = None, **given: object) -> Self | None:

@@ -115,7 +115,7 @@ def answer(
 
 
 def _others(comparison: ComparisonResult, name: str) -> str:
-    """What the answer is judged by, and the means by the measures that it does not rest on."""
+    """What the answer is judged by, and the means by the other metrics."""
     plain = words.metric(name).meaning
     judged = f"Judged by {words.metric(name).label}" + (f": {plain}." if plain else ".")
     others = []

@@ -226,7 +226,7 @@ def _terms(s: Spending) -> str:
 
 
 def _choose(histories: Histories, metric: str | None) -> tuple[str, str] | None:
-    """The measure and the records to draw: the asked one on validation records, else what there is."""
+    """The metric and the records to draw: the asked one on validation records, else what there is."""
     found = {(c.metric, c.split) for runs in histories.values() for h in runs for c in h.curves}
     wanted = [
         (m, s)

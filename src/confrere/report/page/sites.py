@@ -1,4 +1,4 @@
-"""Report section: site by site: alone, together and pooled on one line, for every measure; and how fair the gain is."""
+"""Report section: site by site: alone, together and pooled on one line, for every metric; and how fair the gain is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from confrere.report.page.site_table import CLASSES, MANY, rows_of, word
 
 
 def site_by_site(comparison: ComparisonResult) -> Markup | None:
-    """A dumbbell chart for each measure."""
+    """A dumbbell chart for each metric."""
     if comparison.together is None or comparison.alone is None or len(comparison.sites) > MANY:
         return None
     kinds = [
@@ -30,7 +30,7 @@ def site_by_site(comparison: ComparisonResult) -> Markup | None:
     lead = (
         f"Dots are means over {len(comparison.seeds)} seeds, bars one standard deviation to each side. "
         "The word is judged in pairs, patient by patient, so it can be clear although bars overlap. "
-        f"It goes by {words.metric(comparison.headline or '').label} alone; other measures are shown."
+        f"It goes by {words.metric(comparison.headline or '').label} alone; other metrics are shown."
         if several
         else "One seed, so there is no spread to show."
     )
@@ -153,7 +153,7 @@ def gap(comparison: ComparisonResult) -> Markup | None:
         "what they would get if they could. The gap is what pooling would gain over alone, "
         "averaged over the sites."
     )
-    head = ["Measure", "Gap: pooled over alone", "Together over alone", "Share of the gap closed"]
+    head = ["Metric", "Gap: pooled over alone", "Together over alone", "Share of the gap closed"]
     return section("How much of the gap was closed", table(head, rows), lead=lead)
 
 
@@ -177,7 +177,7 @@ def on_common(comparison: ComparisonResult) -> Markup | None:
         "Every site's model on the same test records, which have the classes in the study's own shares, averaged over the "
         "sites: what a model knows of patients that its own site rarely sees."
     )
-    head = ["Measure", "Alone", "Together", "Pooled", "Together over alone", "In a word"]
+    head = ["Metric", "Alone", "Together", "Pooled", "Together over alone", "In a word"]
     return section("On common test records", table(head, rows), lead=lead)
 
 
