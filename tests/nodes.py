@@ -57,7 +57,7 @@ class Tasks(RehearsalNodes):
         loop = asyncio.get_running_loop()
 
         def listen(event: Event) -> None:
-            loop.call_soon_threadsafe(self._hear, player, event.as_json())  # a node trains in a thread
+            loop.call_soon_threadsafe(self._copy_event, player, event.as_json())  # a node trains in a thread
             if self.interrupted(event):
                 loop.call_soon_threadsafe(self._interrupt)
             if self.killed(event):

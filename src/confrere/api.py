@@ -1,4 +1,4 @@
-"""The public names of the package, in one place: `import confrere` finds them here when they are first used.
+"""The public API: the names that `import confrere` finds here on first use, and the functions `predict` and `write_report`.
 
 Everything that a command of `confrere` does is a function here; both call the same code.
 """

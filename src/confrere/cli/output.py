@@ -1,4 +1,4 @@
-"""What commands print: one JSON document, or tables and sentences, on standard output; progress on standard error."""
+"""What commands print (JSON, tables and notes on standard output), and the run folder and overrides that they share."""
 
 from __future__ import annotations
 

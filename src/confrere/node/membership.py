@@ -1,4 +1,4 @@
-"""Who belongs to a run: the members that the study plans, without those that have signed that they leave.
+"""Members of a run: when sites join and leave, what a leaving site sends, and the round that most peers have reached.
 
 A change starts a new epoch at a round that every site can compute, so that sites need not switch at the same
 time. Only the receiver knows which epoch it is in: it refuses parcels of an earlier one, and those of a later one

@@ -70,7 +70,7 @@ class SavedModel:
                 f"{path}: the model cannot be read ({type(error).__name__}); is it damaged?"
             ) from None
 
-    def says(self, inputs: Tensor) -> Tensor:
+    def outputs_for(self, inputs: Tensor) -> Tensor:
         """The summed outputs for encoded records."""
         total = self.shift.expand(len(inputs), self.outputs)
         for weight, network in self.parts:
@@ -99,7 +99,7 @@ class SavedModel:
 def predictions(model: SavedModel, source: Path) -> pd.DataFrame:
     """One row for each record of the file, in its order: the prediction, and how sure the model is."""
     frame, inputs = model.read(source)
-    outputs, task = model.says(inputs), model.task
+    outputs, task = model.outputs_for(inputs), model.task
     out = pd.DataFrame({"record": np.arange(1, len(frame) + 1)})
     if model.schema.patient and model.schema.patient in frame.columns:
         out[model.schema.patient] = frame[model.schema.patient].to_numpy()

@@ -236,14 +236,14 @@ class RehearsalNodes:
         try:
             async for line in process.stdout:
                 with suppress(ValueError):  # a line that a kill has torn
-                    self._hear(player, json.loads(line))
+                    self._copy_event(player, json.loads(line))
             return await process.wait(), (await complaint).decode(errors="replace").strip()
         except asyncio.CancelledError:
             with suppress(ProcessLookupError):
                 process.kill()
             raise
 
-    def _hear(self, player: NodeProcess, row: dict[str, Any]) -> None:
+    def _copy_event(self, player: NodeProcess, row: dict[str, Any]) -> None:
         """Copy a node's event into the common journal, once even if it is sent again."""
         event = Event.of_json(row)
         player.round = max(player.round, event.round or 0)
@@ -268,7 +268,7 @@ class RehearsalNodes:
         for player in self.players.values():
             path = site_folder_of(self.folder, player.name) / "journal.jsonl"
             for event, _ in verified(path) if path.exists() else ():
-                self._hear(player, event.as_json())
+                self._copy_event(player, event.as_json())
 
     def states(self, study: Study) -> dict[str, Any]:
         """The last state of every site that came to the end."""

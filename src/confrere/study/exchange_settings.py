@@ -1,4 +1,4 @@
-"""A study's exchange settings: how models are combined, compressed, and (in a rehearsal) attacked.
+"""The combiner, compression and rehearsed attack that a study names, as objects, and the checks of these settings.
 
 combiner = "krum"                                     # or { name = "trimmed-mean", attackers = 2 }
 compression = "int8"                                  # or { name = "top-k", share = 0.1 }

@@ -1,4 +1,4 @@
-"""Buffer for a parcel that is still arriving: in memory while it is small, then in a file."""
+"""Buffer for a parcel that is still arriving (in memory, or in a file once it is large), and the limits of a link."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def architecture(
         return Architecture(f"{type(probe).__name__}[{derive(0, sizes):x}]", spec)
     name, options = describe(spec)
     build = checked(name, options)
-    given = options | _told(build, options, branches)
+    given = options | _options_of_records(build, options, branches)
 
     def make() -> nn.Module:
         try:
@@ -95,8 +95,8 @@ def checked(name: str, options: dict[str, Any]) -> Build:
     return build
 
 
-def _told(build: Build, options: dict[str, Any], branches: Sequence[Branch]) -> dict[str, Any]:
-    """What a network learns about the records beside their shape."""
+def _options_of_records(build: Build, options: dict[str, Any], branches: Sequence[Branch]) -> dict[str, Any]:
+    """Options that follow from the records: their branches and mask, where the network takes them."""
     found: dict[str, Any] = {}
     if "branches" in build.__annotations__:
         found["branches"] = tuple(branches)

@@ -93,7 +93,7 @@ def who_was_missing(history: History | None, sites: Sequence[str], run: str) -> 
     away = Counter(site for turn in absent.values() for site in turn)
     late = Counter(sender for m in history.missed for sender in m.senders)
     title = "Who was missing when"
-    events = [_told(r) for r in history.remarks if r.kind in CHANGES]
+    events = [_sentence(r) for r in history.remarks if r.kind in CHANGES]
     listed = tag("ul", *(tag("li", e) for e in events), class_="plain") if events else None
     if not away and not late:
         return section(
@@ -134,7 +134,7 @@ def who_was_missing(history: History | None, sites: Sequence[str], run: str) -> 
     return section(title, grid, listed, lead=lead)
 
 
-def _told(remark: Remark) -> str:
+def _sentence(remark: Remark) -> str:
     """«Round 3, SVI: left for good»."""
     when = f"Round {remark.round + 1}" if remark.round is not None else ""
     place = ", ".join(w for w in (when, remark.site or "") if w)
