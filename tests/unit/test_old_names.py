@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,11 +45,3 @@ def test_a_strategy_of_0_1_runs_with_warnings(of_0_1: str) -> None:
     notices = [e.data["text"] for e in run.events if e.kind == "notice"]
     assert "a notice" in notices
     assert "3 members" in notices
-
-
-def test_the_old_name_of_the_baselines_warns() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "confrere.data.bundled.reach", "none-such"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert "is now python -m confrere.data.bundled.baselines" in done.stderr

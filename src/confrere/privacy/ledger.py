@@ -2,7 +2,7 @@
 
 One ledger per institution and population; all studies and all exports of its records compose. An entry holds integer
 counts of mechanism events. Entries are chained by SHA-256 from a random 256-bit number, so that an edited ledger is
-noticed when it is opened, and the head of the chain tells nothing about the records. A whole file that is replaced by an
+noticed when it is opened, and the head of the chain reveals nothing about the records. A whole file that is replaced by an
 older copy cannot be noticed from inside: the node and its peers keep the counter that they saw last, and
 `refuse_rollback` compares.
 
@@ -57,7 +57,7 @@ class Ledger:
     """What was spent on one population of patients.
 
     `dataset` names a ledger in memory, for a rehearsal; a file begins its chain with a random number. `population` is one
-    of several that an institution tells apart in its file.
+    of several that an institution keeps separate in its file.
 
     >>> from confrere.privacy.charges import gaussian
     >>> ledger = Ledger(dataset="thyroid")
@@ -223,7 +223,7 @@ class Ledger:
         """Write a charge durably, before the caller computes what it pays for.
 
         Refuses with BudgetExhausted, and writes nothing, if the total would exceed the budget. Spending
-        again under the same key is charged again, since a second release tells more. `records` is a fingerprint of the
+        again under the same key is charged again, since a second release reveals more. `records` is a fingerprint of the
         records that are charged for. Only a seeded simulation, which would compute the identical release, may pass
         `replay_of`, a digest of what the computation starts from (empty if that is always the same): it is given the
         first entry for the same records and the same computation and charged nothing. Entries of earlier versions have

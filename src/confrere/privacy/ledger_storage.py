@@ -106,7 +106,7 @@ class Attempt:
         return KEPT in self.marks
 
     def reusable(self, charges: tuple[Charge, ...]) -> bool:
-        """Whether it may pay for this once more, if the process that made it is dead."""
+        """Whether it may pay for this again, if the process that made it is dead."""
         spent = self.released is not None or self.kept or self.marks.count(REUSED) >= MOST_REUSES
         return not spent and self.charge.charges == charges
 
@@ -128,7 +128,7 @@ class EntryStorage(Protocol):
     genesis: str
     """The hash that the first entry is chained to."""
     shared: bool
-    """Whether somebody else may add entries too."""
+    """Whether another process may add entries."""
 
     def writing(self) -> AbstractContextManager[None]:
         """A context in which the book is held for oneself; all or nothing is written."""
@@ -389,7 +389,7 @@ class FileStorage:
 
 
 def charges_in(path: Path | str, *, but: str, population: str = "") -> list[tuple[Charge, ...]]:
-    """What was charged, but for the run `but`, to each ledger of a file that any records of a population are charged to.
+    """What was charged, except by the run `but`, to each ledger of a file that any records of a population are charged to.
 
     The file is only read, so that one of version 0.1 stays as it is; its chain is not verified.
     """

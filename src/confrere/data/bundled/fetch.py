@@ -166,7 +166,7 @@ def _copy_member(source: Path, name: str, target: Path) -> None:
 
 
 def _installed(recipe: Recipe) -> Path | None:
-    """The folder around an installed package, which is looked at and not imported."""
+    """The folder around an installed package, which is read without being imported."""
     spec = importlib.util.find_spec(recipe.module) if recipe.module else None
     if spec is None or not spec.submodule_search_locations:
         return None

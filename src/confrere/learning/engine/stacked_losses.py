@@ -42,7 +42,7 @@ def kind_of(loss: Loss) -> Hashable:
 
 
 def needed(loss: Loss) -> frozenset[str]:
-    """The models whose outputs the loss looks at; an anchor alone is looked at through its weights."""
+    """The models whose outputs the loss reads; of an anchor it reads only the weights."""
     return FORMS.get(type(loss), SITE_BY_SITE).needs(loss)
 
 

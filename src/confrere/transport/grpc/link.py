@@ -133,7 +133,7 @@ class Link:
         self._retiring.set()
 
     def probe(self) -> None:
-        """Somebody doubts that this stream is alive: give it a third of its time to show that it is."""
+        """Probe the stream: it gets a third of its timeout to show that it is alive."""
         self._heard = min(self._heard, time.monotonic() - self._limits.silence * 2 / 3)
 
     def ask_to_move(self) -> None:
@@ -309,7 +309,7 @@ class Link:
     async def _watch(self) -> str:
         while (quiet := time.monotonic() - self._heard) < self._limits.silence:
             await asyncio.sleep(min(self._limits.silence - quiet, self._limits.silence / 4) + 0.01)
-        return f"nothing was heard of it for {self._limits.silence:g} seconds"
+        return f"nothing was received from it for {self._limits.silence:g} seconds"
 
     async def _take_leave(self) -> str:
         await self._retiring.wait()
