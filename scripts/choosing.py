@@ -27,7 +27,6 @@ from confrere.partners.approaches import (
     interpolated_models,
     together,
 )
-from confrere.partners.budget import Selection
 from confrere.partners.choice import SelectionRule
 from confrere.partners.choice import choose as chosen_by
 from confrere.partners.clusters import cluster, cluster_ranking
@@ -39,6 +38,7 @@ from confrere.partners.peer_releases import histograms, models, profiles
 from confrere.partners.profiles import profile_ranking
 from confrere.partners.ranking import Criteria, Ranking
 from confrere.partners.search import learner_for
+from confrere.partners.selection_budget import Selection
 from confrere.partners.transfer import transfer_ranking
 from confrere.site.attackers import flipped
 from confrere.site.open_sites import open_sites

@@ -84,7 +84,7 @@ class JudgedGain(Document):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChoiceOutcome:
     """What every way of learning brings, on how many test patients; empty without test records."""
 
     approaches: tuple[ApproachResult, ...] = ()
@@ -120,14 +120,14 @@ def compare_approaches(
     *,
     primary: str | None,
     seed: int,
-) -> Outcome:
+) -> ChoiceOutcome:
     """Every way of learning on the user's test records, compared with training alone, and the choice with all sites.
 
     All words are one family and are corrected together.
     """
     own, test, peers = records.own, records.test, list(records.peers.values())
     if not len(test):
-        return Outcome()
+        return ChoiceOutcome()
 
     def with_peers(names: Sequence[str], title: str) -> Approach:
         return together(learner, own, [records.peers[n] for n in names], seed, title)
@@ -159,7 +159,7 @@ def compare_approaches(
         )
         for a in approaches
     )  # fmt: skip
-    return Outcome(results, metric, tested(test, records.task), stated.get(OVER_ALL))
+    return ChoiceOutcome(results, metric, tested(test, records.task), stated.get(OVER_ALL))
 
 
 def _best(tried: Mapping[float, Losses]) -> float:

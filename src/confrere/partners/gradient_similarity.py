@@ -17,13 +17,13 @@ from confrere.data.records import Records
 from confrere.exchange.erosion import NO_WEIGHTS, ReleasedGradient, distance, eroded, is_still, step
 from confrere.learning.evaluation import predict
 from confrere.learning.objectives import Descent
-from confrere.partners.budget import GRADIENTS, Selection
 from confrere.partners.learner import Losses, losses_of, patients_in
 from confrere.partners.ranking import Candidate, Criteria, Finding, Ranking, ranked
+from confrere.partners.selection_budget import GRADIENTS, Selection
 from confrere.simulation.simulation import Simulation
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound
-from confrere.statistics.fixed_models import FixedEffect, Patients
+from confrere.statistics.fixed_models import FixedEffect, JudgedPatients
 
 ROLE = "asked"
 STEP = 1e-3
@@ -51,7 +51,7 @@ class GradientHistory:
     """The gradients of all peers, and the rounds in which noise hid the user's own gradient."""
 
     peers: dict[str, PeerGradients]
-    patients: Patients
+    patients: JudgedPatients
     """Those of the user's held-out records."""
     hidden: list[int] = field(default_factory=list)
 

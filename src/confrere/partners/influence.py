@@ -29,7 +29,7 @@ from confrere.partners.ranking import (
     Ranking,
     ranked,
 )
-from confrere.statistics.fixed_models import Patients
+from confrere.statistics.fixed_models import JudgedPatients
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class CrossFitted:
     all_peers: Losses
     without: Mapping[str, Losses]
     only: Mapping[str, Losses]
-    patients: Patients
+    patients: JudgedPatients
 
 
 def cross_fit(learner: Learner, user: Records, peers: Mapping[str, Records], seed: int) -> CrossFitted:
@@ -96,7 +96,7 @@ def influence_rankings(found: CrossFitted, criteria: Criteria) -> tuple[Ranking,
     )  # fmt: skip
 
 
-def running_ranking(slopes: Mapping[str, Losses], patients: Patients, criteria: Criteria) -> Ranking:
+def running_ranking(slopes: Mapping[str, Losses], patients: JudgedPatients, criteria: Criteria) -> Ranking:
     """The running form. `slopes` has, for each peer, how much its steps lowered the loss of each held-out record."""
     return Ranking(
         "running", "Influence, running",
@@ -107,7 +107,7 @@ def running_ranking(slopes: Mapping[str, Losses], patients: Patients, criteria: 
 
 
 def _ranked(
-    gains: Mapping[str, Losses], patients: Patients, user: str, words: Mapping[str, str]
+    gains: Mapping[str, Losses], patients: JudgedPatients, user: str, words: Mapping[str, str]
 ) -> tuple[PartnerScore, ...]:
     """Peers by the mean gain of the user's held-out records."""
     candidates = []

@@ -21,7 +21,7 @@ from confrere.data.records import Records
 from confrere.learning.evaluation import predict
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import supervised_loss
-from confrere.statistics.fixed_models import Patients
+from confrere.statistics.fixed_models import JudgedPatients
 
 Losses = NDArray[np.float64]
 """One loss for each record."""
@@ -128,10 +128,10 @@ def joined(parts: Sequence[Records]) -> Records:
     return Records(torch.cat([p.inputs for p in parts]), torch.cat([p.targets for p in parts]))
 
 
-def patients_in(records: Records) -> Patients:
+def patients_in(records: Records) -> JudgedPatients:
     """Whose records these are."""
     units = None if records.units is None else records.units.numpy()
-    return Patients.of(records.targets.numpy(), units)
+    return JudgedPatients.of(records.targets.numpy(), units)
 
 
 def mean_and_error(values: Losses) -> tuple[float, float]:

@@ -18,10 +18,10 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.seeds import derive
 from confrere.learning.objectives import Supervised
-from confrere.partners.budget import HISTOGRAMS, LOSSES, MODELS, PROFILES, Selection
 from confrere.partners.histograms import Histogram, columns_of, histogram, histogram_sum
 from confrere.partners.learner import Learner, Losses, losses_of
 from confrere.partners.profiles import RecordProfile, features
+from confrere.partners.selection_budget import HISTOGRAMS, LOSSES, MODELS, PROFILES, Selection
 from confrere.partners.transfer import CAP, HomeLoss, home_loss
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from confrere.core.results import Tested
-from confrere.partners.approaches import ALL_SITES, ALONE, CHOICE, JudgedGain, Outcome
+from confrere.partners.approaches import ALL_SITES, ALONE, CHOICE, ChoiceOutcome, JudgedGain
 from confrere.report import words
 from confrere.statistics.verdict import Gain
 
@@ -16,7 +16,7 @@ COMPARED = {
 }
 
 
-def recommendation(site: str, chosen: Sequence[str], outcome: Outcome) -> str:
+def recommendation(site: str, chosen: Sequence[str], outcome: ChoiceOutcome) -> str:
     """«A should learn from B: on 60 test patients, 14 of them «ill», that is clearly better than alone …»."""
     start = (
         f"The choice for {site} is {words.listing(chosen, 20)}" if chosen else f"No site is chosen for {site}"

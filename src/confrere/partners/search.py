@@ -16,8 +16,7 @@ from confrere.data.split.holdout import file_group, whole_file
 from confrere.learning.evaluation import knowing_nothing
 from confrere.learning.networks.network import Network
 from confrere.partners import Method
-from confrere.partners.approaches import ApproachResult, Outcome, PartnerRecords, compare_approaches
-from confrere.partners.budget import Selection
+from confrere.partners.approaches import ApproachResult, ChoiceOutcome, PartnerRecords, compare_approaches
 from confrere.partners.choice import Choice, SelectionRule, choose
 from confrere.partners.clusters import Clusters, cluster, cluster_ranking
 from confrere.partners.gradient_similarity import GradientHistory, gradient_history, similarity_ranking
@@ -28,6 +27,7 @@ from confrere.partners.peer_releases import histograms, models, profiles
 from confrere.partners.profiles import profile_ranking
 from confrere.partners.ranking import Criteria, Finding, Ranking
 from confrere.partners.recommendation import recommendation
+from confrere.partners.selection_budget import Selection
 from confrere.partners.transfer import transfer_ranking
 from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study
@@ -62,7 +62,7 @@ class PartnerSearch:
     by: Method
     rankings: tuple[Ranking, ...]
     choice: Choice
-    outcome: Outcome
+    outcome: ChoiceOutcome
     """What each way of learning would bring the site, on its test records."""
     privacy: SelectionCost | None
     """None if peers added no noise."""

@@ -21,7 +21,7 @@ from confrere.data.records import Records
 from confrere.data.split.holdout import folds
 from confrere.partners.learner import Learner, Losses, mean_and_error
 from confrere.partners.ranking import Candidate, Criteria, Finding, Ranking, ranked
-from confrere.statistics.fixed_models import FixedEffect, Patients, judge_fixed
+from confrere.statistics.fixed_models import FixedEffect, JudgedPatients, judge_fixed
 from confrere.statistics.verdict import Word
 
 CAP = 4.0
@@ -52,7 +52,7 @@ def transfer_ranking(
     on_user: Mapping[str, Losses],
     home: Mapping[str, HomeLoss],
     knowing_nothing: float,
-    patients: Patients,
+    patients: JudgedPatients,
     criteria: Criteria,
 ) -> Ranking:
     """Peers by increasing transfer loss. `on_user` has the loss of each peer's model on each of the user's records."""

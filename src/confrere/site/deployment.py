@@ -32,7 +32,7 @@ from confrere.data.records import Records
 from confrere.exchange.topology import NoExchange
 from confrere.learning.engine.one_site import failure_reason
 from confrere.learning.evaluation import measure
-from confrere.learning.fit.tuning import FEW, Choice, fit
+from confrere.learning.fit.tuning import FEW, TuningChoice, fit
 from confrere.learning.objectives import Supervised, supervised_loss
 from confrere.report import words
 from confrere.site.model_verdict import model_verdict
@@ -113,7 +113,9 @@ def train_alone(site: Participant, records: Records) -> Model:
     return _fit_alone(site, records)[0]
 
 
-def _fit_alone(site: Participant, records: Records, chosen: Choice | None = None) -> tuple[Model, Choice]:
+def _fit_alone(
+    site: Participant, records: Records, chosen: TuningChoice | None = None
+) -> tuple[Model, TuningChoice]:
     """The same, and the regularisation that was chosen; or trained with the one `chosen` before."""
     start, loss = site.build("private"), Supervised()
     job = fitting_job(site, records, "private", [loss], {"private": start})

@@ -44,7 +44,7 @@ class FixedEffect:
 
 
 @dataclass(frozen=True)
-class Patients:
+class JudgedPatients:
     """Whose records some records are, and how many of these patients are of the rarer class."""
 
     whose: NDArray[np.int64]
@@ -52,7 +52,7 @@ class Patients:
     rarer: int
 
     @classmethod
-    def of(cls, targets: NDArray[np.generic], patients: NDArray[np.generic] | None = None) -> Patients:
+    def of(cls, targets: NDArray[np.generic], patients: NDArray[np.generic] | None = None) -> JudgedPatients:
         """For a number, or for several labels, all patients count as of the rarer class."""
         who = np.arange(len(targets)) if patients is None else patients
         numbers = np.unique(who, return_inverse=True)[1].astype(np.int64)

@@ -24,7 +24,7 @@ from confrere.partners.learner import Learner, joined, losses_of, patients_in
 from confrere.partners.profiles import RecordProfile, features, profile_ranking
 from confrere.partners.ranking import Criteria
 from confrere.partners.transfer import HomeLoss, home_loss, transfer_ranking
-from confrere.statistics.fixed_models import Patients
+from confrere.statistics.fixed_models import JudgedPatients
 
 RULE = torch.tensor([1.5, -1.0, 0.5, 0.0])
 
@@ -98,7 +98,7 @@ def test_with_two_sites_leaving_one_out_is_adding_it(learner: Learner, peers: di
 
 def test_the_error_of_an_influence_is_that_of_a_mean_over_the_users_records() -> None:
     gains = np.array([0.1, 0.3, -0.1, 0.1])
-    one_each = Patients(np.arange(4), 2)
+    one_each = JudgedPatients(np.arange(4), 2)
     found = running_ranking({"a": gains}, one_each, Criteria("user", released=True)).scores[0]
     assert found.value == pytest.approx(0.1)
     assert found.error == pytest.approx(gains.std(ddof=1) / 2)
@@ -107,7 +107,7 @@ def test_the_error_of_an_influence_is_that_of_a_mean_over_the_users_records() ->
 
 
 def test_a_peer_helps_only_where_the_interval_over_patients_says_so_for_all_peers_together() -> None:
-    rng, patients = np.random.default_rng(1), Patients(np.arange(200), 60)
+    rng, patients = np.random.default_rng(1), JudgedPatients(np.arange(200), 60)
     noise = rng.normal(0, 1, 200)
     noise = (noise - noise.mean()) / noise.std(ddof=1)
 
@@ -126,7 +126,7 @@ def test_a_peer_helps_only_where_the_interval_over_patients_says_so_for_all_peer
 
 def test_records_of_one_patient_do_not_count_as_many() -> None:
     gains = np.repeat(np.random.default_rng(0).normal(0.1, 1, 50), 20)
-    alone, together = Patients(np.arange(1000), 500), Patients(np.repeat(np.arange(50), 20), 25)
+    alone, together = JudgedPatients(np.arange(1000), 500), JudgedPatients(np.repeat(np.arange(50), 20), 25)
     assert together.effect(gains).variance == pytest.approx(20 * alone.effect(gains).variance, rel=0.05)
 
 
@@ -151,7 +151,7 @@ def test_transfer_loss_shows_both_terms_and_is_not_fooled_by_a_model_that_is_bad
 
 def test_a_loss_at_home_that_noise_hides_is_not_relied_on() -> None:
     losses = {"a": np.full(50, 0.3) + 0.01 * np.arange(50)}
-    patients = Patients(np.arange(50), 25)
+    patients = JudgedPatients(np.arange(50), 25)
     found = transfer_ranking(
         losses, {"a": HomeLoss(0.0, 2.0)}, 0.9, patients, Criteria("user", released=True)
     )

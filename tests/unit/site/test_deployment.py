@@ -19,7 +19,7 @@ from confrere.core.events import Journal
 from confrere.core.model import Model
 from confrere.data.records import Records
 from confrere.learning.engine.one_site import Job
-from confrere.learning.fit.tuning import Choice
+from confrere.learning.fit.tuning import TuningChoice
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site import deployment
 from confrere.site.deployment import Deployment
@@ -166,10 +166,10 @@ def test_each_fold_is_judged_on_records_left_out_with_the_regularisation_chosen_
 ) -> None:
     training = replace(TRAINING, tune_priors=(1.0, 10.0), tune_lengths=(10,))
     run = site_run(study=quick("fedavg", privacy=None, training=training, models=Models(private=network)))
-    fitted: list[tuple[Records, Choice | None]] = []
+    fitted: list[tuple[Records, TuningChoice | None]] = []
     judged: list[Records] = []
 
-    def watched_fit(job: Job, *given: Any, chosen: Choice | None, fit: Any = deployment.fit) -> Any:
+    def watched_fit(job: Job, *given: Any, chosen: TuningChoice | None, fit: Any = deployment.fit) -> Any:
         fitted.append((job.records, chosen))
         return fit(job, *given, chosen=chosen)
 

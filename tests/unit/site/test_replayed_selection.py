@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from confrere.partners.budget import PROFILES, Selection
+from confrere.partners.selection_budget import PROFILES, Selection
 from confrere.site.open_sites import open_sites
 from confrere.study import Privacy
 from tests.conftest import arrays

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t
 
 from confrere.site.predictions import RecordPredictions
-from confrere.statistics.fixed_models import FixedEffect, Patients, judge_fixed, model_effects
+from confrere.statistics.fixed_models import FixedEffect, JudgedPatients, judge_fixed, model_effects
 
 
 def predictions(logits: np.ndarray, labels: np.ndarray) -> RecordPredictions:
@@ -19,7 +19,7 @@ def predictions(logits: np.ndarray, labels: np.ndarray) -> RecordPredictions:
 
 def test_the_interval_is_that_of_a_paired_t_test_with_the_degrees_of_the_rarer_class() -> None:
     differences = np.random.default_rng(0).normal(0.2, 1, 80)
-    effect = Patients(np.arange(80), 20).effect(differences)
+    effect = JudgedPatients(np.arange(80), 20).effect(differences)
     gain = judge_fixed({"a": effect})["a"]
     half = t.ppf(0.975, 19) * differences.std(ddof=1) / math.sqrt(80)
     assert (gain.low, gain.high) == pytest.approx((differences.mean() - half, differences.mean() + half))
@@ -37,7 +37,7 @@ def test_words_are_corrected_together_and_agree_with_their_intervals() -> None:
 
 
 def test_fewer_than_ten_patients_of_the_rarer_class_are_too_few_and_take_no_part_in_the_correction() -> None:
-    rare = Patients.of(np.array([0] * 50 + [1] * 9))
+    rare = JudgedPatients.of(np.array([0] * 50 + [1] * 9))
     assert rare.rarer == 9
     found = judge_fixed(
         {
@@ -54,8 +54,8 @@ def test_fewer_than_ten_patients_of_the_rarer_class_are_too_few_and_take_no_part
 
 def test_the_rarer_class_is_counted_in_patients_and_numbers_count_all() -> None:
     labels, who = np.array([0, 0, 0, 1, 1, 2]), np.array([7, 7, 8, 9, 9, 8])
-    assert Patients.of(labels, who).rarer == 2
-    assert Patients.of(labels.astype(float), who).rarer == 3
+    assert JudgedPatients.of(labels, who).rarer == 2
+    assert JudgedPatients.of(labels.astype(float), who).rarer == 3
 
 
 def test_nothing_differs_between_a_model_and_itself() -> None:
@@ -74,7 +74,7 @@ def test_the_effect_of_a_mean_over_patients_is_its_paired_difference() -> None:
     def losses(logits: np.ndarray) -> np.ndarray:
         return np.asarray(np.log1p(np.exp(-(2 * labels - 1) * logits)))
 
-    paired = Patients.of(labels).effect(losses(one) - losses(two))
+    paired = JudgedPatients.of(labels).effect(losses(one) - losses(two))
     assert effect.mean == pytest.approx(paired.mean, rel=1e-4)
     assert effect.variance == pytest.approx(paired.variance, rel=0.01)
     assert effect.degrees == paired.degrees
@@ -82,7 +82,7 @@ def test_the_effect_of_a_mean_over_patients_is_its_paired_difference() -> None:
 
 @pytest.mark.parametrize("peers", [2, 8])
 def test_where_nothing_differs_a_column_has_a_wrong_word_in_about_one_of_twenty(peers: int) -> None:
-    rng, patients, wrong = np.random.default_rng(4), Patients(np.arange(60), 20), 0
+    rng, patients, wrong = np.random.default_rng(4), JudgedPatients(np.arange(60), 20), 0
     for _ in range(600):
         gains = {k: patients.effect(rng.normal(size=60)) for k in range(peers)}
         wrong += any(g.clear for g in judge_fixed(gains).values())

@@ -1,4 +1,4 @@
-"""One column of a frame as numbers, by the schema alone."""
+"""Encode one column of a frame as numbers, by the schema alone."""
 
 from __future__ import annotations
 

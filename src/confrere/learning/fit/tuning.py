@@ -83,7 +83,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TuningChoice:
     """What won, its mean loss on the records left out, and how much each loss on offer has in the result."""
 
     loss: int
@@ -126,8 +126,8 @@ def fit(
     start: Params,
     search: Search,
     seen: SeenRecords | None = None,
-    chosen: Choice | None = None,
-) -> tuple[Params, Choice]:
+    chosen: TuningChoice | None = None,
+) -> tuple[Params, TuningChoice]:
     """Choose by cross-validation, then train the one model of `job` on all of its records.
 
     `losses[0]` is training alone, with which the others are compared. If an earlier fit has `chosen`, on these or
@@ -176,7 +176,7 @@ class _Case:
         found = _folds(self.job.records, self.search, self.job.seed, thorough=True)
         return [(a.numpy(), b.numpy()) for a, b in found]
 
-    def near_best(self, table: Sequence[Matrix], priors: Sequence[float]) -> Choice:
+    def near_best(self, table: Sequence[Matrix], priors: Sequence[float]) -> TuningChoice:
         """How much each candidate counts, by how near it is to the best one.
 
         `table` has the losses of left-out records (priors × records) for each loss on offer.
@@ -187,10 +187,10 @@ class _Case:
         averaged = [(*candidate, w) for candidate, w in zip(tried, weights.tolist(), strict=True) if w > 0]
         shares = [sum(w for n, _, w in averaged if n == number) for number in range(len(self.losses))]
         most = int(weights.argmax())
-        return Choice(*tried[most], 1, float(judged[most].mean()), tuple(shares), tuple(averaged))
+        return TuningChoice(*tried[most], 1, float(judged[most].mean()), tuple(shares), tuple(averaged))
 
 
-def _averaged(case: _Case, head: Head, chosen: Choice | None) -> tuple[Params, Choice]:
+def _averaged(case: _Case, head: Head, chosen: TuningChoice | None) -> tuple[Params, TuningChoice]:
     """Logistic or linear regression: the mean of the candidates near the best."""
     records = case.job.records
     squares = records.targets.is_floating_point()
@@ -227,7 +227,7 @@ def _losses(outputs: Vector, labels: Vector, squares: bool) -> Vector:
     return np.asarray(np.logaddexp(0, outputs) - labels * outputs)
 
 
-def _averaged_classes(case: _Case, layer: nn.Linear, chosen: Choice | None) -> tuple[Params, Choice]:
+def _averaged_classes(case: _Case, layer: nn.Linear, chosen: TuningChoice | None) -> tuple[Params, TuningChoice]:
     """The same for several classes. Where all classes count alike, so do they in the judging."""
     records, classes = case.job.records, layer.out_features
     features = records.inputs.reshape(len(records), -1).float().cpu().numpy()
@@ -286,7 +286,7 @@ def near_best(judged: NDArray[np.float64], groups: Sequence[int]) -> Vector:
     return np.asarray(shares / shares.sum())
 
 
-def _chosen(case: _Case, start: Params) -> Choice:
+def _chosen(case: _Case, start: Params) -> TuningChoice:
     """Any other network: one candidate wins. What reads a proxy must be better by more than one standard error."""
     job, rows, search = case.job, case.rows, case.search
     costly, small = case.network.layers is None, case.small
@@ -298,9 +298,9 @@ def _chosen(case: _Case, start: Params) -> Choice:
     priors = search.priors if small else search.priors[::2]
     folds = _folds(job.records, search, job.seed, rows=rows)[: FEWER if costly else None]
     judged_by = max(1, int(rows[torch.unique(torch.cat([b for _, b in folds]))].sum()))
-    winners: list[tuple[Choice, Tensor]] = []
+    winners: list[tuple[TuningChoice, Tensor]] = []
     for number, loss in enumerate(case.losses):
-        tried: list[tuple[Choice, Tensor]] = []
+        tried: list[tuple[TuningChoice, Tensor]] = []
         fair = case.others[number].fair
         for prior in priors:
             judged: list[list[Tensor]] = [[] for _ in lengths]
@@ -311,7 +311,7 @@ def _chosen(case: _Case, start: Params) -> Choice:
             for length, found in zip(lengths, judged, strict=True):
                 values = torch.cat(found)
                 shares = tuple(float(n == number) for n in range(len(case.losses)))
-                tried.append((Choice(number, prior, length, float(values.mean()), shares), values))
+                tried.append((TuningChoice(number, prior, length, float(values.mean()), shares), values))
         winners.append(_simplest(tried, judged_by))
     best = winners[0]
     for rival in winners[1:]:
@@ -322,7 +322,7 @@ def _chosen(case: _Case, start: Params) -> Choice:
     return best[0]
 
 
-def _trained(case: _Case, start: Params, won: Choice) -> Params:
+def _trained(case: _Case, start: Params, won: TuningChoice) -> Params:
     """The chosen candidate, trained on all records."""
     case.network.load(start)
     everything, others = torch.arange(len(case.job.records)), case.others[won.loss].raw
@@ -332,7 +332,7 @@ def _trained(case: _Case, start: Params, won: Choice) -> Params:
     return case.network.params()
 
 
-def _simplest(tried: Sequence[tuple[Choice, Tensor]], records: int) -> tuple[Choice, Tensor]:
+def _simplest(tried: Sequence[tuple[TuningChoice, Tensor]], records: int) -> tuple[TuningChoice, Tensor]:
     """The strongest regularisation whose loss is within one standard error of the least (Breiman et al. 1984).
 
     With few records the least loss is often luck, and a weakly regularised winner a costly one.

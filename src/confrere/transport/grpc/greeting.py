@@ -133,17 +133,17 @@ def _read(form: type[T], data: bytes) -> T:
         raise PeerRefused(f"a greeting that cannot be read: {printable(where, 80)}") from None
 
 
-class _Strict(BaseModel):
+class _StrictMessage(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class _Memory(_Strict):
+class _Memory(_StrictMessage):
     mark: MarkFields | None
     seen: Marks
     last: str = Field(max_length=LONGEST_HEADER)
 
 
-class _Greeting(_Strict):
+class _Greeting(_StrictMessage):
     run: str = Field(max_length=256)
     study: str = Field(max_length=128)
     roster: str = Field(max_length=128)
