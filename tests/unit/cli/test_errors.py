@@ -115,7 +115,7 @@ VALUES = {
     "leaves before it joins": (QUICK + "[churn]\njoin = { site0 = 1 }\nleave = { site0 = 1 }", "before it has joined"),
     "never there": (QUICK + "[churn]\nabsent = { site0 = [0, 1] }", '"site0" would miss every round'),
     "always away": (QUICK + "[churn]\nprobability = 1.0", "churn.probability is 1.0"),
-    "two sources": (QUICK + '[data]\nbundled = "thyroid"', "data.bundled names a data set that comes along"),
+    "two sources": (QUICK + '[data]\nbundled = "thyroid"', "data.bundled names a bundled data set"),
 }  # fmt: skip
 
 
