@@ -227,7 +227,9 @@ def _losses(outputs: Vector, labels: Vector, squares: bool) -> Vector:
     return np.asarray(np.logaddexp(0, outputs) - labels * outputs)
 
 
-def _averaged_classes(case: _Case, layer: nn.Linear, chosen: TuningChoice | None) -> tuple[Params, TuningChoice]:
+def _averaged_classes(
+    case: _Case, layer: nn.Linear, chosen: TuningChoice | None
+) -> tuple[Params, TuningChoice]:
     """The same for several classes. Where all classes count alike, so do they in the judging."""
     records, classes = case.job.records, layer.out_features
     features = records.inputs.reshape(len(records), -1).float().cpu().numpy()

@@ -1,4 +1,4 @@
-"""Report section: the first screen of a comparison: question, answer in plain words, what left the sites and what it cost."""
+"""Report section: the first screen: the question, the answer in plain words, seven questions, and the sites one by one."""
 
 from __future__ import annotations
 
