@@ -160,7 +160,7 @@ def test_a_loss_at_home_that_noise_hides_is_not_relied_on() -> None:
 
 def test_a_model_that_noise_made_useless_says_nothing_against_its_site() -> None:
     losses = np.full(60, 1.5) + 0.01 * np.arange(60)
-    patients = Patients(np.arange(60), 30)
+    patients = JudgedPatients(np.arange(60), 30)
 
     def finding(home: HomeLoss) -> str:
         found = transfer_ranking({"a": losses}, {"a": home}, 0.6, patients, Criteria("user", released=True))
