@@ -15,7 +15,7 @@ from confrere.core.results import AtThreshold, ModelVerdict
 from confrere.site.outcome import tested
 from confrere.site.participant import Participant
 from confrere.site.predictions import RecordPredictions, marks_of
-from confrere.statistics.contributions import model_gains
+from confrere.statistics.fixed_models import judge_fixed, model_effects
 from confrere.statistics.in_patients import in_patients
 
 
@@ -23,12 +23,12 @@ def model_verdict(site: Participant, together: Predictor, alone: Predictor) -> M
     """Judge one model against another on the site's test patients, by the study's primary measure. PRIVATE."""
     counts = tested(site.data.test, site.task)
     before, after = _predictions(site, alone), _predictions(site, together)
-    gains = model_gains(before, after)
+    effects = model_effects(before, after)
     wanted = site.study.evaluation.primary
-    metric = wanted if wanted in gains else proper(gains)
+    metric = wanted if wanted in effects else proper(effects)
     if counts is None or metric is None:
         return None
-    gain = gains[metric]
+    gain = judge_fixed({metric: effects[metric]})[metric]
     ends = None if gain.low is None or gain.high is None else (gain.low, gain.high)
     return ModelVerdict(metric, gain.mean, gain.word, counts, ends, _at_threshold(site, before, after))
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from confrere.core.metrics import METRICS, Predictions
 from confrere.core.metrics import draws as weighted
 from confrere.statistics.intervals import variance_parts
-from confrere.statistics.verdict import Effect, Gain, judge_model
+from confrere.statistics.verdict import Effect
 
 Floats = NDArray[np.float64]
 
@@ -99,22 +99,6 @@ def effects(
         )
         for name, by_site in found.items()
     }
-
-
-def model_gains(alone: Judged, together: Judged) -> dict[str, Gain]:
-    """By metric, what one model gains over another on the same test patients; positive is better.
-
-    Both models are fixed, so the patients are the only source of variance: the sum of their squared contributions.
-    """
-    places, rarer = _Blocks.of([alone]), _counted([alone]).rarer
-    before, after = places.contributions(0, alone), places.contributions(0, together)
-    found = {}
-    for metric in before.keys() & after.keys():
-        (value, own), (other, theirs) = before[metric], after[metric]
-        mean = METRICS[metric].sign * (other - value)
-        if not np.isnan(mean):
-            found[metric] = judge_model(mean, float(np.square(theirs - own).sum()), rarer)
-    return found
 
 
 def _same(runs: Way, alone: Way, sites: Sequence[str]) -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from confrere.core.metrics import METRICS
 from confrere.statistics.contributions import Judged, _Blocks, _counted
 from confrere.statistics.intervals import half_width, holm_levels, p_value
-from confrere.statistics.verdict import LEAST_RARER, LEVEL, Gain, Key, Word
+from confrere.statistics.verdict import LEAST_RARER, LEVEL, SAME, Gain, Key, Word
 
 NO_SEEDS = 2
 """`intervals` takes a number of seeds; without variance between them it does not matter."""
@@ -94,10 +94,12 @@ def judge_fixed(effects: Mapping[Key, FixedEffect]) -> dict[Key, Gain]:
 
 
 def _judged(effect: FixedEffect, level: float | None) -> Gain:
-    pairs = effect.degrees + 1
+    mean, pairs = effect.mean, effect.degrees + 1
     if level is None:
-        return Gain(effect.mean, None, None, None, pairs, "too few to judge")
+        return Gain(mean, None, None, None, pairs, "too few to judge")
     half = effect.half_width(level)
-    low, high = effect.mean - half, effect.mean + half
+    if abs(mean) + half < SAME:  # rounding makes no model better
+        mean = half = 0.0
+    low, high = mean - half, mean + half
     word: Word = "better" if low > 0 else "worse" if high < 0 else "no clear difference"
-    return Gain(effect.mean, None, low, high, pairs, word)
+    return Gain(mean, None, low, high, pairs, word)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from confrere.statistics.intervals import half_width, holm_levels, p_value
@@ -158,27 +157,6 @@ def stated(
     mean, std = math.fsum(pairs) / len(pairs), float(np.std(pairs, ddof=1)) if len(pairs) > 1 else None
     low, high = interval or (None, None)
     return Gain(mean, std, low, high, len(pairs), next((w for w in WORDS if w == word), None))
-
-
-def judge_patients(differences: NDArray[np.float64], level: float = LEVEL) -> Gain:
-    """A difference between two fixed models on the same patients, one value per patient; see `judge_model`."""
-    count = len(differences)
-    mean = float(differences.mean()) if count else math.nan
-    variance = float(differences.var(ddof=1)) / count if count > 1 else 0.0
-    return judge_model(mean, variance, count, level)
-
-
-def judge_model(mean: float, variance: float, rarer: int, level: float = LEVEL) -> Gain:
-    """A difference between two fixed models on the same patients: «for this model», not for another run of the study.
-
-    `variance` is that of the mean over patients, `rarer` the number of test patients of the rarer class.
-    """
-    if rarer < LEAST_RARER or not math.isfinite(mean):
-        return Gain(mean, None, None, None, rarer, "too few to judge")
-    half = float(-stdtrit(rarer - 1, level / 2)) * math.sqrt(variance)
-    if abs(mean) + half < SAME:
-        mean = half = 0.0
-    return Gain(mean, None, mean - half, mean + half, rarer)
 
 
 def share_of_gap(gap: Gain, gained: Gain, gaps: Sequence[float], gains: Sequence[float]) -> GapClosed:

@@ -87,3 +87,8 @@ def test_where_nothing_differs_a_column_has_a_wrong_word_in_about_one_of_twenty(
         gains = {k: patients.effect(rng.normal(size=60)) for k in range(peers)}
         wrong += any(g.clear for g in judge_fixed(gains).values())
     assert wrong / 600 < 0.08
+
+
+def test_rounding_makes_no_model_better() -> None:
+    gain = judge_fixed({"a": FixedEffect(1e-8, 1e-18, 39)})["a"]
+    assert (gain.mean, gain.low, gain.word) == (0.0, 0.0, "no clear difference")

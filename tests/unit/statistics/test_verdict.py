@@ -10,8 +10,6 @@ from confrere.statistics.verdict import (
     Effect,
     Gain,
     judge_all,
-    judge_model,
-    judge_patients,
     share_of_gap,
     shown,
     stated,
@@ -89,38 +87,9 @@ def test_too_few_seeds_or_patients_have_no_interval_and_do_not_count_in_the_corr
     assert found["a"] == judge_all({"a": effect(3.0)})["a"]
 
 
-def test_two_fixed_models_are_judged_over_their_patients() -> None:
-    rng = np.random.default_rng(0)
-    assert judge_patients(rng.normal(1.0, 1.0, 50)).word == "better"
-    assert judge_patients(rng.normal(0.0, 1.0, 50)).word == "no clear difference"
-    assert judge_patients(np.full(9, 1.0)).word == "too few to judge"
-
-
-def test_a_model_is_judged_by_the_patients_of_the_rarer_class() -> None:
-    clear = judge_model(0.1, 0.03**2, 40)
-    assert clear.word == "better"
-    assert clear.low == pytest.approx(0.1 - 2.022691 * 0.03, rel=1e-5)
-    assert judge_model(-0.1, 0.03**2, 40).word == "worse"
-    assert judge_model(0.1, 0.03**2, 9).word == "too few to judge"
-    assert judge_model(float("nan"), 0.03**2, 40).word == "too few to judge"
-
-
-def test_rounding_makes_no_model_better() -> None:
-    same = judge_model(1e-8, 1e-18, 40)
-    assert (same.mean, same.low, same.word) == (0.0, 0.0, "no clear difference")
-
-
 def test_a_share_that_is_not_known_well_is_not_stated() -> None:
     gap = Gain(0.1, 0.01, 0.05, 0.15, 3)
     sure = share_of_gap(gap, Gain(0.05, 0.01, 0.0, 0.1, 3), [0.1, 0.11, 0.09], [0.05, 0.051, 0.049])
     assert sure.share == pytest.approx(0.5)
     unsure = share_of_gap(gap, Gain(0.05, 0.1, -0.1, 0.2, 3), [0.1, 0.11, 0.09], [0.15, -0.05, 0.05])
     assert unsure.share is None
-
-
-def test_a_stricter_level_widens_the_interval_of_two_models() -> None:
-    differences = np.random.default_rng(0).normal(0.3, 1.0, 50)
-    plain, strict = judge_patients(differences), judge_patients(differences, 0.05 / 6)
-    assert plain.low is not None
-    assert strict.low is not None
-    assert strict.low < plain.low
