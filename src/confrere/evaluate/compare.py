@@ -207,6 +207,7 @@ def _records(federation: Federation) -> dict[str, SiteRecords]:
             {name: float(share) for name, share in site.labels.items() if math.isfinite(share)},
             {name: share for name, share in site.missing.items() if share > 0},
             {seen.features[c]: float(seen.apart[row, c]) for c in columns},
+            len(seen.features),
         )
         for row, site in enumerate(seen.sites)
     }

@@ -130,6 +130,16 @@ def test_a_small_site_is_not_odd_by_chance() -> None:
     assert odd_records(records(records=9, apart={"tsh": 0.9})).short == "No site stands out"
 
 
+def test_the_furthest_of_many_columns_is_not_odd_by_chance() -> None:
+    odd = {"records": 30, "apart": {"tsh": 0.7}}
+    assert odd_records(records(**odd)).short == "C stands out"
+    assert odd_records(records(**odd, columns=2000)).short == "No site stands out"
+
+
+def test_gaps_of_a_small_site_are_not_odd_by_chance() -> None:
+    assert odd_records(records(records=4, missing={"tsh": 0.2})).short == "No site stands out"
+
+
 def test_without_a_profile_the_answer_is_which_command_makes_one() -> None:
     assert "confrere compare" in text(odd_records({}))
 

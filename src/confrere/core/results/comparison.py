@@ -129,6 +129,8 @@ class SiteRecords(Document):
     """The share of missing values, by column."""
     apart: Mapping[str, float] = field(default_factory=dict)
     """The columns in which sites differ most: how far the site's mean lies from that of all records, in standard deviations."""
+    columns: int = 0
+    """How many columns these were picked from."""
 
 
 @dataclass(frozen=True)

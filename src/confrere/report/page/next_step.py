@@ -78,8 +78,8 @@ def _unclear(comparison: ComparisonResult, name: str) -> tuple[str, str]:
     if pooled is not None:
         return (
             "Wait, or collect more patients",
-            "Because even pooling all records gains nothing clear, no settings can be expected to. More seeds, and above all "
-            f"more test patients, make intervals narrower. {wait}",
+            "Because not even pooling all records gains clearly, so it cannot be told whether there is anything to gain. More "
+            f"seeds, and above all more test patients, make intervals narrower. {wait}",
         )
     return (
         "Repeat with more seeds or patients",

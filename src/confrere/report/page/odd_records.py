@@ -25,8 +25,8 @@ FAR = 0.5
 """A column's mean is odd from this many standard deviations on …"""
 SHARE = 0.1
 """… the share of a class or of missing values from this difference on …"""
-ERRORS = 3.0
-"""… and only beyond this many standard errors, which small sites reach by chance."""
+CHANCE = 0.05
+"""… and only beyond what any site reaches in any column by chance, in this share of data sets (Bonferroni's correction)."""
 COLUMNS = 6
 """Columns in the picture."""
 
@@ -39,7 +39,8 @@ def odd_records(records: Mapping[str, SiteRecords]) -> Answer:
             "that of a bundled data set."
         )
         return Answer(QUESTION, "Not known", (why,))
-    odd = {s: facts for s, own in records.items() if (facts := _odd(own, records))}
+    errors = standard_errors(records)
+    odd = {s: facts for s, own in records.items() if (facts := _odd(own, records, errors))}
     told = [f"«{s}»: {words.listing(facts, 3)}." for s, facts in list(odd.items())[:3]]
     if not odd:
         rest = (
@@ -99,28 +100,34 @@ def labels_in_words(labels: Mapping[str, float]) -> str:
     return words.listing([f"{100 * labels[c]:.0f} % «{c}»" for c in ranked], 5) or "no labels"
 
 
-def _odd(own: SiteRecords, every: Mapping[str, SiteRecords]) -> list[str]:
+def standard_errors(records: Mapping[str, SiteRecords]) -> float:
+    """Beyond how many standard errors a difference is no chance, at any site and in any column, labels and gaps included."""
+    columns = max(max(own.columns, len(own.apart)) for own in records.values())
+    return statistics.NormalDist().inv_cdf(1 - CHANCE / 2 / (len(records) * (columns + 2)))
+
+
+def _odd(own: SiteRecords, every: Mapping[str, SiteRecords], errors: float) -> list[str]:
     """What is odd about a site: the column whose mean lies furthest off, its labels, and its gaps."""
     facts: list[str] = []
     furthest = max(own.apart, key=lambda c: abs(own.apart[c]), default=None)
     if furthest is not None:
         distance = own.apart[furthest]
-        if abs(distance) >= FAR and abs(distance) * math.sqrt(own.records) >= ERRORS:
+        if abs(distance) >= FAR and abs(distance) * math.sqrt(own.records) >= errors:
             side = "above" if distance > 0 else "below"
             facts.append(
                 f"mean of {furthest} {abs(distance):.1f} standard deviations {side} that of all records"
             )
-    facts += _labels(own, every)
+    facts += _labels(own, every, errors)
     gaps = {site: _gap_share(r, every) for site, r in every.items()}
     here, usual = _gap_share(own, every), statistics.median(gaps.values())
-    if here - usual >= SHARE:
+    if here - usual >= max(SHARE, errors * _error(usual, own.records)):  # as if gaps came in whole records
         facts.append(
             f"{_percent(here)} of values missing in columns with gaps (median site: {_percent(usual)})"
         )
     return facts
 
 
-def _labels(own: SiteRecords, every: Mapping[str, SiteRecords]) -> list[str]:
+def _labels(own: SiteRecords, every: Mapping[str, SiteRecords], errors: float) -> list[str]:
     """The class whose share differs most from that of the median site, if it is odd."""
     if set(own.labels) == {"mean", "spread"} or not own.labels:
         return []
@@ -128,8 +135,7 @@ def _labels(own: SiteRecords, every: Mapping[str, SiteRecords]) -> list[str]:
     usual = {n: statistics.median(r.labels.get(n, 0.0) for r in every.values()) for n in names}
     apart = {n: abs(own.labels.get(n, 0.0) - share) for n, share in usual.items()}
     name = max(reversed(list(apart)), key=lambda n: round(apart[n], 9))  # of two classes the second
-    error = math.sqrt(usual[name] * (1 - usual[name]) / max(own.records, 1))
-    if apart[name] < max(SHARE, ERRORS * error):
+    if apart[name] < max(SHARE, errors * _error(usual[name], own.records)):
         return []
     share = own.labels.get(name, 0.0)
     return [f"{_percent(share)} of the records «{name}» (median site: {_percent(usual[name])})"]
@@ -139,6 +145,11 @@ def _gap_share(own: SiteRecords, every: Mapping[str, SiteRecords]) -> float:
     """The share of missing values over all columns that have gaps anywhere."""
     columns = {c for r in every.values() for c in r.missing}
     return sum(own.missing.get(c, 0.0) for c in columns) / len(columns) if columns else 0.0
+
+
+def _error(share: float, records: int) -> float:
+    """The standard error of a share."""
+    return math.sqrt(share * (1 - share) / max(records, 1))
 
 
 def _percent(share: float) -> str:
