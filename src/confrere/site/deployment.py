@@ -32,7 +32,7 @@ from confrere.data.records import Records
 from confrere.exchange.topology import NoExchange
 from confrere.learning.engine.one_site import failure_reason
 from confrere.learning.evaluation import measure
-from confrere.learning.fit.tuning import FEW, TuningChoice, fit
+from confrere.learning.fit.tuning import FEW, Search, fit
 from confrere.learning.objectives import Supervised, supervised_loss
 from confrere.report import words
 from confrere.site.model_verdict import model_verdict
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 FOLDS = 5
 """How many models of its own a site with few validation records trains, each compared on the records left out."""
+FOLDS_OF_A_FOLD = 3
+"""How many folds choose the regularisation of each of these models: repeated as often as for the final one, they cost too much."""
 STANDARD_ERRORS = 1.0
 """By how many paired standard errors a site's own model must be better to be deployed instead."""
 
@@ -108,20 +110,16 @@ def _verdict(run: SiteRun, name: str, predictor: Predictor, found: Deployment) -
     return verdict
 
 
-def train_alone(site: Participant, records: Records) -> Model:
-    """The model that the site gets from these records of its own, without peers and without noise (as `local` does)."""
-    return _fit_alone(site, records)[0]
+def train_alone(site: Participant, records: Records, search: Search | None = None) -> Model:
+    """The model that the site gets from these records of its own, without peers and without noise (as `local` does).
 
-
-def _fit_alone(
-    site: Participant, records: Records, chosen: TuningChoice | None = None
-) -> tuple[Model, TuningChoice]:
-    """The same, and the regularisation that was chosen; or trained with the one `chosen` before."""
+    Its regularisation is chosen by the study's own search unless another one is given.
+    """
     start, loss = site.build("private"), Supervised()
     job = fitting_job(site, records, "private", [loss], {"private": start})
-    counted, search = site.counted(loss, start, noisy=False), site.study.training.search()
-    params, choice = fit(job, [counted], start.params, search, chosen=chosen)
-    return Model(params, start.architecture, Custody.PRIVATE), choice
+    counted = site.counted(loss, start, noisy=False)
+    params, _ = fit(job, [counted], start.params, search or site.study.training.search())
+    return Model(params, start.architecture, Custody.PRIVATE)
 
 
 def _has_peers(run: SiteRun) -> bool:
@@ -140,7 +138,7 @@ def _compare(site: Participant, predictor: Predictor) -> Deployment:
     every = site.own_records()
     if every.patients < 2:
         return Deployment(predictor, text="not compared with a model of its own: too few records")
-    together, alone, own = _held_out_losses(site, predictor)
+    together, alone = _held_out_losses(site, predictor)
     behind = together - alone
     mean, error = float(behind.mean()), float(behind.std()) / math.sqrt(len(behind))
     on = (
@@ -149,33 +147,32 @@ def _compare(site: Participant, predictor: Predictor) -> Deployment:
     )
     if mean <= STANDARD_ERRORS * error:  # False if the model predicts NaN
         return Deployment(predictor, text=f"deploys the collaborative model: not worse than its own {on}")
-    deployed, test = _only(own or train_alone(site, every)), site.data.test
+    deployed, test = _only(train_alone(site, every)), site.data.test
     outputs = site.own_mix(site.predicted(deployed, test))
     scores = measure(outputs, test.targets, site.task.spread) if len(test) else {}
     return Deployment(deployed, True, f"deploys its own model: the collaborative one is worse {on}", scores)
 
 
-def _held_out_losses(site: Participant, predictor: Predictor) -> tuple[Tensor, Tensor, Model | None]:
+def _held_out_losses(site: Participant, predictor: Predictor) -> tuple[Tensor, Tensor]:
     """The losses of the collaborative model, and of a model trained alone, for each held-out patient.
 
     Neither has learned from the validation part. If that has fewer than `FEW` patients or a single class, all of the
     site's records are used: its own model is cross-validated, while the collaborative one may have learned from them.
-    Its regularisation is chosen once, by cross-validation of all these records, and not again in each fold, which would
-    cost six searches instead of one. The model that this one search gives is the third result.
+    Each fold chooses its own regularisation, by a short search, and without the records that judge it.
     """
     validation = site.data.validation
     one_class = site.task.form == "classes" and len(torch.unique(validation.targets)) < 2
     if validation.patients >= FEW and not one_class and len(site.data.train):
-        records, own = validation, None
+        records = validation
         alone = _losses(site, _only(train_alone(site, site.data.train)), records)
     else:
         records = site.own_records()
-        own, choice = _fit_alone(site, records)
+        search = replace(site.study.training.search(), folds=FOLDS_OF_A_FOLD, repeats=1)
         alone = torch.zeros(len(records), dtype=torch.float64)
         for fitted, left_out in _folds(records, site.study.seed):
-            model, _ = _fit_alone(site, records.select(fitted), choice)
+            model = train_alone(site, records.select(fitted), search)
             alone[left_out] = _losses(site, _only(model), records.select(left_out))
-    return _per_patient(_losses(site, predictor, records), records), _per_patient(alone, records), own
+    return _per_patient(_losses(site, predictor, records), records), _per_patient(alone, records)
 
 
 def _only(model: Model) -> Predictor:

@@ -19,7 +19,6 @@ from confrere.core.events import Journal
 from confrere.core.model import Model
 from confrere.data.records import Records
 from confrere.learning.engine.one_site import Job
-from confrere.learning.fit.tuning import TuningChoice
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site import deployment
 from confrere.site.deployment import Deployment
@@ -161,17 +160,17 @@ def test_without_validation_records_a_site_cross_validates_its_own_model() -> No
 
 
 @pytest.mark.parametrize("network", ["linear", "mlp"])
-def test_each_fold_is_judged_on_records_left_out_with_the_regularisation_chosen_once(
+def test_a_fold_neither_learns_nor_chooses_its_regularisation_from_the_records_that_judge_it(
     network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = replace(TRAINING, tune_priors=(1.0, 10.0), tune_lengths=(10,))
     run = site_run(study=quick("fedavg", privacy=None, training=training, models=Models(private=network)))
-    fitted: list[tuple[Records, TuningChoice | None]] = []
+    fitted: list[Records] = []
     judged: list[Records] = []
 
-    def watched_fit(job: Job, *given: Any, chosen: TuningChoice | None, fit: Any = deployment.fit) -> Any:
-        fitted.append((job.records, chosen))
-        return fit(job, *given, chosen=chosen)
+    def watched_fit(job: Job, *given: Any, fit: Any = deployment.fit) -> Any:
+        fitted.append(job.records)
+        return fit(job, *given)
 
     def watched_losses(site: Any, model: Any, records: Records, losses: Any = deployment._losses) -> Any:
         judged.append(records)
@@ -180,13 +179,11 @@ def test_each_fold_is_judged_on_records_left_out_with_the_regularisation_chosen_
     monkeypatch.setattr(deployment, "fit", watched_fit)
     monkeypatch.setattr(deployment, "_losses", watched_losses)
     deployment._held_out_losses(run.site, ((public(1.0), run.site.build("private")),))
-    assert [chosen is None for _, chosen in fitted] == [True, *[False] * deployment.FOLDS]
     folds = judged[: deployment.FOLDS]
     assert sum(map(len, folds)) == len(run.site.own_records())
     tested = patients(run.site.data.test)
-    for (used, _), left_out in zip(fitted[1:], folds, strict=True):
+    for used, left_out in zip(fitted, folds, strict=True):
         assert not patients(used) & (patients(left_out) | tested)
-    assert not patients(fitted[0][0]) & tested
 
 
 def patients(records: Records) -> set[tuple[float, ...]]:
@@ -200,7 +197,7 @@ def test_validation_records_of_one_class_are_not_enough(monkeypatch: pytest.Monk
     assert one.patients >= deployment.FEW
     run.site.data = replace(data, validation=one)
     monkeypatch.setattr(deployment, "FOLDS", 2)
-    together, *_ = deployment._held_out_losses(run.site, ((public(1.0), run.site.build("private")),))
+    together, _ = deployment._held_out_losses(run.site, ((public(1.0), run.site.build("private")),))
     assert len(together) == len(run.site.own_records())
     assert opposite(run).own
 

@@ -126,12 +126,10 @@ def fit(
     start: Params,
     search: Search,
     seen: SeenRecords | None = None,
-    chosen: TuningChoice | None = None,
 ) -> tuple[Params, TuningChoice]:
     """Choose by cross-validation, then train the one model of `job` on all of its records.
 
-    `losses[0]` is training alone, with which the others are compared. If an earlier fit has `chosen`, on these or
-    other records, nothing is cross-validated.
+    `losses[0]` is training alone, with which the others are compared.
     """
     (role,) = job.objective
     seen = seen or SeenRecords(torch.zeros(len(job.records), dtype=torch.bool))
@@ -145,10 +143,10 @@ def fit(
         head, layer = head_of(module), layer_of(module)
         balanced = any(isinstance(loss, Balanced) for loss in losses)
         if head is not None and not balanced and not is_multilabel(targets):
-            return _averaged(case, head, chosen)
+            return _averaged(case, head)
         if layer is not None and not targets.is_floating_point():
-            return _averaged_classes(case, layer, chosen)
-    won = _chosen(case, start) if chosen is None else chosen
+            return _averaged_classes(case, layer)
+    won = _chosen(case, start)
     return _trained(case, start, won), won
 
 
@@ -190,7 +188,7 @@ class _Case:
         return TuningChoice(*tried[most], 1, float(judged[most].mean()), tuple(shares), tuple(averaged))
 
 
-def _averaged(case: _Case, head: Head, chosen: TuningChoice | None) -> tuple[Params, TuningChoice]:
+def _averaged(case: _Case, head: Head) -> tuple[Params, TuningChoice]:
     """Logistic or linear regression: the mean of the candidates near the best."""
     records = case.job.records
     squares = records.targets.is_floating_point()
@@ -214,9 +212,8 @@ def _averaged(case: _Case, head: Head, chosen: TuningChoice | None) -> tuple[Par
     def trained(number: int, prior: float) -> Vector:
         return fitted(slice(None), prior, _under(case.losses[number], case.others[number].raw, len(labels)))
 
-    if chosen is None:
-        priors, folds = (*case.search.priors, NOTHING), case.folds()
-        chosen = case.near_best(list(map(left_out, case.losses, case.others)), priors)
+    priors, folds = (*case.search.priors, NOTHING), case.folds()
+    chosen = case.near_best(list(map(left_out, case.losses, case.others)), priors)
     head.put(chosen.mean(trained))
     return case.network.params(), chosen
 
@@ -227,9 +224,7 @@ def _losses(outputs: Vector, labels: Vector, squares: bool) -> Vector:
     return np.asarray(np.logaddexp(0, outputs) - labels * outputs)
 
 
-def _averaged_classes(
-    case: _Case, layer: nn.Linear, chosen: TuningChoice | None
-) -> tuple[Params, TuningChoice]:
+def _averaged_classes(case: _Case, layer: nn.Linear) -> tuple[Params, TuningChoice]:
     """The same for several classes. Where all classes count alike, so do they in the judging."""
     records, classes = case.job.records, layer.out_features
     features = records.inputs.reshape(len(records), -1).float().cpu().numpy()
@@ -255,9 +250,8 @@ def _averaged_classes(
         raw = _under_classes(case.losses[number], case.others[number].raw, len(labels), classes)
         return np.asarray(softmax(features, labels, raw + logs, prior), dtype=np.float64)
 
-    if chosen is None:
-        priors, folds = case.search.priors, case.folds()
-        chosen = case.near_best(list(map(left_out, case.losses, case.others)), priors)
+    priors, folds = case.search.priors, case.folds()
+    chosen = case.near_best(list(map(left_out, case.losses, case.others)), priors)
     mean = chosen.mean(trained)
     layer.weight.data.copy_(torch.from_numpy(mean[:-1].T))
     layer.bias.data.copy_(torch.from_numpy(mean[-1]))
