@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 FOLDS = 5
 """How many models of its own a site with few validation records trains, each compared on the records left out."""
 FOLDS_OF_A_FOLD = 3
-"""How many folds choose the regularisation of each of these models: repeated as often as for the final one, they cost too much."""
+"""How many folds choose the regularisation of each of these models, once; the final one has more, and repeats them."""
 STANDARD_ERRORS = 1.0
 """By how many paired standard errors a site's own model must be better to be deployed instead."""
 
