@@ -10,8 +10,7 @@ from confrere.core.custody import Scalar
 from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.simulation.simulation import simulate
-from confrere.site import peers
-from confrere.site.participant import Participant
+from confrere.site import peers, training
 from tests.conformance.table import ROWS, Row
 from tests.conformance.test_strategies import study
 from tests.conftest import arrays
@@ -34,7 +33,7 @@ def test_hostile_numbers_of_one_member_stop_no_other(row: Row, monkeypatch: pyte
         return await honest(self, to, phase, model, scalars)
 
     monkeypatch.setattr(peers.PeersRound, "_send", send)
-    monkeypatch.setattr(Participant, "check_safe", lambda *_: None)  # the same network in all nine runs
+    monkeypatch.setattr(training, "check_safe", lambda *_: None)  # the same network in all nine runs
     for value in VALUES:
         events: list[Event] = []
         simulate(study(row, rounds=2, privacy=PRIVACY), arrays(4), listeners=(events.append,))
