@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
+from confrere.core.registry import strategies
 
 torch.set_num_threads(1)
 
@@ -25,6 +28,15 @@ def arrays(sites: int = 3, records: int = 160, seed: int = 0, classes: int = 2) 
         score = x @ rules + rng.gumbel(size=(len(x), classes)) * 0.3
         out[f"site{k}"] = (x.astype(np.float32), score.argmax(1))
     return out
+
+
+@pytest.fixture(autouse=True)
+def strategies_of_one_test() -> Iterator[None]:
+    """A strategy that is defined inside a test is forgotten after it."""
+    yield
+    for name, thing in list(strategies._things.items()):
+        if "<locals>" in thing.__qualname__:
+            strategies.remove(name)
 
 
 @pytest.fixture

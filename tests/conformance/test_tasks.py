@@ -67,7 +67,7 @@ def test_every_strategy_learns_every_kind_of_task(kind: str, strategy: str) -> N
     sites = {n: task(kind, k) for k, n in enumerate("abc")}
     run = simulate(study(strategy, kind), sites)
     assert LEARNED[kind](run.mean), run.mean
-    assert all(entry["metrics"].keys() == run.mean.keys() for entry in run.sites.values())
+    assert all(entry.metrics.keys() == run.mean.keys() for entry in run.sites.values())
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fml", "proxyfl"])
@@ -78,7 +78,7 @@ def test_under_privacy_too_and_the_same_alone_and_stacked(kind: str, strategy: s
     together, alone = (simulate(asked, sites, trainer=t) for t in ("cohort", "one"))
     assert together.mean["r2" if kind == "regression" else "auc"] > (0.2 if kind == "regression" else 0.65)
     assert together.mean == pytest.approx(alone.mean, rel=1e-3)
-    assert all(s["privacy"]["proven"] for s in together.sites.values())
+    assert all(s.privacy is not None and s.privacy.proven for s in together.sites.values())
     assert not any("one at a time" in e.data["text"] for e in together.events if e.kind == "notice")
 
 

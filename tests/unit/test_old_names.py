@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from confrere.core.errors import Retired
 from confrere.core.protocols import Peers
-from confrere.core.registry import strategies, strategy
+from confrere.core.registry import strategy
 from confrere.simulation.simulation import simulate
 from confrere.strategies.local import Local, State
 from confrere.study import Models, Study, Training
@@ -18,7 +18,7 @@ from tests.conftest import arrays
 
 
 @pytest.fixture
-def of_0_1() -> Iterator[str]:
+def of_0_1() -> str:
     @strategy("of-0-1")
     @dataclass(frozen=True)
     class Old(Local):
@@ -29,8 +29,7 @@ def of_0_1() -> Iterator[str]:
             site.tell("a notice")
             return await Local.round(self, state, site, peers)
 
-    yield "of-0-1"
-    strategies.remove("of-0-1")
+    return "of-0-1"
 
 
 def test_a_strategy_of_0_1_runs_with_warnings(of_0_1: str) -> None:

@@ -114,7 +114,7 @@ def test_an_error_at_a_site_is_told_as_in_one_process() -> None:
 
 
 def test_what_cannot_be_spread_is_said() -> None:
-    with pytest.raises(StudyError, match="at least one"):
+    with pytest.raises(StudyError, match="between 1 and 10,000"):
         simulate(study(PROXYFL), arrays(3), workers=0)
     with pytest.raises(StudyError, match='no engine "spark"'):
         simulate(study(PROXYFL), arrays(3), engine="spark")
