@@ -18,6 +18,7 @@ from confrere.core.results import ComparisonResult, PrivacySpent, SiteRecords, S
 from confrere.report import words
 from confrere.report.history import History, Weighing, history
 from confrere.report.page import write_report
+from confrere.report.page.by_how_much import by_how_much
 from confrere.report.page.next_step import next_step
 from confrere.report.page.odd_records import odd_records, own_records
 from confrere.report.page.privacy_left import privacy_left
@@ -170,7 +171,11 @@ def spent(epsilon: float, budget: float | None = 3.0, proven: bool = True) -> Si
 
 @pytest.mark.parametrize(
     ("epsilon", "short"),
-    [(3.0, "None: all is spent"), (2.999, "None: all is spent"), (1.126, "ε = 1.87 is left")],
+    [
+        (3.0, "None: the budget is used up"),
+        (2.999, "None: the budget is used up"),
+        (1.126, "ε = 1.87 is left"),
+    ],
 )
 def test_what_is_left_is_never_rounded_up(epsilon: float, short: str) -> None:
     assert privacy_left([spent(epsilon)], None).short == short
@@ -234,3 +239,17 @@ def test_the_next_step_follows_the_verdict_and_has_a_reason(
     answer = next_step(compared(pooled), "auc", judged, None)
     assert answer.short == short
     assert "Because" in text(answer)
+
+
+def test_where_some_sites_gain_their_patients_come_first(tmp_path: Path) -> None:
+    comparison = read_comparison(with_patients(tmp_path))
+    sites = {**comparison.together.sites} if comparison.together else {}
+    sites["SVHD"] = replace(sites["SVHD"], in_patients=replace(sites["SVHD"].in_patients, missed=0.02))
+    found = replace(
+        comparison, strategies={**comparison.strategies, "proxyfl": replace(comparison.together, sites=sites)}
+    )
+    judged = {s: BETTER if s == "SVHD" else UNCLEAR for s in found.sites}
+    answer = by_how_much(found, "log_loss", judged)
+    assert answer.short == "Missed 12 → 2, false alarms 4 → 4"
+    assert "Of 100 patients like those of «SVHD», 25 with the condition. Over all sites" in text(answer)
+    assert "missed 12 → 6, false alarms 4 → 4." in text(answer)

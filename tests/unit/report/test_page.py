@@ -55,11 +55,11 @@ UP, DOWN, FLAT = [0.02, 0.021, 0.019], [-0.02, -0.021, -0.019], [0.01, -0.01, 0.
         ({"A": UP}, "Yes. Together is better than alone at the one site."),
         (
             {"A": UP, "B": FLAT},
-            "Together is better than alone at 1 of 2 sites; at «B» there is no clear difference.",
+            "Together is better than alone at 1 of 2 sites («A»); at «B» there is no clear difference.",
         ),
         (
             {"A": UP, "B": DOWN},
-            "Together is better than alone at 1 of 2 sites; at «B» it is worse: alone serves it better.",
+            "Together is better than alone at 1 of 2 sites («A»); at «B» it is worse: alone serves it better.",
         ),
         (
             {"A": DOWN, "B": FLAT},
@@ -278,7 +278,7 @@ def test_a_site_with_too_few_patients_is_named_beside_the_answer() -> None:
     few = Gain(0.3, 0.1, None, None, 5, "too few to judge")
     answer = "".join(text for _, text in verdict({**judged(A=UP, B=FLAT), "C": few}))
     assert answer.startswith(
-        "Together is better than alone at 1 of 2 sites; at «B» there is no clear difference."
+        "Together is better than alone at 1 of 2 sites («A»); at «B» there is no clear difference."
     )
     assert answer.endswith(" «C» has too few test patients to judge.")
 

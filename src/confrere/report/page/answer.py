@@ -59,6 +59,8 @@ def verdict(judged: dict[str, Gain]) -> list[Phrase]:
     told: list[Phrase] = [("worse", "No."), (None, " Together is nowhere better than alone")]
     if better:
         told = [("better", f"Together is better than alone at {len(better)} of {total} sites")]
+        if len(better) <= 3:
+            told.append((None, f" ({_these(better, total)})" if total <= MANY else ""))
     if unclear:
         told.append((None, f"; at {_these(unclear, total)} there is no clear difference"))
     if worse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from confrere.core.results import ComparisonResult, InPatients
 from confrere.report import words
@@ -10,9 +10,12 @@ from confrere.report.gains import gap_closed, mean_gain
 from confrere.report.page.questions import Answer, sentences
 from confrere.statistics.verdict import EARLIER, Gain
 
+NAMED = 3
+"""More sites that gain are not named one by one."""
+
 
 def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -> Answer:
-    """Over all sites: missed patients and false alarms, and the mean gain with its interval."""
+    """Missed patients and false alarms where together is better, and over all sites; the mean gain with its interval."""
     alone, together = comparison.alone, comparison.together
     assert alone is not None
     assert together is not None
@@ -29,7 +32,8 @@ def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Ga
     if len(judged) > 1:
         worst = min(judged, key=lambda s: judged[s].mean)
         least = f"«{worst}» {fares(name, judged[worst].mean)}: {words.gained(name, judged[worst])}."
-    patients = _over_sites(comparison)
+    better = [s for s, g in judged.items() if g.word == "better"]
+    patients, there = _over_sites(comparison, comparison.sites), _over_sites(comparison, better)
     if patients is not None:
         before, after = patients
         short = of_100(before, after)
@@ -37,6 +41,15 @@ def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Ga
             f"Of 100 patients like those of the sites, {round(100 * before.ill)} with the condition; each site counts by "
             "its test patients."
         )
+        if there is not None and len(better) < len(judged):
+            names = (
+                words.listing([f"«{s}»" for s in better]) if len(better) <= NAMED else "the sites that gain"
+            )
+            whose = (
+                f"Of 100 patients like those of {names}, {round(100 * there[0].ill)} with the condition. Over all sites, each "
+                f"by its test patients: {short}."
+            )
+            short = of_100(*there)
     else:
         short = f"{label} {words.signed(name, gain.mean)}" if gain else "Not measured"
         whose = ""
@@ -74,12 +87,12 @@ def fares(name: str, gain: float) -> str:
     return "loses most" if words.signed(name, gain).startswith("−") else "gains least"
 
 
-def _over_sites(comparison: ComparisonResult) -> tuple[InPatients, InPatients] | None:
-    """Alone and together over all sites, each weighted by its test patients; None where a site states none."""
+def _over_sites(comparison: ComparisonResult, sites: Iterable[str]) -> tuple[InPatients, InPatients] | None:
+    """Alone and together over these sites, each weighted by its test patients; None where a site states none."""
     alone, together = comparison.alone, comparison.together
     assert alone is not None
     assert together is not None
-    weights = {s: t.patients for s in comparison.sites if (t := alone.sites[s].tested)}
+    weights = {s: t.patients for s in sites if (t := alone.sites[s].tested)}
     found = [{s: r.in_patients for s, r in way.sites.items() if r.in_patients} for way in (alone, together)]
     if not weights or any(s not in way for s in weights for way in found):
         return None

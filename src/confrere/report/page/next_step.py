@@ -46,10 +46,14 @@ def _step(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -
     if few and len(few) == len(judged):
         return "Test on more patients", f"Because {_too_few(comparison, few)}."
     if better and not worse:
-        where = "here" if one else f"at {_these(better)}"
+        who = (
+            "this site gains clearly"
+            if one
+            else f"{_these(better)} {_gain(better)} clearly and no site loses clearly"
+        )
         return (
             "Rehearse with real nodes",
-            f"Because the gain {where} is clear and no loss is: «confrere rehearse STUDY.toml».",
+            f"Because {who}. «confrere rehearse STUDY.toml» tries the software of all sites on one machine.",
         )
     if better:
         return (

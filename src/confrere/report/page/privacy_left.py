@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 
 from confrere.core.results import PrivacySpent, SiteResult
-from confrere.core.seeds import NOT_PRIVATE
 from confrere.report import words
 from confrere.report.history import History
 from confrere.report.page.questions import Answer, sentences
@@ -34,7 +33,8 @@ def privacy_left(sites: Iterable[SiteResult[object]], history: History | None) -
                 f"{'proven; ' if proven else ''}{_where(spent, rows)}.",
                 _means(worst, history, proven),
                 f"{words.count(missing, 'site has', 'sites have')} {words.NO_NOISE}." if missing else None,
-                f"{words.capital(NOT_PRIVATE)}.",
+                "That is what a real run guarantees. This is a rehearsal: its noise is drawn from a seed, so its own files are "
+                "not private.",
             ),
         ),
     )
@@ -45,7 +45,7 @@ def _short(spent: PrivacySpent) -> str:
     if spent.budget is None:
         return f"ε = {words.epsilon(spent.epsilon)} spent"
     left = math.floor(round(100 * (spent.budget - spent.epsilon), 6)) / 100
-    return "None: all is spent" if left < 0.01 else f"ε = {left:.2f} is left"
+    return "None: the budget is used up" if left < 0.01 else f"ε = {left:.2f} is left"
 
 
 def _where(spent: list[PrivacySpent], rows: list[SiteResult[object]]) -> str:
