@@ -21,6 +21,7 @@ from confrere.core.parcel import LedgerMark
 from confrere.transport import ledger_marks
 from confrere.transport.grpc import connections as connections
 from confrere.transport.grpc import identity as identities
+from confrere.transport.grpc.greeting import Greeting
 from confrere.transport.grpc.identity import Identity, new_identity
 from confrere.transport.receipt import ACCEPTED, Outcome, Receipt
 from tests.system.sites import Site, at, pair, two
@@ -440,6 +441,28 @@ def test_a_ledger_that_was_rolled_back_is_noticed_by_peers_and_proved_to_its_own
     peer, greeting = a.met[0]
     assert (peer, greeting.seen) == ("b", (mark(a, 9),))
     assert ledger_marks.genuine(greeting.seen[0], a.identity.member.key), "a peer cannot make this up"
+
+
+def test_a_greeting_that_was_overtaken_by_another_node_of_its_site_is_no_rollback() -> None:
+    """The first greeting is older than the mark that arrived meanwhile; the next one is not."""
+
+    async def story() -> None:
+        a, b = two()
+        a.greeting, b.marks["a"] = {"mark": mark(a, 31)}, (mark(a, 32),)
+        meet = a.meet
+
+        def newer(peer: str, greeting: Greeting) -> None:
+            a.greeting = {"mark": mark(a, 32)}
+            meet(peer, greeting)
+
+        a.meet = newer  # type: ignore[method-assign]
+        async with pair(a, b):
+            await a.connections.wait_connected("b", 5)
+        said = [*a.heard("unreachable"), *b.heard("unreachable")]
+        assert any("trying again" in text for text in said)
+        assert not any("rolled back" in text for text in said)
+
+    run(story())
 
 
 def test_a_mark_is_believed_only_with_the_signature_of_its_site() -> None:

@@ -20,6 +20,8 @@ from confrere.node.config import NodeConfig
 from confrere.node.delivery import ParcelReceiver
 from confrere.node.handshake_state import HandshakeCallbacks
 from confrere.node.node import Node
+from confrere.privacy.charges import gaussian
+from confrere.privacy.ledger import Ledger
 from confrere.transport import ledger_marks, wire
 from confrere.transport.body import Body
 from confrere.transport.receipt import Outcome
@@ -248,5 +250,86 @@ def test_a_peer_cannot_stop_a_node_with_a_parcel_that_it_made_up(tmp_path: Path)
         about = Body.of(wire.encode(wire.sign(to_another, places["site0"].identity.key)))
         node.handshake.met("site1", replace(greeting, last=wire.header_of(about)))
         assert node.handshake.rolled_back is None
+
+    asyncio.run(story())
+
+
+def test_a_restart_does_not_help_a_forked_ledger(tmp_path: Path) -> None:
+    """An old copy that has grown past what peers saw: its number is higher, and it does not contain what they keep."""
+    first = apart(tmp_path)
+    asyncio.run(backed_up(first, tmp_path / "copy", 2))
+    newest = tmp_path / "newest"
+    with closing(sqlite3.connect(first["site0"].ledger)) as ledger:
+        ledger.execute("VACUUM INTO ?", (str(newest),))
+    newest.chmod(0o600)
+    restore_ledger(first["site0"], tmp_path / "copy")
+    with Ledger(first["site0"].ledger) as forked:
+        for number in range(60):
+            forked.spend([gaussian(50.0)], key=f"elsewhere/{number}", budget=None)
+    places = {
+        n: replace(s, study=replace(s.study, seed=99), home=tmp_path / f"{n}-2", ledger=s.ledger)
+        for n, s in first.items()
+    }
+    for name in ("site1", "site2"):
+        places[name].home.mkdir(mode=0o700)
+        shutil.copy(first[name].home / "witness.sqlite", places[name].home)
+
+    def ends() -> None:
+        with pytest.raises(LedgerRolledBack, match=r"has another entry \d+ than peers saw"):
+            asyncio.run(up_to(places, 2))
+
+    ends()
+    with pytest.raises(LedgerRolledBack, match="has another entry"):  # by its own memory, without any peer
+        asyncio.run(up_to({"site0": places["site0"]}, 1))
+    with closing(sqlite3.connect(places["site0"].home / "witness.sqlite")) as database:
+        database.execute("DELETE FROM rollbacks")
+        database.commit()
+    ends()  # by what its peers still keep
+    restore_ledger(places["site0"], newest)
+    asyncio.run(up_to(places, 1))
+
+
+def test_two_signatures_for_one_entry_are_kept_and_late_marks_accuse_no_site(tmp_path: Path) -> None:
+    places = apart(tmp_path)
+
+    async def story() -> None:
+        nodes = start(places, Network())
+        key, peer = places["site0"].identity.key, nodes["site1"].handshake
+        plain = replace(nodes["site0"].handshake.greet("site1"), seen=())
+        ledger = plain.mark.ledger if plain.mark is not None else ""
+
+        def shown(counter: int, head: str) -> None:
+            signed = ledger_marks.sign(LedgerMark(ledger, counter, head * 64), key)
+            greeting = replace(plain, mark=signed)
+            peer.met("site0", greeting)
+            peer.agreed("site0", greeting)
+
+        for counter, head in ((5, "a"), (7, "b"), (5, "a"), (7, "b"), (6, "c"), (8, "d")):
+            shown(counter, head)
+        assert [m.counter for m in peer.seen("site0")] == [8]
+        for counter, head in ((8, "e"), (8, "d"), (9, "f")):
+            with pytest.raises(PeerRefused, match="two different entries"):
+                shown(counter, head)
+            assert [(m.counter, m.head[0]) for m in peer.seen("site0")] == [(8, "d")]
+        nodes["site1"].close()
+        again = Node(places["site1"], connect=Network().connect).handshake
+        with pytest.raises(PeerRefused, match="two different entries"):
+            again.met("site0", plain)
+
+    asyncio.run(story())
+
+
+def test_a_mark_is_replaced_only_once_its_site_has_accepted_the_handshake(tmp_path: Path) -> None:
+    places = apart(tmp_path)
+
+    async def story() -> None:
+        nodes = start(places, Network())
+        peer, greeting = nodes["site1"].handshake, nodes["site0"].handshake.greet("site1")
+        peer.met("site0", greeting)
+        assert peer.seen("site0") == ()
+        peer.agreed("site0", greeting)
+        assert peer.seen("site0") == (greeting.mark,)
+        for one in nodes.values():
+            one.close()
 
     asyncio.run(story())

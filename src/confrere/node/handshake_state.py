@@ -1,7 +1,9 @@
 """Handshake callbacks of a node: what it announces, and how it detects a ledger or folder that was rolled back.
 
 A ledger that was put back from an old copy looks right from inside. So peers keep the highest marks that a site has
-signed (`witness.py`) and return them; a site that is shown a higher one than its own ledger has stops training. A folder
+signed (`witness.py`) and return them; a site that is shown one that its own ledger does not contain stops training, and
+remembers that. A peer's mark is kept only once the peer has accepted the handshake, which it does after it has compared what
+it was shown: a ledger that has forked would otherwise replace the mark that proves it. A folder
 that was put back would give numbers to parcels that were used before, and forget what it has taken in: peers return the
 header of the last parcel that they were sent, and a site that is shown one that it does not know of stops as well.
 """
@@ -41,11 +43,21 @@ class HandshakeCallbacks:
         )  # fmt: skip
 
     def met(self, peer: str, greeting: Greeting) -> None:
-        """Compare this site's ledger with the marks that the peer returns, and keep the peer's own mark."""
+        """Compare this site's ledger with the marks that the peer returns, and the peer's mark with those kept here."""
         self.compare(greeting.seen)
         if isinstance(self.rolled_back, LedgerRolledBack):
             self._stop(self.rolled_back, "its ledger was rolled back")
         self._compare_parcels(peer, greeting.last)
+        mark, key = greeting.mark, self._setting.peers[peer].key
+        if mark is not None and ledger_marks.genuine(mark, key) and self._witness.note_fork(key, mark):
+            raise PeerRefused(
+                f'"{peer}" has signed two different entries of one number in its ledger: an old copy of it was restored'
+                " and used. Both signatures are kept, and that ledger is not accepted any more; see «Backup and restore»"
+                " in docs/operations.md"
+            )
+
+    def agreed(self, peer: str, greeting: Greeting) -> None:
+        """Keep the mark of a peer that has accepted the handshake: its ledger contains what it was shown."""
         if greeting.mark is not None:
             with suppress(DiskFull):  # there will be another handshake
                 self.keep(peer, greeting.mark)
@@ -67,13 +79,15 @@ class HandshakeCallbacks:
         return self._witness.marks(self._setting.peers[peer].key)
 
     def compare(self, seen: Sequence[LedgerMark]) -> None:
-        """Notice that a ledger here is older than this site itself has signed; a peer may make marks up."""
+        """Notice, for good, that a ledger here is not the one that this site has signed; a peer may make marks up."""
         for mark in seen:
             if ledger_marks.genuine(mark, self._setting.identity.member.key):
                 try:
                     self._ledger.refuse_older_than(mark)
                 except LedgerRolledBack as error:
                     self.rolled_back = error
+                    with suppress(DiskFull):  # the peer keeps its copy of it
+                        self._witness.keep_rollback(mark)
 
     def _compare_parcels(self, peer: str, text: str) -> None:
         header = proven(text, self._setting.identity.member.key) if text else None

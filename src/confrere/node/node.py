@@ -135,7 +135,11 @@ class Node:
         }
         self._restore()
         handlers = Handlers(
-            self.handshake.greet, self.parcel_receiver.deliver, self.conduct.add, self.handshake.met
+            self.handshake.greet,
+            self.parcel_receiver.deliver,
+            self.conduct.add,
+            self.handshake.met,
+            self.handshake.agreed,
         )
         limits = LinkLimits(rules.limits.total, self.study.patience, self.store.blobs.folder)
         self.links = connect(setting.identity, setting.peers, handlers, limits, listen=setting.listen)

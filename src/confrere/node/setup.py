@@ -87,6 +87,8 @@ def ledger_of(setting: NodeConfig, witness: Witness) -> tuple[Ledger, SiteData]:
         if setting.earlier is not None:
             ledger.adopt(setting.earlier)
             setting.earlier.rename(setting.earlier.with_suffix(".adopted"))
+        for mark in witness.rollbacks():
+            ledger.refuse_older_than(mark)
         secret, units = secret_beside(path), setting.data.all.units
         patients = None if units is None else hashes(secret, set(units.tolist()))
         pairs = () if setting.data.former is None else map(tuple, setting.data.former.tolist())

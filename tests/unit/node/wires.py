@@ -57,7 +57,7 @@ class Wire:
         self.network, self.identity, self.members = network, identity, dict(members)
         self.me = identity.name
         self.greet, self.deliver = handlers.greet, handlers.deliver
-        self.notice, self.met = handlers.notice, handlers.met
+        self.notice, self.met, self.agreed = handlers.notice, handlers.met, handlers.agreed
         self.up = False
         self._greeted: dict[str, Wire] = {}
         self.last_contact: dict[str, float] = {}
@@ -85,6 +85,8 @@ class Wire:
             ours, theirs = self.greet(peer), other.greet(self.me)
             if not (self._judges(peer, ours, theirs) & other._judges(self.me, theirs, ours)):
                 return None
+            self.agreed(peer, theirs)
+            other.agreed(self.me, ours)
             self._greeted[peer], other._greeted[self.me] = other, self
         return other
 

@@ -60,8 +60,11 @@ class Handlers:
     notice: Callable[[Event], None] = lambda event: None
     """Receives `connected`, `disconnected`, `unreachable` and `notice`, once per change and not per attempt."""
     met: Callable[[str, Greeting], None] = lambda peer, greeting: None
-    """(peer, greeting of an authenticated peer), before anything is exchanged: the place to store `greeting.mark` durably
-    and to compare `greeting.seen` with the site's own ledger; PeerRefused refuses the peer."""
+    """(peer, greeting of an authenticated peer), before anything is exchanged: the place to compare `greeting.seen` with
+    the site's own ledger; PeerRefused refuses the peer."""
+    agreed: Callable[[str, Greeting], None] = lambda peer, greeting: None
+    """(peer, its greeting), once both sides have accepted and before anything is exchanged: the place to store
+    `greeting.mark` durably."""
 
 
 class Connections:
@@ -191,7 +194,7 @@ class Connections:
         except TimeoutError:
             peer.not_reached(f"nothing answers at {peer.member.address}; see the firewalls")
             return False
-        except ConfrereError as error:
+        except (ConfrereError, OSError) as error:
             peer.not_reached(str(error))
             return False
         peer.redial = False
@@ -205,6 +208,7 @@ class Connections:
         try:
             stream = channel.Stream(channel.open_stream(opened), peer.member)
             theirs = await handshake.introduce(stream, self._own(peer), partial(peer.judge, dialled=True))
+            self._handlers.agreed(peer.name, theirs)
             link = peer.adopt(theirs, stream, dialled=True, deliver=self._take, limits=self._limits)
         except handshake.RefusedByPeer as refusal:
             await opened.close(None)
@@ -240,6 +244,7 @@ class Connections:
                     await stream.write(frames.refusal("too many connections; try again later"))
                     return
                 theirs = await handshake.receive(stream, self._own(peer), partial(peer.judge, dialled=False))
+                self._handlers.agreed(peer.name, theirs)
         except (AlreadyConnected, TimeoutError):
             return
         except PeerError as error:

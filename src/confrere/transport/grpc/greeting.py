@@ -52,6 +52,14 @@ class Greeting:
     version: str = ""
 
 
+class LedgerBehind(PeerRefused):
+    """The peer's mark is lower than one that this side has seen of the same ledger."""
+
+    def __init__(self, text: str, shown: int, seen: int) -> None:
+        super().__init__(text)
+        self.shown, self.seen = shown, seen
+
+
 def refuse_version(own: Greeting, theirs: Greeting) -> None:
     """Raises PeerRefused unless both speak the same protocol."""
     if theirs.protocol != own.protocol:
@@ -91,11 +99,14 @@ def refuse(own: Greeting, theirs: Greeting, key: Ed25519PublicKey) -> None:
     highest = max(
         (seen.counter for seen in own.seen if mark is None or seen.ledger == mark.ledger), default=0
     )
-    if (0 if mark is None else mark.counter) < highest:
+    shown = 0 if mark is None else mark.counter
+    if shown < highest:
         stands = "shows no ledger" if mark is None else f"stands at entry {mark.counter} of its ledger"
-        raise PeerRefused(
+        raise LedgerBehind(
             f'"{you}" {stands}, but "{me}" saw entry {highest}: that ledger was rolled back. '
-            "Never restore a ledger from an old copy; bring back the newest one"
+            "Never restore a ledger from an old copy; bring back the newest one",
+            shown,
+            highest,
         )
 
 

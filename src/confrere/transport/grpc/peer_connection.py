@@ -16,7 +16,7 @@ from confrere.core.errors import PeerMissing, PeerRefused
 from confrere.core.events import Event
 from confrere.transport.body import Body
 from confrere.transport.grpc.channel import Stream
-from confrere.transport.grpc.greeting import Greeting, refuse
+from confrere.transport.grpc.greeting import Greeting, LedgerBehind, refuse
 from confrere.transport.grpc.link import Link, Meter, OtherEnd
 from confrere.transport.grpc.member import Member
 from confrere.transport.receipt import Receipt
@@ -54,6 +54,8 @@ class PeerConnection:
         """Whether another stream is wanted although there is one."""
         self.changed = asyncio.Event()
         self._met, self._notice = met, notice
+        self._behind: int | None = None
+        """The entry that was seen of its ledger when it first showed a lower one; its next greeting must be newer."""
         self._replaced: deque[str] = deque(maxlen=REMEMBERED)
         self.visits = TokenBucket(VISITS_BURST, VISITS_SECONDS)
         """How often it may open a stream; a peer whose network is bad stays below that."""
@@ -81,6 +83,9 @@ class PeerConnection:
         """Raises PeerRefused unless both mean the same and this stream is wanted."""
         try:
             refuse(own, theirs, self.member.key)
+            self._behind = None
+        except LedgerBehind as error:
+            raise self._outdated(error) from None
         finally:  # a site whose ledger was rolled back must learn it also from a peer that refuses it
             self._met(self.name, theirs)
         if theirs.process in self._replaced:
@@ -91,6 +96,16 @@ class PeerConnection:
         if self.link is not None and self.link.open and not self._better(self.link, theirs, dialled):
             self.link.probe()
             raise AlreadyConnected(ALREADY)
+
+    def _outdated(self, error: LedgerBehind) -> PeerRefused:
+        """A greeting may be older than what another node of the same institution has sent since: it may try once more."""
+        if self._behind is not None and error.shown < self._behind:
+            return error
+        self._behind = error.seen
+        return PeerRefused(
+            f'"{self.name}" showed entry {error.shown} of its ledger, and "{self.me}" has seen entry {error.seen} since;'
+            " trying again with a new greeting"
+        )
 
     def adopt(
         self,
