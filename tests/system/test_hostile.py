@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import torch
 from hypothesis import given, settings
@@ -136,6 +138,49 @@ def test_a_peer_that_connects_again_and_again_is_let_in_at_a_bounded_rate() -> N
             let_in = [await visit() for _ in range(VISITS_BURST + 20)]
             assert VISITS_BURST <= sum(let_in) < VISITS_BURST + 10
             assert len(b.events) <= 2 * sum(let_in)  # who is turned away leaves no line
+
+    run(story(), 60)
+
+
+def test_connections_without_a_certificate_are_bounded_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a file descriptor. A stream that is open stays, and peers are let in once the strangers are gone."""
+    monkeypatch.setattr(channel, "MOST_VISITORS", 20)
+    options = [o for o in channel._SERVER_OPTIONS if o[0] != "grpc.server_handshake_timeout_ms"]
+    monkeypatch.setattr(channel, "_SERVER_OPTIONS", [*options, ("grpc.server_handshake_timeout_ms", 2000)])
+
+    async def story() -> None:
+        a, b = two()
+        async with pair(a, b):
+            await a.connections.wait_connected("b", 5)
+            where = ("127.0.0.1", b.connections.port)
+            before = len(os.listdir("/proc/self/fd"))
+            strangers = [await asyncio.open_connection(*where) for _ in range(100)]
+            await asyncio.sleep(1)
+            assert len(os.listdir("/proc/self/fd")) - before - len(strangers) <= 20
+            async with asyncio.timeout(10):
+                for reader, _ in strangers:
+                    with contextlib.suppress(ConnectionError):
+                        assert await reader.read(1) == b""
+            assert await a.connections.send("b", "1", b"x") == ACCEPTED
+            for _, writer in strangers:
+                writer.close()
+
+    run(story(), 60)
+
+
+def test_a_connection_of_a_peer_without_a_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = [o for o in channel._SERVER_OPTIONS if o[0] != "grpc.max_connection_idle_ms"]
+    assert len(options) == len(channel._SERVER_OPTIONS) - 1
+    monkeypatch.setattr(channel, "_SERVER_OPTIONS", [*options, ("grpc.max_connection_idle_ms", 500)])
+
+    async def story() -> None:
+        a, b = two()
+        async with b.connect({"a": a.identity.member}, listen="127.0.0.1:0"):
+            opened = channel.open_channel(a.identity, at(b.identity.member, b.connections.port))
+            async with asyncio.timeout(20):
+                await opened.channel_ready()
+                await opened.wait_for_state_change(grpc.ChannelConnectivity.READY)
+            await opened.close(None)
 
     run(story(), 60)
 

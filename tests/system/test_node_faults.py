@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import socket
@@ -24,7 +25,7 @@ from confrere.core.errors import CheckpointError, CustodyError, PrivacyError, St
 from confrere.core.events import verified
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.node import metrics_endpoint
+from confrere.node import metrics_endpoint, open_files
 from confrere.node.config import NodeConfig, check_partners, within
 from confrere.node.control import ask
 from confrere.node.database import DiskFull
@@ -390,6 +391,39 @@ def test_a_full_disk_pauses_the_node_and_loses_nothing(tmp_path: Path) -> None:
     assert found.charges == 3 * study.rounds
     said = [e.data["text"] for e in events(places["site0"], "notice")]
     assert any("there is room again" in text for text in said)
+
+
+def test_too_many_open_files_pause_the_node_and_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, network = study_of(3), Network()
+    places = settings(tmp_path, study)
+    short, looks_fine = {"now": True}, iter([True] * 6)  # they may run out at any moment
+    run = asyncio.run
+
+    def no_loop(work: Any, **options: Any) -> Any:
+        """A training begins with an event loop of its own, which takes three descriptors."""
+        if short["now"]:
+            work.close()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return run(work, **options)
+
+    async def story() -> dict[str, Node]:
+        nodes = start(places, network)
+        monkeypatch.setattr(open_files, "enough", lambda: not short["now"] or next(looks_fine, False))
+        monkeypatch.setattr("confrere.node.replay.asyncio.run", no_loop)
+        running = asyncio.create_task(through(*nodes.values()))
+        await until(lambda: all("too many open files" in n.doing for n in nodes.values()))
+        assert "LimitNOFILE" in status_of(nodes["site0"])["reason"]
+        short["now"] = False
+        await running
+        return nodes
+
+    nodes = run(story())
+    same_as_simulated(study, nodes)
+    assert books(study, places).charges == 3 * study.rounds
+    said = [e.data["text"] for e in events(places["site0"], "notice")]
+    assert any("files can be opened again" in text for text in said)
 
 
 @pytest.mark.slow

@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from confrere.core.errors import CheckpointError
+from confrere.node import open_files
 
 
 class DiskFull(CheckpointError):
     """The disk is full; nothing was changed."""
+
+
+class TooManyOpenFiles(DiskFull):
+    """No file can be opened at present; nothing was changed, and it is waited out like a full disk."""
 
 
 class Database:
@@ -56,6 +61,8 @@ class Database:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
+            if open_files.caused(error):
+                raise TooManyOpenFiles(f"{self.path}: too many open files; nothing was lost") from None
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             full = code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (
                 errno.ENOSPC,

@@ -12,6 +12,7 @@ from confrere.core.errors import BadParcel, CheckpointError, PeerMissing
 from confrere.core.events import Event
 from confrere.core.parcel import Parcel
 from confrere.exchange.screening import Outlier
+from confrere.node import open_files
 from confrere.node.conduct import Conduct
 from confrere.node.equivocation import LEAVING, Equivocation
 from confrere.node.handshake_state import HandshakeCallbacks
@@ -100,6 +101,10 @@ class PeerSender:
                     " folder from a backup (but never the ledger)"
                 ) from None
             return True  # it was acknowledged meanwhile
+        except OSError as error:
+            if not open_files.caused(error):
+                raise
+            return False
         await asyncio.to_thread(self._marks.compare, receipt.seen)
         if receipt.outcome == Outcome.DEFERRED:
             if receipt.reason == NO_RECORD:

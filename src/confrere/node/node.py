@@ -14,7 +14,7 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +23,10 @@ from typing import Any
 from confrere.core.errors import ConfrereError, PrivacyError
 from confrere.core.events import Event
 from confrere.core.protocols import Strategy
-from confrere.node import roster
+from confrere.node import open_files, roster
 from confrere.node.conduct import Conduct
 from confrere.node.config import NodeConfig
-from confrere.node.database import DiskFull
+from confrere.node.database import DiskFull, TooManyOpenFiles
 from confrere.node.delivery import Epochs, Links, ParcelReceiver, PeerSender
 from confrere.node.failpoints import reach
 from confrere.node.handshake_state import HandshakeCallbacks
@@ -189,7 +189,8 @@ class Node:
         while self._takes_part():
             if await self._interrupted_by_owner(asyncio.create_task(self._step())):
                 break
-        await self._finish()
+        while not await self._unless_short(self._finish):
+            pass
         await self._settle(until_done)
 
     async def _interrupted_by_owner(self, step: asyncio.Task[None]) -> bool:
@@ -223,14 +224,29 @@ class Node:
     async def _step(self) -> None:
         """One round, or a jump to where the others are."""
         await self._may_begin()
+        await self._unless_short(self._skip_or_round)
+
+    async def _skip_or_round(self) -> None:
+        if not await self._skip():
+            await self._round()
+
+    async def _unless_short(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Whether work was done; if the disk is full or too many files are open, wait for that to end instead."""
         try:
-            if not await self._skip():
-                await self._round()
-        except (DiskFull, PrivacyError) as error:
-            if not isinstance(error, DiskFull) and "disk is full" not in str(error):
+            await work()
+            return True
+        except (DiskFull, PrivacyError, OSError) as error:
+            if not _is_shortage(error):
                 raise
-            await self.wait_for_space()  # nothing was charged and nothing was sent: the round begins anew
-            self._restore()
+            files = open_files.caused(error)
+        while True:
+            await self.wait_for_space(files)
+            try:
+                self._restore()  # nothing was sent: the work begins anew
+                return False
+            except (DiskFull, OSError) as error:
+                if not _is_shortage(error):
+                    raise
 
     async def _round(self) -> None:
         number, churn = self.done, self.churn
@@ -316,6 +332,8 @@ class Node:
             )
             save_model(setting.home, self.site_run, self.me, ending, _settle)
         except OSError as error:
+            if open_files.caused(error):
+                raise TooManyOpenFiles(f"{self.setting.home}: too many open files") from None
             if error.errno != errno.ENOSPC:
                 raise
             raise DiskFull(f"{self.setting.home}: the disk is full") from None
@@ -376,15 +394,27 @@ class Node:
             before = now
             await asyncio.sleep(2 * GLANCE)
 
-    async def wait_for_space(self) -> None:
-        """The disk is full: record that, and wait until something can be written."""
-        doing, self.doing = self.doing, "paused: the disk is full"
-        self.reason = f"free some space at {self.setting.home}; nothing is lost, the node goes on by itself"
+    async def wait_for_space(self, files: bool = False) -> None:
+        """The disk is full, or too many files are open: record that, and wait until it is over."""
+        doing = self.doing
+        if files or not open_files.enough():
+            self.doing, after = "paused: too many open files", "files can be opened again: goes on"
+            self.reason = (
+                "raise the limit (ulimit -n, LimitNOFILE), and open the port to peers only; nothing is lost, the node"
+                " goes on by itself"
+            )
+        else:
+            self.doing, after = "paused: the disk is full", "there is room again: goes on"
+            self.reason = (
+                f"free some space at {self.setting.home}; nothing is lost, the node goes on by itself"
+            )
         self._notice(f"{self.doing}; {self.reason}", self.done)
-        while not (await asyncio.to_thread(self.store.has_room) and self.journal.flush()):
+        while not (
+            await asyncio.to_thread(self.store.has_room) and self.journal.flush() and open_files.enough()
+        ):
             await asyncio.sleep(SELDOM)
         self.doing, self.reason = doing, ""
-        self._notice("there is room again: goes on", self.done)
+        self._notice(after, self.done)
 
     # -- what is kept -----------------------------------------------------------------------------
 
@@ -493,6 +523,10 @@ class Node:
         cap, left = self.setting.caps.bytes, self.store.bytes_out()
         if cap is not None and left + size > cap:
             raise CapReached(f"its own cap is {cap:,} bytes, and {left:,} have left")
+
+
+def _is_shortage(error: Exception) -> bool:
+    return isinstance(error, DiskFull) or "disk is full" in str(error) or open_files.caused(error)
 
 
 def _settle(path: Path) -> None:

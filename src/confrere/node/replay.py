@@ -24,7 +24,8 @@ from confrere.core.model import Model
 from confrere.core.parcel import Inbox, LedgerMark, Parcel
 from confrere.core.protocols import Fitted, Loss, Metrics, Objective
 from confrere.learning.engine.one_site import Job, Trained, train_site
-from confrere.node.database import DiskFull
+from confrere.node import open_files
+from confrere.node.database import DiskFull, TooManyOpenFiles
 from confrere.node.failpoints import reach
 from confrere.node.lateness import Lateness
 from confrere.node.store import Store
@@ -76,6 +77,14 @@ async def in_thread(work: Callable[..., T], *what: Any) -> T:
         raise
 
 
+async def in_own_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in another thread, in an event loop that takes file descriptors; it does not begin without them."""
+    if not open_files.enough():
+        work.close()
+        raise TooManyOpenFiles("too many open files; nothing was lost")
+    return await in_thread(asyncio.run, work)
+
+
 WaitForSpace = Callable[[], Awaitable[None]]
 """Returns once there is space on the disk again."""
 
@@ -100,10 +109,10 @@ class DurableSiteRound(SiteRound):
         self._store, self._call_counter, self._wait_for_space = store, call_counter, wait_for_space
 
     async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
-        return await in_thread(asyncio.run, super().evaluate(models))
+        return await in_own_loop(super().evaluate(models))
 
     async def fit(self, losses: Sequence[Loss], role: str, models: Mapping[str, Model]) -> Fitted:
-        return await in_thread(asyncio.run, super().fit(losses, role, models))
+        return await in_own_loop(super().fit(losses, role, models))
 
     async def train(
         self, objective: Objective, models: Mapping[str, Model], *, protect: Sequence[str] = ()
@@ -139,7 +148,7 @@ class DurableSiteRound(SiteRound):
             return dict(found["models"])
         first, inner = len(journal.events), SiteRound(site, round)  # what was paid belongs to this call
         try:
-            trained: Mapping[str, Model] = await in_thread(asyncio.run, train(inner))
+            trained: Mapping[str, Model] = await in_own_loop(train(inner))
         except Exception:  # only the death of the process gives a charge back: else results could be selected
             await asyncio.to_thread(self._keep_charge, inner.paid)
             raise

@@ -11,7 +11,7 @@ from typing import Any
 
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
-from confrere.node import metrics_endpoint, roster
+from confrere.node import metrics_endpoint, open_files, roster
 from confrere.node.config import (
     NodeConfig,
     check_partners,
@@ -98,6 +98,7 @@ def run_node(
     listeners: tuple[Callable[[Event], None], ...] = (),
 ) -> None:
     """Run `confrere node`; its noise is always drawn from the secure source."""
+    open_files.raise_limit()
     setting = read_node_config(study_path, site_path)
 
     async def begin() -> None:

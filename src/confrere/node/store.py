@@ -31,7 +31,7 @@ from typing import Any
 
 from confrere.core.errors import CheckpointError
 from confrere.core.parcel import Parcel
-from confrere.node import equivocation
+from confrere.node import equivocation, open_files
 from confrere.node.blob_files import BlobStore
 from confrere.node.database import Database, DiskFull
 from confrere.node.equivocation import LEAVING, Equivocation
@@ -437,7 +437,9 @@ class Store:
         """The bytes, if they are those that were written."""
         try:
             body = self.body(kept).read()
-        except (CheckpointError, OSError):
+        except (CheckpointError, OSError) as error:
+            if open_files.caused(error):  # it may be whole
+                raise
             return None
         return body if _digest(body) == digest else None
 

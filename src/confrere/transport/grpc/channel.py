@@ -46,8 +46,13 @@ _SERVER_OPTIONS = [
     *_OPTIONS,
     ("grpc.so_reuseport", 0),  # otherwise a second node could listen at the same place without being noticed
     ("grpc.max_concurrent_streams", 4),
-    ("grpc.server_handshake_timeout_ms", 20_000),
+    # Each connection takes a file descriptor, also that of a stranger who never sends a certificate.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 20_000),  # without a stream, such as after a refusal
 ]
+
+MOST_VISITORS = 256
+"""Connections that a server accepts at one time, or four of each member if that is more; further ones are closed."""
 
 PAUSE_BEFORE_CHANGE = 0.05
 
@@ -80,7 +85,8 @@ def open_server(
         time.sleep(PAUSE_BEFORE_CHANGE)
         return configuration(current)
 
-    server = grpc.aio.server(options=_SERVER_OPTIONS)
+    most = max(MOST_VISITORS, 4 * len(list(members())))
+    server = grpc.aio.server(options=[*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most)])
     method = grpc.stream_stream_rpc_method_handler(handler)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
     credentials = grpc.dynamic_ssl_server_credentials(
