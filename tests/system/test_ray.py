@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,6 +171,30 @@ def test_the_command_finds_the_cluster_that_the_environment_names(nodes: Nodes, 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sites"].keys() == {"site0", "site1", "site2"}
     assert simulate(load(path)).mean == pytest.approx(json.loads(done.stdout)["mean"], abs=1e-5)
+
+
+def test_without_an_address_a_cluster_that_was_killed_is_not_waited_for(tmp_path: Path) -> None:
+    path = write_study(tmp_path, 'name = "t"\nrounds = 2\nstrategy = "fedavg"\n', records=60)
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # a socket's path must be short
+        left_behind = Path(short) / "ray" / "ray_current_cluster"
+        left_behind.parent.mkdir()
+        left_behind.write_text("192.0.2.1:6379")  # an address for documentation: nothing answers
+        environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"RAY_TMPDIR": short}
+        command = [
+            sys.executable,
+            "-m",
+            "confrere",
+            "simulate",
+            str(path),
+            "--engine",
+            "ray",
+            "--workers",
+            "2",
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, check=False, env=environment
+        )
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_cannot_travel_is_said_before_anything_is_started(nodes: Nodes) -> None:

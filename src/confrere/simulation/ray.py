@@ -8,6 +8,7 @@ with the same seeds, so with the same result. Ray is an extra: `pip install 'con
 from __future__ import annotations
 
 import asyncio
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,7 +58,9 @@ class Cluster:
         ray = library()
         if ours := not ray.is_initialized():
             try:
-                ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
+                # «local»: a cluster that was killed leaves its address behind, and Ray would try it for many minutes
+                address = None if os.environ.get("RAY_ADDRESS") else "local"
+                ray.init(address, log_to_driver=False, include_dashboard=False, logging_level="ERROR")
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 raise StudyError(f"the Ray cluster cannot be reached: {reason}; see RAY_ADDRESS") from None
