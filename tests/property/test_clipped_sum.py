@@ -307,7 +307,7 @@ def test_removing_one_unit_moves_the_sum_by_at_most_the_sensitivity(
     kind = data.draw(st.sampled_from(sorted(set(LAYERS) - {"embedding", "tied"})))
     module, x, patients = _case(kind, data)
     module, x = module.float(), x.float() * size
-    recorder = Recorder(module)
+    recorder = Recorder(module, probe=size < 100)  # the sine of a large number is mostly rounding
     state = {k: v.float() for k, v in start(clipping, recorder.layout).items()}
     for units in (None, patients):
         gone = torch.arange(len(x)) == 0 if units is None else units == units[0]

@@ -602,8 +602,8 @@ def test_a_study_above_the_ceiling_is_refused_unless_the_site_accepts(tmp_path: 
     with pytest.raises(CustodyError, match=r"above the ceiling of 10.*accept_unproven_privacy"):
         asyncio.run(begin(own(accept_unproven_privacy=False)))
     asyncio.run(begin(own(accept_unproven_privacy=True)))
-    high = Caps(ceiling=1e9)
-    asyncio.run(begin(own(accept_unproven_privacy=False, caps=high)))
+    with pytest.raises(PrivacyError, match="at most 10"):
+        asyncio.run(begin(own(accept_unproven_privacy=True, caps=Caps(ceiling=1e9))))
 
 
 def test_a_node_draws_its_noise_from_the_secure_source(tmp_path: Path) -> None:

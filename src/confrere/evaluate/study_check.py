@@ -178,11 +178,14 @@ def above_ceilings(ceilings: Mapping[str, float]) -> list[str]:
     """That these sites would let out models with more ε than they take for protection."""
     if not ceilings:
         return []
-    names, most = words.listing(list(ceilings), 4), max(ceilings.values())
+    by_ceiling: dict[float, list[str]] = {}
+    for name, ceiling in ceilings.items():
+        by_ceiling.setdefault(ceiling, []).append(name)
     return [
-        f"{names}: ε would end above the ceiling of {most:g}: what leaves then is labelled «above the ceiling» and UNPROVEN,"
-        " and a node takes no part unless its site.toml has accept_unproven_privacy = true. Add noise, or make"
-        " fewer steps"
+        f"{words.listing(names, 4)}: ε would end above the ceiling of {ceiling:g}: what leaves then is labelled «above the"
+        " ceiling» and UNPROVEN, and a node takes no part unless its site.toml has accept_unproven_privacy = true. Add"
+        " noise, or make fewer steps"
+        for ceiling, names in sorted(by_ceiling.items())
     ]
 
 

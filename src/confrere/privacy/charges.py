@@ -64,6 +64,8 @@ class Charge:
     def per(self, unit: Unit, most_records: int | None = None) -> Charge | None:
         """The same steps as they concern one record, or one patient with all of its records; None without a bound.
 
+        The cost of a group of patients is not read per record: the event does not say what was drawn.
+
         A step that draws and clips patients keeps to twice the clipping norm when one of a patient's records is removed:
         the rest of its records may then add the opposite. A step that draws records costs a patient as much as a
         group of all its records, for which there must be a public bound that is enforced.
@@ -296,8 +298,8 @@ def _per(event: str, unit: Unit, most_records: int | None) -> str | None:
     del fields["unit"]
     if fields["kind"] == "laplace":
         return canonical({**fields, "scale": repr(float(fields["scale"]) / 2)})
-    if fields.pop("group", "1") != "1":  # records were drawn, and the cost stated for all of a patient's
-        return canonical(fields)
+    if "group" in fields:  # of records that were drawn, or of patients: the event does not say which
+        return None
     return canonical({**fields, "replaced": "yes"})
 
 

@@ -6,6 +6,7 @@
 | released | anything but PUBLIC, PROTECTED and, if the site has accepted that, UNPROVEN (also above the ceiling on ε) |
 | unchanged | weights that were overwritten in place after they had got their custody |
 | known_architecture | a model whose architecture is none of the study's: its name is text that could carry anything |
+| known_names | a number with a name that the strategy does not write out: it is text that could carry anything |
 | finite | NaN and infinity, which would spread to every peer |
 | within_limits | more than the site lets out at once |
 """
@@ -21,6 +22,7 @@ from confrere.core.custody import Custody, Scalar, may_leave
 from confrere.core.errors import ConfrereError, CustodyError, StudyError, TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
+from confrere.privacy.strategy_lint import is_written_out
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Gate:
     on_event: Callable[[Event], None] | None = None
     architectures: Collection[str] | None = None
     """The names of the study's architectures at this site; None lets every name through."""
+    names: frozenset[str] | None = None
+    """The names of numbers that a custom strategy writes out; None lets every name through."""
 
     def admit(
         self, model: Model | None, scalars: Mapping[str, Scalar] | None = None, *, round: int | None = None
@@ -125,6 +129,16 @@ def known_architecture(gate: Gate, leaving: Outgoing) -> None:
     )
 
 
+def known_names(gate: Gate, leaving: Outgoing) -> None:
+    if gate.names is None:
+        return
+    if any(not is_written_out(name, gate.names) for name in leaving.scalars):
+        raise CustodyError(
+            "the name of a number is not written out in the strategy, so it may not leave the site: a name that is made up"
+            " during a run could carry a value. Write it out, such as peers.exchange(model, loss=…)"
+        )
+
+
 def finite(gate: Gate, leaving: Outgoing) -> None:
     if leaving.model is not None and not leaving.model.params.is_finite():
         broken = [n for n, t in leaving.model.params.items() if not t.isfinite().all()]
@@ -156,6 +170,7 @@ RULES: tuple[Callable[[Gate, Outgoing], None], ...] = (
     released,
     unchanged,
     known_architecture,
+    known_names,
     finite,
     within_limits,
 )

@@ -29,6 +29,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -170,7 +171,8 @@ class Ledger:
         Without a unit: per patient if nothing else was spent, per record otherwise.
         """
         found = [ledger._own_guarantee(delta, unit) for ledger in (self, *self.also)]
-        return max(found, key=lambda guarantee: guarantee.epsilon)
+        largest = max(found, key=lambda guarantee: guarantee.epsilon)
+        return replace(largest, proven=all(guarantee.proven for guarantee in found))
 
     def before(self, run: str) -> tuple[tuple[Charge, ...], ...]:
         """Everything that was spent outside of this run, for each ledger that is charged."""

@@ -1,6 +1,7 @@
 """Check that a model can be trained privately: no layer and no loss may mix records or store them.
 
-Clipping bounds what one record does to the sum only if that record reaches no other record's output.
+Clipping bounds what one record does to the sum only if that record reaches no other record's output, neither by its
+values nor by its presence: a record that is removed moves the others up by one place, and leaves one fewer.
 BatchNorm breaks this openly; a custom module or loss may do it quietly, so `check` and `check_loss` also try it on
 made-up records, in batches of several sizes and, for a module, with and without gradients. A trial finds mistakes
 before anything is charged; it cannot prove that code has none. So the steps themselves check again on the real
@@ -22,12 +23,22 @@ from torch.nn.parameter import UninitializedParameter
 from confrere.core.errors import UnsafeModule
 from confrere.core.protocols import Loss
 from confrere.core.seeds import seed_torch
+from confrere.privacy.gradients.places import (
+    ConstantChance,
+    moved,
+    place_matters,
+    record_shares,
+    summed_outputs,
+)
 
 TOLERANCE = 1e-5
 """How much, relative to the largest output, other records' outputs may wobble by rounding alone."""
 
 SIZES = (2, 5, 33)
 """In batches of these sizes a model or a loss is tried, and in one of all made-up records."""
+
+PLACE_TOLERANCE, SLOPE_TOLERANCE = 1e-4, 1e-3
+"""The same for outputs, and for sums of gradients, of batches that differ in size or in order."""
 
 FAR_OFF = 1e4
 """By this factor the outputs of one made-up record are larger than the others'."""
@@ -57,7 +68,7 @@ def check(module: nn.Module, example: Tensor | None = None) -> None:
 
 
 def check_behaviour(module: nn.Module, example: Tensor) -> None:
-    """Change one record of a batch and refuse the model if another record's output changes.
+    """Change, move or remove one record of a batch and refuse the model if another record's output changes.
 
     The batch after it counts too: what a model keeps in an attribute of its own shows only there. A model that writes
     into its weights or buffers is refused whatever it writes.
@@ -67,8 +78,11 @@ def check_behaviour(module: nn.Module, example: Tensor) -> None:
     for size in (n for n in SIZES if n <= len(example)):
         for gradients in (False, True):
             _check_batch(module, example[:size], {0, size // 2, size - 1}, gradients)
+        for training in (True, False):
+            _check_places(module, example[: size + 1], size, training)
     if len(example) not in SIZES:
         _check_batch(module, example, {len(example) // 2}, gradients=True)
+        check_place(module, example, _without(moved(len(example)), 0))
 
 
 def _check_batch(module: nn.Module, example: Tensor, positions: Iterable[int], gradients: bool) -> None:
@@ -93,6 +107,60 @@ def _check_batch(module: nn.Module, example: Tensor, positions: Iterable[int], g
                 f"changing record {position + 1} of a batch changed what the model says about the next batch: it "
                 "remembers records on the side. Compute each output from its own record alone"
             )
+
+
+def _check_places(module: nn.Module, example: Tensor, size: int, training: bool) -> None:
+    """Try the first `size` records in another order, without one of them, with one more, and one by one."""
+    order = moved(size)
+    tried = [order, *(_without(torch.arange(size), at) for at in sorted({0, size // 2}))]
+    tried += [torch.tensor([at]) for at in sorted({0, size // 2, size - 1})]
+    for rows in tried:
+        check_place(module, example[:size], rows, training)
+    if len(example) > size:
+        check_place(module, example, torch.arange(size), training)
+
+
+def check_place(module: nn.Module, batch: Tensor, rows: Tensor, training: bool = True) -> None:
+    """Refuse a model for which these records of a batch, in this order, are not what they are in the whole batch.
+
+    Outputs are compared, and the gradient of a weighted sum of them, in which each record has its own weight: so a model
+    is noticed that only alters gradients. Dropout keeps everything meanwhile.
+    """
+    outputs, slopes = _outputs_and_slopes(module, batch, rows, training, whole=True)
+    found, found_slopes = _outputs_and_slopes(module, batch, rows, training, whole=False)
+    same = all(_close(a.double(), b.double(), PLACE_TOLERANCE) for a, b in zip(outputs, found, strict=True))
+    if not same or not _close(slopes, found_slopes, SLOPE_TOLERANCE):
+        what = "the output" if not same else "the gradient"
+        raise UnsafeModule(place_matters(what, f"among {len(batch)} records and among {len(rows)}"))
+
+
+def _outputs_and_slopes(
+    module: nn.Module, batch: Tensor, rows: Tensor, training: bool, whole: bool
+) -> tuple[list[Tensor], Tensor]:
+    """The outputs of some records, computed in the whole batch or by themselves, and the gradient of a sum of them."""
+    trial = copy.deepcopy(module).train(training)
+    records = torch.arange(len(batch)) if whole else rows
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), ConstantChance():
+        outputs = list(_tensors(trial(batch[records])))
+    for out in outputs:
+        if out.ndim == 0 or len(out) != len(records):
+            raise UnsafeModule(
+                f"the model returns {tuple(out.shape)} for {len(records)} records: an output needs one row "
+                "per record, or records are mixed in it"
+            )
+    if whole:
+        outputs = [out[rows] for out in outputs]
+    sums = summed_outputs(outputs)
+    if sums is None or not sums.requires_grad:
+        return [out.detach() for out in outputs], torch.zeros(0)
+    total = sums @ record_shares(rows).to(sums)
+    weights = [p for p in trial.parameters() if p.requires_grad]
+    slopes = torch.autograd.grad(total, weights, allow_unused=True, materialize_grads=True)
+    return [out.detach() for out in outputs], torch.cat([g.reshape(-1).double() for g in slopes])
+
+
+def _without(rows: Tensor, at: int) -> Tensor:
+    return torch.cat([rows[:at], rows[at + 1 :]])
 
 
 def check_loss(loss: Loss, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> None:
@@ -293,8 +361,10 @@ def _with_another_record(example: Tensor, position: int) -> Tensor:
     raise UnsafeModule("all records of the example are equal: no mixing would show; give it different ones")
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
+def _close(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
+    if a.shape != b.shape:
+        return False
     if a.numel() == 0:
         return True
     scale = float(torch.nan_to_num(a).abs().max())
-    return bool(torch.allclose(a, b, rtol=0, atol=TOLERANCE * max(scale, 1e-30), equal_nan=True))
+    return bool(torch.allclose(a, b, rtol=0, atol=tolerance * max(scale, 1e-30), equal_nan=True))

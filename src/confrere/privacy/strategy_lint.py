@@ -9,14 +9,23 @@ have a reason. The findings are shown by `confrere check` and at the start of ev
 | `public(…)` or `Scalar(…, PROTECTED)` of `.value`, `.item()`, `float(…)` | the number may have been read from records |
 | `Model(…, Custody.PROTECTED)`, `replace(…, custody=…)` | custody is stated, not derived |
 | `.data`, `.numpy()`, `copy_` and other writes in place | weights would change and keep their custody |
+| `global` and an attribute of a class that is set in a method | a loss could read there what records shaped |
+
+The name of a number is sent as text. `names_in` lists the names that a custom strategy writes out, and the gate lets no
+other name through: one made up during a run could carry a value.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
+import sys
 import textwrap
 from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any
 
 LOOSE = ("PUBLIC", "PROTECTED")
 CLAIMS = ("public", "Scalar", "Tagged", "Model", "replace")
@@ -25,6 +34,59 @@ CLAIMS = ("public", "Scalar", "Tagged", "Model", "replace")
 def strategy_findings(strategy: type) -> list[str]:
     """Sentences about a custom strategy; none for one of this package, which tests look through."""
     return [] if strategy.__module__.partition(".")[0] == "confrere" else findings_in(strategy)
+
+
+@lru_cache(maxsize=256)
+def names_in(strategy: type) -> frozenset[str] | None:
+    """The texts that are written out in a custom strategy and its file; None for one of this package: any name.
+
+    A strategy whose numbers are named in another file lists the names in a class attribute, or writes them out.
+    """
+    if strategy.__module__.partition(".")[0] == "confrere":
+        return None
+    found, seen = set[str](), set[int]()
+    for kind in strategy.__mro__[:-1]:
+        module = sys.modules.get(kind.__module__)
+        for held in (kind, *(vars(module).values() if module is not None else ())):
+            if getattr(held, "__module__", None) == kind.__module__ or isinstance(held, str):
+                found.update(_texts(held, seen))
+    return frozenset(found)
+
+
+def _texts(held: Any, seen: set[int]) -> Iterator[str]:
+    """The texts in a value, in the code of a function and in what it closes over, and in the body of a class."""
+    if isinstance(held, str):
+        yield held
+        return
+    if id(held) in seen:
+        return
+    seen.add(id(held))
+    parts: list[Any] = []
+    if isinstance(held, FunctionType):
+        parts = [held.__code__, *(cell.cell_contents for cell in held.__closure__ or ())]
+        parts = [part for part in parts if isinstance(part, FunctionType | CodeType)]
+    elif isinstance(held, CodeType):
+        parts = list(held.co_consts)
+    elif isinstance(held, type):
+        parts = list(vars(held).values())
+    elif isinstance(held, tuple | frozenset):
+        parts = list(held)
+    elif isinstance(held, staticmethod | classmethod):
+        parts = [held.__func__]
+    for part in parts:
+        yield from _texts(part, seen)
+
+
+PACKAGE_NAMES = re.compile(
+    "(sum of )?(weight|mass|rate|since|version|line|loss|share|threshold|noise|passes|last|calm|halted|size|rest)"
+    "|in [0-9] [0-9]{1,2}"
+)
+"""The names of numbers that functions of this package send on behalf of a strategy."""
+
+
+def is_written_out(name: str, names: frozenset[str]) -> bool:
+    """Whether the name of a number is one of the package's or of those that a strategy writes out."""
+    return name.removeprefix("sum of ") in names or PACKAGE_NAMES.fullmatch(name) is not None
 
 
 def findings_in(strategy: type) -> list[str]:
@@ -58,10 +120,27 @@ def _findings(node: ast.AST) -> Iterator[str]:
             yield f"{name} writes in place; the weights of a model do not change, make a new one"
         elif name == "numpy":
             yield "numpy() shares the weights of a model; copy them before you write to them"
+    elif isinstance(node, ast.Global):
+        yield f"global {', '.join(node.names)}: a loss could read there what records shaped, and no custody would follow"
+    elif isinstance(node, ast.Assign | ast.AugAssign) and any(map(_of_a_class, _targets(node))):
+        yield "an attribute of a class is set: a loss could read there what records shaped, and no custody would follow"
     elif (
         isinstance(node, ast.Attribute) and node.attr == "data" and isinstance(node.ctx, ast.Load | ast.Store)
     ):
         yield ".data reaches the weights of a model past the check for changes"
+
+
+def _targets(node: ast.Assign | ast.AugAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _of_a_class(target: ast.expr) -> bool:
+    """Whether an attribute of a name with a capital letter is set: by convention a class."""
+    return (
+        isinstance(target, ast.Attribute)
+        and isinstance(target.value, ast.Name)
+        and target.value.id[:1].isupper()
+    )
 
 
 def _claims(name: str, call: ast.Call) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -95,9 +94,10 @@ def own_caps(study: Study, site: str) -> Budget | None:
 def own_ceiling(study: Study, site: str) -> float:
     """The ε above which this site takes noise for no protection."""
     ceiling = study.sites[site].caps.ceiling if site in study.sites else CEILING
-    if not 0 < ceiling < math.inf:
+    if not 0 < ceiling <= CEILING:
         raise PrivacyError(
-            f'site "{site}": caps.ceiling is {ceiling}; it is an ε above 0, such as {CEILING:g}'
+            f'site "{site}": caps.ceiling is {ceiling}; it is an ε above 0 and at most {CEILING:g}. A site that lets models'
+            " out with a larger ε sets accept_unproven_privacy = true instead, and they are labelled"
         )
     return ceiling
 

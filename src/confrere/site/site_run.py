@@ -20,6 +20,7 @@ from confrere.core.protocols import Finishes, Predictor, Predicts, Site, Strateg
 from confrere.data.records import Task
 from confrere.learning.engine.one_site import failure_reason
 from confrere.privacy.gate import Gate
+from confrere.privacy.strategy_lint import names_in
 from confrere.site.assemble import consents
 from confrere.site.deployment import Deployment, choose_deployment
 from confrere.site.exchange_rules import exchange_rules
@@ -221,6 +222,7 @@ def site_run_of(
         site=site.name,
         on_event=lambda event: site.journal.add(event),
         architectures=site.architectures.keys(),
+        names=names_in(type(strategy)),
     )
     peers = SitePeers(
         site.name, site.run, schedule.sites, schedule.topology, schedule.churn, gate, transport, site.journal,

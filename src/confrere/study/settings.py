@@ -380,7 +380,7 @@ class Caps:
     """The largest δ that the site accepts."""
     ceiling: float = CEILING
     """The ε, of all that was ever spent on the site's records, above which a model is labelled «above the ceiling» and
-    leaves only with `accept_unproven_privacy`."""
+    leaves only with `accept_unproven_privacy`; at most 10."""
     rounds: int | None = None
     """The largest number of rounds that it takes part in, per study."""
     bytes: int | None = None

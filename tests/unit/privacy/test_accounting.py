@@ -182,7 +182,17 @@ def test_a_record_step_has_no_bound_per_patient_unless_records_per_patient_are_b
     bounded = per_unit([steps], "patient", most_records=4)
     assert bounded is not None
     assert epsilon(bounded, 1e-6) == epsilon([gaussian(8, Fraction(1, 10), 30, group=4)], 1e-6)
-    assert per_unit(bounded, "record") == [steps]
+    assert (
+        per_unit(bounded, "record") is None
+    )  # an event with a group does not say whether records were drawn
+
+
+def test_the_cost_of_a_group_of_patients_is_not_read_per_record() -> None:
+    """A patient's other records can take the place of one that is removed; three patients do not cost less than one."""
+    group = gaussian(5, unit="patient").grouped(3)
+    assert group is not None
+    assert group.per("record") is None
+    assert per_unit([gaussian(5), group], "record") is None
 
 
 def test_laplace_noise_protects_a_record_half_as_well_as_its_patient() -> None:

@@ -205,6 +205,7 @@ def test_what_a_network_wrote_by_itself_is_never_released_and_the_charge_is_kept
     """The trial and the probe are switched off: this is the mechanism itself."""
     monkeypatch.setattr(lint, "check", lambda *_: None)
     monkeypatch.setattr(recorder.Recorder, "_probe_outputs", lambda *_: None)
+    monkeypatch.setattr(recorder.Recorder, "_probe_places", lambda *_: None)
     site = site_of(proxy, sampling=sampling)
     with pytest.raises(UnsafeModule, match="by the network's own code"):
         trained(site)
@@ -226,6 +227,7 @@ def test_a_network_that_mixes_records_is_refused_in_the_step_itself(monkeypatch:
     with pytest.raises(UnsafeModule, match="among copies of itself"):
         trained(site_of(proxy))
     monkeypatch.setattr(recorder.Recorder, "_probe_outputs", lambda *_: None)
+    monkeypatch.setattr(recorder.Recorder, "_probe_places", lambda *_: None)
     assert trained(site_of(proxy)).custody is Custody.PROTECTED  # nothing else would have noticed
 
 
@@ -240,3 +242,94 @@ def test_dropout_in_a_custom_network_is_no_mixing() -> None:
             return out
 
     assert trained(site_of(Dropped)).custody is Custody.PROTECTED
+
+
+class PlaceEncoding(Plain):
+    """The usual encoding of positions, along the batch by mistake."""
+
+    def look(self, x: Tensor) -> Tensor:
+        places = torch.arange(len(x))[:, None] * torch.arange(1, 5)[None]
+        return x + torch.sin(places.to(x.dtype))
+
+
+class SignByPlace(Plain):
+    def look(self, x: Tensor) -> Tensor:
+        signs = torch.ones(len(x), 1)
+        signs[::2] = -1
+        return x * signs
+
+
+class SignByCount(Plain):
+    def look(self, x: Tensor) -> Tensor:
+        return x if len(x) % 2 else -x
+
+
+class DividesByCount(Plain):
+    def look(self, x: Tensor) -> Tensor:
+        return x / len(x)
+
+
+class FirstCountsMore(Plain):
+    def look(self, x: Tensor) -> Tensor:
+        return torch.cat([5 * x[:1], x[1:]])
+
+
+class SlopeByPlace(Plain):
+    """The outputs are those of an honest network; only the gradients have a sign by their place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = super().forward(x)
+        signs = torch.ones(len(out), 1)
+        signs[::2] = -1
+        return out * signs + (out * (1 - signs)).detach()
+
+
+class SlopeByCount(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = super().forward(x)
+        return out if len(out) % 2 else 2 * out.detach() - out
+
+
+class SignByPlaceInLargeBatches(SignByPlace):
+    def look(self, x: Tensor) -> Tensor:
+        return super().look(x) if len(x) > 36 else x
+
+
+PLACES = [
+    PlaceEncoding,
+    SignByPlace,
+    SignByCount,
+    DividesByCount,
+    FirstCountsMore,
+    SlopeByPlace,
+    SlopeByCount,
+]
+
+
+@pytest.mark.parametrize("proxy", [*PLACES, SignByPlaceInLargeBatches])
+def test_a_network_to_which_place_or_count_matters_is_refused_before_anything_is_charged(proxy: Any) -> None:
+    site = site_of(proxy)
+    with pytest.raises(UnsafeModule, match="depends on its place in the batch or on how many"):
+        trained(site)
+    assert site.ledger.charges() == ()
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "full"])
+@pytest.mark.parametrize("proxy", [*PLACES, SignByPlaceInLargeBatches])
+def test_a_network_to_which_place_or_count_matters_is_refused_in_the_step_itself(
+    monkeypatch: Patch, proxy: Any, sampling: str
+) -> None:
+    monkeypatch.setattr(lint, "check", lambda *_: None)
+    with pytest.raises(UnsafeModule, match="depends on its place in the batch or on how many"):
+        trained(site_of(proxy, sampling=sampling))
+    monkeypatch.setattr(recorder.Recorder, "_probe_places", lambda *_: None)
+    assert trained(site_of(proxy, sampling=sampling)).custody is Custody.PROTECTED  # nothing else notices
+
+
+def test_random_layers_are_not_taken_for_an_effect_of_the_place() -> None:
+    class Random(Plain):
+        def look(self, x: Tensor) -> Tensor:
+            kept = (torch.rand(len(x), 1) > 0.2).to(x.dtype)
+            return nn.functional.dropout(x, 0.3, self.training) * kept + 0.1 * torch.randn_like(x)
+
+    lint.check(Random(), torch.randn(40, 4))

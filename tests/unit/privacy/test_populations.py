@@ -358,3 +358,20 @@ def test_two_processes_with_overlapping_records_cannot_both_take_the_last_step(
         assert sum(won) <= ledger.counter <= 28
         assert ledger.charges() == (Charge(STEP.event, 28),)
         assert ledger.epsilon(1e-5) <= 1.0
+
+
+def test_a_guarantee_over_several_ledgers_is_proven_only_if_all_of_them_are(tmp_path: Path) -> None:
+    """The ledger with the largest ε is proven here; the other one is as published."""
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path, population="a") as first:
+        first.spend([gaussian(10.0, proven=False)], key="x/0/p", budget=None)
+    with Ledger(path, population="b") as ledger:
+        ledger.register({b"1" * 32}, "c" * 64)
+        assert len(ledger.also) == 1
+        ledger._spend((gaussian(2.0),), "y/0/p", None, "", None)
+        own, other = ledger._own_guarantee(1e-5, None), ledger.also[0]._own_guarantee(1e-5, None)
+        assert own.epsilon > other.epsilon
+        assert (own.proven, other.proven) == (True, False)
+        found = ledger.guarantee(1e-5)
+    assert (found.epsilon, found.proven) == (own.epsilon, False)
+    assert "as published, not proven" in str(found)

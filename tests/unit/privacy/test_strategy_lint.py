@@ -5,16 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import pytest
+
 from confrere import Model, Supervised, public, strategy
 from confrere.core.custody import Custody, Scalar, strictest
+from confrere.core.errors import CustodyError
 from confrere.core.model import mix
 from confrere.evaluate.study_check import check
-from confrere.privacy.strategy_lint import findings_in, strategy_findings
+from confrere.privacy import gate as gates
+from confrere.privacy.strategy_lint import findings_in, is_written_out, names_in, strategy_findings
+from confrere.simulation.simulation import simulate
 from confrere.strategies import discover, strategies
 from tests.conftest import arrays
 from tests.unit.quick import quick
 
 discover()
+
+
+SEEN = 0.0
 
 
 def told(site: Any, metrics: Any) -> Any:
@@ -45,6 +53,13 @@ class Careless:
 
     def by_numpy(self, model: Model) -> None:
         model.params["w"].numpy()[0] = 1.0
+
+    def by_global(self, metrics: Any) -> None:
+        global SEEN
+        SEEN = float(metrics["loss"])
+
+    def by_class(self, metrics: Any) -> None:
+        Careful.seen = float(metrics["loss"])  # type: ignore[attr-defined]
 
 
 class Careful:
@@ -91,3 +106,46 @@ def test_check_and_a_run_show_the_findings() -> None:
 
     warnings = check(quick("careless-test"), arrays()).warnings
     assert any("public is given a number that was read out" in text for text in warnings)
+
+
+@dataclass(frozen=True)
+class OneModel:
+    model: Model
+
+
+@strategy("names-test")
+@dataclass(frozen=True)
+class Names:
+    """Sends a number whose name is written out or, with `made_up`, is made from a metric."""
+
+    made_up: bool = False
+    deploys: ClassVar[tuple[str, ...]] = ("model",)
+    topology: ClassVar[str] = "complete"
+
+    def init(self, site: Any) -> OneModel:
+        return OneModel(site.build("proxy"))
+
+    async def round(self, state: OneModel, site: Any, peers: Any) -> OneModel:
+        models = await site.train({"model": Supervised()}, {"model": state.model}, protect=["model"])
+        found = await site.evaluate(models)
+        name = f"loss_{float(found['model']['loss'].value):.6f}" if self.made_up else "a number"
+        await peers.exchange(models["model"], plain_name=public(1.0), **{name: public(1.0)})
+        return OneModel(models["model"])
+
+
+def test_a_name_that_is_made_up_during_a_run_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(quick("names-test"), arrays())
+    made_up = quick({"name": "names-test", "made_up": True})
+    with pytest.raises(CustodyError, match="name of a number is not written out"):
+        simulate(made_up, arrays())
+    monkeypatch.setattr(gates, "RULES", tuple(r for r in gates.RULES if r.__name__ != "known_names"))
+    simulate(made_up, arrays())
+
+
+def test_names_are_those_that_a_strategy_writes_out_and_those_of_the_package() -> None:
+    names = names_in(Names)
+    assert names is not None
+    known = ("plain_name", "a number", "weight", "sum of weight", "sum of plain_name", "in 0 3")
+    assert all(is_written_out(name, names) for name in known)
+    assert not any(is_written_out(name, names) for name in ("plain_name_0", "in 31 415926", "loss_0.5", ""))
+    assert {names_in(s) for s in strategies.values() if s.__module__.startswith("confrere.")} == {None}

@@ -10,6 +10,7 @@ from confrere.core.custody import Custody
 from confrere.core.errors import CustodyError, PrivacyError, StudyError
 from confrere.core.events import Journal
 from confrere.core.results import PrivacySpent as Shown
+from confrere.evaluate.study_check import above_ceilings
 from confrere.learning.engine.one_site import OneAtATime
 from confrere.privacy.charges import Charge, gaussian
 from confrere.privacy.ledger import Ledger
@@ -17,6 +18,7 @@ from confrere.report import words
 from confrere.report.history import history
 from confrere.report.result_tables import _privacy_lines
 from confrere.simulation.simulation import simulate
+from confrere.site import assemble
 from confrere.site.assemble import SiteContext, participant_of
 from confrere.site.open_sites import open_sites
 from confrere.site.participant import Participant
@@ -87,15 +89,24 @@ def test_the_site_sets_its_own_ceiling() -> None:
     run = simulate(low, arrays(3, 60))
     above = {name: entry.privacy.above_ceiling for name, entry in run.sites.items()}
     assert above == {"site0": True, "site1": False, "site2": False}
-    high = quick(
-        "fedavg",
-        privacy=Privacy(epsilon=30.0, delta=1e-4, steps=2),
-        sites=configured(caps=Caps(ceiling=40.0)),
-    )
-    assert "UNPROVEN" not in sent(simulate(high, arrays(3, 60)))
     for wrong in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises((PrivacyError, StudyError), match=r"caps\.ceiling"):
             site_of(quick(sites={"site0": SiteConfig(caps=Caps(ceiling=wrong))}), [])
+
+
+@pytest.mark.parametrize("ceiling", [10.001, 40.0, 1e9])
+def test_a_ceiling_may_be_lowered_and_not_raised(ceiling: float) -> None:
+    """Otherwise a site could call any ε protection; to let it out, it accepts that it is unproven."""
+    site_of(quick(sites={"site0": SiteConfig(caps=Caps(ceiling=10.0))}), [])
+    with pytest.raises(PrivacyError, match=r"caps\.ceiling.*at most 10.*accept_unproven_privacy"):
+        site_of(quick(sites={"site0": SiteConfig(caps=Caps(ceiling=ceiling))}), [])
+
+
+def test_the_note_of_a_check_names_the_ceiling_of_each_site() -> None:
+    two, ten = above_ceilings({"a": 2.0, "b": 10.0, "c": 2.0})
+    assert "a and c: ε would end above the ceiling of 2:" in two
+    assert "b: ε would end above the ceiling of 10:" in ten
+    assert above_ceilings({}) == []
 
 
 def test_the_ceiling_counts_all_that_was_ever_spent_on_the_records() -> None:
@@ -137,7 +148,9 @@ def test_both_units_and_the_ceiling_are_part_of_the_words() -> None:
     assert _privacy_lines([]) == []
 
 
-def test_an_optimiser_keeps_its_memory_when_a_run_passes_the_ceiling() -> None:
+def test_an_optimiser_keeps_its_memory_when_a_run_passes_the_ceiling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Studies that repeat papers pass it half-way; their training must not begin anew there."""
     privacy = Privacy(noise_multiplier=1.0, delta=1e-4, steps=2)
     training = {"optimiser": "sgd", "learning_rate": 0.1, "momentum": 0.9}
@@ -145,6 +158,7 @@ def test_an_optimiser_keeps_its_memory_when_a_run_passes_the_ceiling() -> None:
     plan = base.with_(training=base.training.__class__(tune=False, protected=training))
     passes = simulate(plan.with_(sites=configured()), arrays(3, 60))
     assert set(sent(passes)) == {"PROTECTED", "UNPROVEN"}
-    within = simulate(plan.with_(sites=configured(caps=Caps(ceiling=1e6))), arrays(3, 60))
+    monkeypatch.setattr(assemble, "own_ceiling", lambda *_: 1e6)
+    within = simulate(plan.with_(sites=configured()), arrays(3, 60))
     assert set(sent(within)) == {"PROTECTED"}
     assert passes.mean == within.mean

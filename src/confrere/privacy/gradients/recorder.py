@@ -20,11 +20,21 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from confrere.core.errors import UnsafeModule
 from confrere.privacy.gradients.fallback import expanded_forward
+from confrere.privacy.gradients.places import (
+    ConstantChance,
+    moved,
+    place_matters,
+    record_shares,
+    summed_outputs,
+)
 from confrere.privacy.gradients.recorded import Layout, Recorded
 from confrere.privacy.gradients.rules import Gradients, Rule, rule_for
 
 PROBE_TOLERANCE = 1e-4
 """How much, relative to the largest output of a batch, a record's outputs may differ by rounding alone."""
+
+PLACE_TOLERANCE = 1e-2
+"""The same between batches of different sizes, which are computed in another order, and for sums of gradients."""
 
 
 class _Start(torch.autograd.Function):
@@ -64,7 +74,8 @@ class Recorder:
     The first dimension of inputs and losses counts records. With `probe`, a model or a loss that mixes records is
     refused in the step itself, on the records that are really used: a record must have the same outputs among copies
     of itself, and its loss must reach only its own activations. Both are checked whenever a batch is larger than
-    all batches before; the outputs of a module with custom code are checked in every batch.
+    all batches before; the outputs of a module with custom code are checked in every batch. Custom code is also run on
+    the records in another order and without one of them, once for each size of a batch: neither may change an output.
     `microbatch` is how many records `clipped_sum` runs at a time.
     """
 
@@ -88,6 +99,8 @@ class Recorder:
         self._probed = 1
         """The largest batch that was probed; in a batch of one there is nothing to mix."""
         self._at = 0
+        self._sizes: set[int] = set()
+        """The sizes of batches in which the places of records were tried."""
         self._custom = any(has_custom_code(part) for part in module.modules())
         self._bypass = False
         self._make_plan()
@@ -212,6 +225,8 @@ class Recorder:
                 uses, self._uses = self._uses, []
                 self._probe_outputs(inputs, options, outputs, chance, device)
                 self._uses = uses
+                if self._custom and self._records not in self._sizes:
+                    self._probe_places(inputs, options, device)
         return outputs
 
     def _probe_outputs(
@@ -247,6 +262,56 @@ class Recorder:
                     "records, remembers them, or draws random numbers of its own. Compute each output from its own "
                     "record alone, and random numbers with PyTorch's default generator"
                 )
+
+    def _probe_places(
+        self, inputs: tuple[Any, ...], options: Mapping[str, Any], device: torch.device
+    ) -> None:
+        """Refuses a model to which the place of a record matters, or how many records there are.
+
+        The records are run in another order and without one of them; in a batch larger than all before, also without
+        half of them, and gradients are compared too.
+        """
+        many, larger = self._records, self._records > max(self._sizes, default=1)
+        rest = moved(many)[1:]
+        tried = (rest, rest[: many // 2]) if larger else (rest,)
+        uses, self._probe = self._uses, False
+
+        def run(rows: Tensor) -> tuple[list[Tensor], Recorded | None]:
+            def some(x: Any) -> Any:
+                of_records = isinstance(x, Tensor) and x.dim() and len(x) == many
+                return x[rows.to(x.device)] if of_records else x
+
+            self._records, self._uses = len(rows), []
+            outputs = self.module(*map(some, inputs), **{k: some(x) for k, x in options.items()})
+            found = list(_rows(outputs, len(rows)))
+            sums = summed_outputs(found)
+            sloped = larger and sums is not None and sums.requires_grad
+            return found, self.backward(sums) if sums is not None and sloped else None
+
+        try:
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), ConstantChance():
+                together, recorded = run(torch.arange(many))
+                for rows in tried:
+                    observed = f"among {many} records and among {len(rows)}"
+                    found, again = run(rows)
+                    among = [out[rows.to(out.device)] for out in together]
+                    if len(among) != len(found) or not all(map(_alike, among, found)):
+                        raise UnsafeModule(place_matters("the output", observed))
+                    if recorded is None or again is None:
+                        continue
+                    spoilt = ~(recorded.squares()[rows.to(device)].isfinite() & again.squares().isfinite())
+                    placed = torch.ones(many, dtype=torch.bool, device=device)
+                    placed[rows.to(device)] = spoilt
+                    shares = record_shares(torch.arange(many)).to(device, self._dtype)
+                    slopes = (
+                        recorded.without(placed).weighted_sum(shares * ~placed),
+                        again.without(spoilt).weighted_sum(shares[rows.to(device)] * ~spoilt),
+                    )
+                    if not _alike(*slopes):
+                        raise UnsafeModule(place_matters("the gradient", observed))
+        finally:
+            self._records, self._uses, self._probe = many, uses, True
+        self._sizes.add(many)
 
     def backward(self, losses: Tensor) -> Recorded:
         """Runs one backward pass from a vector of losses, one per record."""
@@ -319,6 +384,14 @@ def _rows(output: Any, records: int) -> Iterator[Tensor]:
     for x in torch.utils._pytree.tree_leaves(output):
         if isinstance(x, Tensor) and x.dim() and len(x) == records:
             yield x
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Whether numbers are the same up to rounding."""
+    if a.shape != b.shape or not a.numel():
+        return a.shape == b.shape
+    scale = float(a.detach().nan_to_num(0, 0, 0).abs().max())
+    return torch.allclose(a, b, rtol=0, atol=PLACE_TOLERANCE * scale, equal_nan=True)
 
 
 def _probe(losses: Tensor, uses: list[_Use]) -> bool:
