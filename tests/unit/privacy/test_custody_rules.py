@@ -295,6 +295,10 @@ def test_without_the_check_mixed_records_would_be_called_protected(monkeypatch: 
         train(site, {"proxy": Supervised()})
     monkeypatch.setattr(recorder.Recorder, "_probe_outputs", lambda *_: None)
     site = site_of(study(models=Models("linear", network(Centred))))
+    with pytest.raises(UnsafeModule, match="on how many records there are"):  # with fewer records
+        train(site, {"proxy": Supervised()})
+    monkeypatch.setattr(recorder.Recorder, "_probe_places", lambda *_: None)
+    site = site_of(study(models=Models("linear", network(Centred))))
     with pytest.raises(UnsafeModule, match="depends on other records"):  # at the outputs, and at the slopes
         train(site, {"proxy": Supervised()})
     monkeypatch.setattr(recorder, "_probe", lambda *_: True)
