@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,11 +222,12 @@ class Recorder:
         with self._patched(), torch.enable_grad():
             outputs = self.module(*inputs, **options)
             if chance is not None:
+                drawn = not all(map(torch.equal, chance, _chance(device)))
                 uses, self._uses = self._uses, []
                 self._probe_outputs(inputs, options, outputs, chance, device)
                 self._uses = uses
                 if self._custom and self._records not in self._sizes:
-                    self._probe_places(inputs, options, device)
+                    self._probe_places(inputs, options, outputs, drawn, device)
         return outputs
 
     def _probe_outputs(
@@ -264,12 +265,17 @@ class Recorder:
                 )
 
     def _probe_places(
-        self, inputs: tuple[Any, ...], options: Mapping[str, Any], device: torch.device
+        self,
+        inputs: tuple[Any, ...],
+        options: Mapping[str, Any],
+        outputs: Any,
+        drawn: bool,
+        device: torch.device,
     ) -> None:
         """Refuses a model to which the place of a record matters, or how many records there are.
 
         The records are run in another order and without one of them; in a batch larger than all before, also without
-        half of them, and gradients are compared too.
+        half of them, and gradients are compared too. Unless random numbers were `drawn`, `outputs` are compared as they are.
         """
         many, larger = self._records, self._records > max(self._sizes, default=1)
         rest = moved(many)[1:]
@@ -282,15 +288,17 @@ class Recorder:
                 return x[rows.to(x.device)] if of_records else x
 
             self._records, self._uses = len(rows), []
-            outputs = self.module(*map(some, inputs), **{k: some(x) for k, x in options.items()})
-            found = list(_rows(outputs, len(rows)))
+            again = self.module(*map(some, inputs), **{k: some(x) for k, x in options.items()})
+            found = list(_rows(again, len(rows)))
             sums = summed_outputs(found)
             sloped = larger and sums is not None and sums.requires_grad
             return found, self.backward(sums) if sums is not None and sloped else None
 
         try:
-            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), ConstantChance():
-                together, recorded = run(torch.arange(many))
+            constant = ConstantChance() if drawn else nullcontext()
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), constant:
+                known = list(_rows(outputs, many)), None
+                together, recorded = run(torch.arange(many)) if drawn or larger else known
                 for rows in tried:
                     observed = f"among {many} records and among {len(rows)}"
                     found, again = run(rows)
