@@ -16,9 +16,13 @@ from confrere.data.records import SiteData, Task, made_up_inputs, made_up_target
 from confrere.learning.evaluation import predict
 from confrere.learning.networks.network import MICROBATCH
 from confrere.privacy import lint
+from confrere.privacy.gradients.recorder import has_custom_code
 
 if TYPE_CHECKING:
     from confrere.site.participant import Participant
+
+_PASSED: set[tuple[object, ...]] = set()
+"""What has passed the trial in this process. Networks with custom code are tried again in every run."""
 
 
 def check_fit(site: Participant, role: str) -> None:
@@ -47,13 +51,18 @@ def check_safe(site: Participant, role: str, name: str) -> None:
     expected = site.mechanism.expected_batch if site.mechanism is not None else 0.0
     size = max(*lint.SIZES, min(MICROBATCH, math.ceil(expected)))
     known = (name, site.architectures[name].build, size.bit_length())
-    if known not in site.network_cache.safe:
-        made_up = made_up_inputs(site.task, size)
+    if known in site.network_cache.safe:
+        return
+    module, made_up = site.network(role, name).module, made_up_inputs(site.task, size)
+    custom = any(map(has_custom_code, module.modules()))
+    alike = (repr(module), tuple(made_up.shape), str(made_up.dtype), str(site.device))
+    if custom or alike not in _PASSED:
         try:
-            lint.check(site.network(role, name).module, made_up.to(site.device))
+            lint.check(module, made_up.to(site.device))
         except UnsafeModule as error:
             raise UnsafeModule(f"the {role} network {name}: {error}") from None
-        site.network_cache.safe.add(known)
+        _PASSED.add(alike)
+    site.network_cache.safe.add(known)
 
 
 def check_loss(site: Participant, role: str, loss: Loss, models: Mapping[str, Model]) -> None:
