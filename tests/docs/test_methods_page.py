@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 
 from confrere.core.events import Event
+from confrere.data.bundled.fetch import fetch
+from confrere.data.bundled.sets import sets
 from confrere.partners import METHODS
 from confrere.strategies import discover, strategies
 
@@ -77,6 +79,9 @@ def test_feedback_is_how_often_a_bad_site_is_put_beneath_an_honest_one() -> None
 @pytest.mark.large
 def test_a_measurement_can_be_repeated() -> None:
     """The numbers of one run, but for the clock's, follow from strategy, setting and seed."""
+    recipe = sets()["titanic"].recipe
+    assert recipe is not None
+    fetch(recipe)
     script = criteria()
     kept = json.loads(script.KEPT.read_text(encoding="utf-8"))["runs"]["fedavg/plain/0"]
     again = script.run("fedavg", "plain", 0)
