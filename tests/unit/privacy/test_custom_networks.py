@@ -333,3 +333,8 @@ def test_random_layers_are_not_taken_for_an_effect_of_the_place() -> None:
             return nn.functional.dropout(x, 0.3, self.training) * kept + 0.1 * torch.randn_like(x)
 
     lint.check(Random(), torch.randn(40, 4))
+
+
+def test_a_network_that_pytorch_cannot_train_on_a_single_record_is_not_refused_for_that() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(4, 4), nn.Flatten(), nn.Linear(4, 1))
+    lint.check(module, torch.randn(9, 1, 3, 3, generator=torch.Generator().manual_seed(0)))
