@@ -67,7 +67,8 @@ class FailpointTrainer:
 async def in_thread(work: Callable[..., T], *what: Any) -> T:
     """Run a computation of this site in another thread, so that the node goes on answering its peers.
 
-    A caller that is cancelled still waits for the thread: two of them must never work on the same networks.
+    A caller that is cancelled still waits for the thread: two of them must never work on the same networks, and the ledger
+    must not be closed while one of them reads it.
     """
     task = asyncio.ensure_future(asyncio.to_thread(work, *what))
     try:
@@ -93,7 +94,7 @@ async def durably(wait_for_space: WaitForSpace, write: Callable[..., object], *w
     """Write to the store; if the disk is full, wait for space instead of losing what was done."""
     while True:
         try:
-            await asyncio.to_thread(write, *what)
+            await in_thread(write, *what)
             return
         except DiskFull:
             await wait_for_space()
@@ -134,7 +135,7 @@ class DurableSiteRound(SiteRound):
         """Train, or read back the result of the same call from before a crash."""
         round, call = self._call_counter.round, self._call_counter.call()
         site, journal = self._site, self._site.journal
-        found = await asyncio.to_thread(self._before, round, call)
+        found = await in_thread(self._before, round, call)
         if found is not None:
             self.trained_before()
             site.memory, site.spent = found["memory"], found["spent"]
@@ -142,15 +143,13 @@ class DurableSiteRound(SiteRound):
                 journal.add(
                     Event(row["kind"], row["site"], row["round"], Custody[row["custody"]], row["data"])
                 )
-            await asyncio.to_thread(
-                self._leaves, found.get("paid"), self._charged_for(found), found["models"]
-            )
+            await in_thread(self._leaves, found.get("paid"), self._charged_for(found), found["models"])
             return dict(found["models"])
         first, inner = len(journal.events), SiteRound(site, round)  # what was paid belongs to this call
         try:
             trained: Mapping[str, Model] = await in_own_loop(train(inner))
         except Exception:  # only the death of the process gives a charge back: else results could be selected
-            await asyncio.to_thread(self._keep_charge, inner.paid)
+            await in_thread(self._keep_charge, inner.paid)
             raise
         mine = ("charged", "trained", "budget-spent")
         events = [e.as_json() for e in journal.events[first:] if e.site == site.name and e.kind in mine]
@@ -158,9 +157,9 @@ class DurableSiteRound(SiteRound):
             "models": dict(trained), "memory": site.memory, "spent": site.spent, "events": events,
             "paid": inner.paid, "records": site.fingerprint,
         }  # fmt: skip
-        body = await asyncio.to_thread(snapshot.dumps, content)
+        body = await in_thread(snapshot.dumps, content)
         await durably(self._wait_for_space, self._store.keep, round, call, body)
-        await asyncio.to_thread(self._leaves, inner.paid, site.fingerprint, trained)
+        await in_thread(self._leaves, inner.paid, site.fingerprint, trained)
         return trained
 
     def _before(self, round: int, call: int) -> dict[str, Any] | None:
@@ -228,10 +227,10 @@ class OutboxTransport:
         """Called when there is something to deliver."""
 
     async def send(self, to: str, parcel: Parcel) -> int:
-        known = await asyncio.to_thread(self._store.sent_size, to, parcel.sequence)
+        known = await in_thread(self._store.sent_size, to, parcel.sequence)
         if known is not None:  # before a crash; the bytes of then are those that count
             return known
-        sealed = await asyncio.to_thread(self._sealed, parcel)
+        sealed = await in_thread(self._sealed, parcel)
         self._staged.append(sealed)
         return sealed.size
 
@@ -286,7 +285,7 @@ class DurableMailbox(Mailbox):
     async def take(self, request: TakeRequest) -> Inbox:
         await self._outbox.post()
         number, call = self.call_counter.round, self.call_counter.call()
-        before = await asyncio.to_thread(self._store.taken, number, call)
+        before = await in_thread(self._store.taken, number, call)
         if before is not None:
             parcels = sorted(
                 (p for p in map(wire.decode, before[0]) if p.epoch == request.epoch), key=in_order
