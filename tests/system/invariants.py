@@ -25,6 +25,7 @@ from confrere.site import snapshot
 from confrere.site.site_run import run_id
 from confrere.study import Study
 from confrere.transport import wire
+from tests.unit.node.sites import arrived
 
 
 @dataclass
@@ -70,13 +71,14 @@ def _state(store: Store) -> tuple[int, Any]:
 
 def _under_way(name: str, store: Store, done: int, stores: Mapping[str, Store]) -> float:
     """Mass between states: debited in a round that is not over, under way, or arrived and not absorbed."""
-    books = store.balance()
     total = 0.0
-    for receiver, sequence, number, mass in books["out"]:
-        there = {(s, n) for s, n, _, _ in stores[receiver].balance()["in"]} if receiver in stores else set()
+    for receiver, sequence, number, mass in store._rows(
+        "SELECT receiver, sequence, round, mass FROM outbox WHERE status < 2"
+    ):
+        there = {(s, n) for s, n, _, _ in arrived(stores[receiver])} if receiver in stores else set()
         total -= mass if number >= done else 0.0
         total += mass if (name, sequence) not in there else 0.0
-    return total + sum(mass for _, _, taken, mass in books["in"] if taken == -1 or taken >= done)
+    return total + sum(mass for _, _, taken, mass in arrived(store) if taken == -1 or taken >= done)
 
 
 def _releases(books: ConsistencyReport, name: str, home: Path) -> None:

@@ -37,6 +37,7 @@ from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
 from confrere.transport.spool import LinkLimits, Spool
 from tests.system.sites import RUN, Site, at, pair, two
 from tests.system.test_grpc import run
+from tests.unit.node.sites import arrived
 
 WEIGHTS = {"bias": torch.zeros(3), "weight": torch.ones(3, 4)}
 MODEL = Model(Params(WEIGHTS), "tiny", Custody.PROTECTED)
@@ -105,12 +106,12 @@ def test_hostile_parcels_change_nothing_and_are_logged_with_their_sender(tmp_pat
                 receipt = await a.connections.send("b", str(number), attack(a))
                 assert receipt.outcome is Outcome.REFUSED, what
                 assert receipt.reason, what
-            assert store.balance()["in"] == []
+            assert arrived(store) == []
             told = [e.data for e in b.events if "refused and changed nothing" in str(e.data.get("text"))]
             assert [d["sender"] for d in told] == ["a"] * len(ATTACKS)
             assert await a.connections.send("b", "good", spelled(GOOD, a)) == ACCEPTED
             assert await a.connections.send("b", "good", spelled(GOOD, a)) == DUPLICATE, "a replay"
-            assert len(store.balance()["in"]) == 1
+            assert len(arrived(store)) == 1
             assert not a.heard("disconnected")
         store.close()
 

@@ -28,9 +28,9 @@ from confrere.core.parcel import Parcel
 from confrere.node import metrics_endpoint, open_files
 from confrere.node.config import NodeConfig, check_partners, within
 from confrere.node.control import ask
-from confrere.node.database import DiskFull
 from confrere.node.node import Node
 from confrere.node.service import serve
+from confrere.node.shortage import DiskFull
 from confrere.node.status import missing, resting_status, status_of
 from confrere.node.store import Store
 from confrere.simulation.simulation import simulate
@@ -41,7 +41,7 @@ from confrere.transport import wire
 from confrere.transport.receipt import Outcome
 from tests.conftest import arrays
 from tests.system.invariants import check_nodes
-from tests.unit.node.sites import settings
+from tests.unit.node.sites import arrived, settings
 from tests.unit.node.wires import Network
 from tests.unit.quick import PRIVACY, quick
 
@@ -240,7 +240,7 @@ def test_hostile_replayed_and_stale_parcels_change_nothing(tmp_path: Path) -> No
         ]
         for blob in bad:
             assert (await node.parcel_receiver.deliver("site1", blob)).outcome == Outcome.REFUSED
-        assert node.store.balance()["in"] == []
+        assert arrived(node.store) == []
         good = wire.encode(wire.sign(whole, key))
         assert [(await node.parcel_receiver.deliver("site1", good)).outcome for _ in range(3)] == [
             Outcome.ACCEPTED, Outcome.DUPLICATE, Outcome.DUPLICATE,
@@ -248,7 +248,7 @@ def test_hostile_replayed_and_stale_parcels_change_nothing(tmp_path: Path) -> No
         second = wire.encode(wire.sign(replace(whole, sequence=2), key))
         bad.append(second)
         assert (await node.parcel_receiver.deliver("site1", second)).outcome == Outcome.REFUSED
-        assert len(node.store.balance()["in"]) == 1
+        assert len(arrived(node.store)) == 1
         told = [
             e.data
             for e in node.journal.events
@@ -579,8 +579,8 @@ def test_a_study_without_a_proven_guarantee_is_refused_unless_the_site_accepts(t
     own = study.with_(sites={"site0": SiteConfig(accept_unproven_privacy=False)})
     place = replace(settings(tmp_path, study, rehearsal=False)["site0"], study=own)
 
-    async def begin(setting: NodeConfig) -> None:
-        Node(setting, connect=Network().connect).close()
+    async def begin(config: NodeConfig) -> None:
+        Node(config, connect=Network().connect).close()
 
     with pytest.raises(CustodyError, match="accept_unproven_privacy"):
         asyncio.run(begin(place))
@@ -607,8 +607,8 @@ def test_a_study_above_the_ceiling_is_refused_unless_the_site_accepts(tmp_path: 
 
 
 def test_a_node_draws_its_noise_from_the_secure_source(tmp_path: Path) -> None:
-    async def begin(setting: NodeConfig) -> bool:
-        node = Node(setting, connect=Network().connect)
+    async def begin(config: NodeConfig) -> bool:
+        node = Node(config, connect=Network().connect)
         node.close()
         return node.site.randomness is not None and node.site.randomness.secure
 
@@ -617,8 +617,8 @@ def test_a_node_draws_its_noise_from_the_secure_source(tmp_path: Path) -> None:
 
 
 def test_a_node_goes_on_only_with_the_records_that_it_was_started_with(tmp_path: Path) -> None:
-    async def begin(setting: NodeConfig) -> None:
-        Node(setting, connect=Network().connect).close()
+    async def begin(config: NodeConfig) -> None:
+        Node(config, connect=Network().connect).close()
 
     places = settings(tmp_path, study_of(2))
     asyncio.run(begin(places["site0"]))

@@ -127,7 +127,7 @@ def bytes_in(folder: Path) -> int:
 
 def lines_about(peer: str, node: Node) -> int:
     journal = [e for e in node.journal.events if peer in (e.data.get("peer"), e.data.get("sender"))]
-    log = (node.setting.home / "log.jsonl").read_text("utf-8").splitlines()
+    log = (node.config.home / "log.jsonl").read_text("utf-8").splitlines()
     return max(len(journal), sum(f'"{peer}"' in line and '"sent"' not in line for line in log))
 
 
@@ -151,7 +151,7 @@ def test_what_a_flood_costs_a_running_node_is_bounded(
     async def story() -> None:
         async with flooded(tmp_path) as flood:
             node = flood.node
-            home = node.setting.home
+            home = node.config.home
             await asyncio.sleep(1.0)
             disk, memory, lines = bytes_in(home), resident(), lines_about("site1", node)
             ends, number = time.monotonic() + SECONDS, 0

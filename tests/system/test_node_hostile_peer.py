@@ -30,7 +30,7 @@ from confrere.study import Caps
 from confrere.transport import ledger_marks, wire
 from confrere.transport.body import Body
 from confrere.transport.receipt import Outcome, Receipt
-from tests.unit.node.sites import settings
+from tests.unit.node.sites import arrived, settings
 from tests.unit.node.wires import Network
 from tests.unit.quick import quick
 
@@ -106,7 +106,7 @@ def test_an_epoch_counts_only_with_its_signed_membership_record_whoever_brings_i
         for epoch in range(1, 30):
             receipt = await hostile.send(epoch=epoch, round=3)
             assert (receipt.outcome, receipt.reason) == (Outcome.DEFERRED, NO_RECORD)
-        assert node.store.balance()["in"] == []
+        assert arrived(node.store) == []
         record = next(f for f in leave_messages(places["site2"], 2, []) if f.parcel.receiver == "site1")
         brought = await node.parcel_receiver.deliver("site1", b"".join(record.pieces()))
         assert brought.outcome == Outcome.ACCEPTED
@@ -253,7 +253,7 @@ def test_a_number_that_the_study_does_not_know_is_refused(tmp_path: Path) -> Non
             receipt = await hostile.send(scalars={"mass": public(1.0), name: public(1.0)})
             assert receipt.outcome == Outcome.REFUSED
             assert "is none of this study" in receipt.reason
-        assert hostile.node.store.balance()["in"] == []
+        assert arrived(hostile.node.store) == []
         hostile.node.close()
 
     asyncio.run(story())
@@ -265,7 +265,7 @@ def test_what_arrives_after_the_last_round_is_counted_and_not_kept(tmp_path: Pat
         hostile.node.parcel_receiver.mailbox = None  # as `_finish` leaves it
         assert (await hostile.send()).outcome == Outcome.ACCEPTED
         assert hostile.node.store.kept_of("site1") == 0
-        assert len(hostile.node.store.balance()["in"]) == 1
+        assert len(arrived(hostile.node.store)) == 1
         hostile.node.close()
 
     asyncio.run(story())
@@ -304,7 +304,7 @@ def test_a_site_never_holds_more_mass_than_all_sites_have_declared(tmp_path: Pat
         hostile.sequence = 0
         assert (await hostile.send(scalars={"mass": public(others / 2)})).outcome == Outcome.ACCEPTED
         assert status_of(node)["peers"]["site1"]["conduct"]["left_aside"] == 3
-        assert node.store.balance()["in"] == [
+        assert arrived(node.store) == [
             ("site1", 3, -1, float(total - own)), ("site2", 1, -1, others / 2),
         ]  # fmt: skip
         node.close()

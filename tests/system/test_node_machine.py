@@ -33,6 +33,7 @@ from confrere.node.config import NodeConfig
 from confrere.node.delivery import ParcelReceiver
 from confrere.node.inspection import ParcelRules
 from confrere.node.replay import CallCounter, DurableMailbox, DurableSiteRound, OutboxTransport
+from confrere.node.shortage import Shortage
 from confrere.node.store import TABLES, Store
 from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
@@ -80,26 +81,26 @@ class Noisy:
 class Bench:
     """One site's process: everything in it is gone when it is killed, but the files."""
 
-    def __init__(self, setting: NodeConfig, folder: Path, keys: Any) -> None:
-        self.me, study = setting.me, setting.study
+    def __init__(self, config: NodeConfig, folder: Path, keys: Any) -> None:
+        self.me, study = config.me, config.study
         self.strategy = study.rule()
         home = folder / self.me
         home.mkdir(exist_ok=True)
-        self.store = Store(home / "node.sqlite", run=setting.run, site=self.me)
+        self.store = Store(home / "node.sqlite", run=config.run, site=self.me)
         self.store.sweep()
         self.ledger = Ledger(home / "ledger.sqlite")
         self.journal = Journal(None)
-        context = SiteContext(setting.run, self.journal, Noisy(), ledger=self.ledger)
-        self.site = participant_of(study, self.strategy, setting.data, setting.task, context)
+        context = SiteContext(config.run, self.journal, Noisy(), ledger=self.ledger)
+        self.site = participant_of(study, self.strategy, config.data, config.task, context)
         self.site.randomness, self.site.reuses = Secure(), True
-        self.outbox = OutboxTransport(self.store, setting.identity.key, lambda size: None, self.no_room)
+        self.outbox = OutboxTransport(self.store, config.identity.key, lambda size: None, self.no_room)
         self.mailbox = DurableMailbox(self.store, self.outbox, self.no_room)
         shapes = {m.architecture: m.params.shapes for m in map(self.site.build, ("private", "proxy"))}
-        rules = ParcelRules(self.me, setting.run, ROUNDS, keys, shapes)
+        rules = ParcelRules(self.me, config.run, ROUNDS, keys, shapes)
         self.parcel_receiver = ParcelReceiver(rules, self.store, Conduct(self.me, keys, lambda event: None))
         self.parcel_receiver.mailbox = self.mailbox
         self.peers = SitePeers(
-            self.me, setting.run, NAMES, study.graph(), study.churn, Gate(site=self.me), self.outbox,
+            self.me, config.run, NAMES, study.graph(), study.churn, Gate(site=self.me), self.outbox,
             self.journal, patience=0.0, mailbox=self.mailbox, counter=lambda: self.ledger.counter,
         )  # fmt: skip
         found = next(iter(self.store.latest()), None)
@@ -116,8 +117,8 @@ class Bench:
             self.peers.caught_up = kept["caught_up"]
 
     @staticmethod
-    async def no_room() -> None:
-        raise AssertionError("the disk is full")
+    async def no_room(shortage: Shortage) -> None:
+        raise AssertionError(str(shortage))
 
     def content(self) -> bytes:
         peers = self.peers
@@ -320,7 +321,8 @@ class Collaboration(RuleBasedStateMachine):
             rounds = {r for s, r in released if s == name}
             paid = [e for e in site.ledger.entries() if e["charges"]]
             assert len(paid) >= len(rounds)
-            assert len(site.store.trainings()) == len({r for r, _ in site.store.trainings()})
+            trained = [r for (r,) in site.store._rows("SELECT round FROM log WHERE kind = 'training'")]
+            assert len(trained) == len(set(trained))
 
     @invariant()
     def nothing_private_left(self) -> None:
@@ -330,8 +332,8 @@ class Collaboration(RuleBasedStateMachine):
             for model in [site.state.private]
             for t in model.params.values()
         ]
-        for setting in self.settings.values():
-            held += list(setting.data.train.inputs)
+        for config in self.settings.values():
+            held += list(config.data.train.inputs)
         for _, _, body in self.left:
             parcel = wire.decode(body)
             assert parcel.model is not None

@@ -80,8 +80,8 @@ def test_the_folder_of_a_run_of_0_1_stays_readable_and_is_not_continued(desk: De
 
 
 async def started(desk: Desk) -> Node:
-    setting = read_node_config(desk.folder / "study.toml", desk.folder / "nord" / "site.toml")
-    return Node(setting, connect=Network().connect)
+    config = read_node_config(desk.folder / "study.toml", desk.folder / "nord" / "site.toml")
+    return Node(config, connect=Network().connect)
 
 
 def test_after_the_remedy_a_site_of_0_1_goes_on_with_every_charge(desk: Desk) -> None:

@@ -136,3 +136,11 @@ def test_samples_are_drawn_and_noise_is_added_where_both_are_charged() -> None:
 
 def test_no_module_has_a_name_that_says_nothing() -> None:
     assert not [p for p in files() if p.stem in ("utils", "util", "helpers", "common", "misc", "base")]
+
+
+LONGEST_MODULE = 500
+
+
+def test_no_module_is_long() -> None:
+    lengths = {str(p.relative_to(SOURCE)): len(p.read_text("utf-8").splitlines()) for p in files()}
+    assert {name: n for name, n in lengths.items() if n > LONGEST_MODULE} == {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,15 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from confrere.core.errors import CheckpointError
-from confrere.node import open_files
-
-
-class DiskFull(CheckpointError):
-    """The disk is full; nothing was changed."""
-
-
-class TooManyOpenFiles(DiskFull):
-    """No file can be opened at present; nothing was changed, and it is waited out like a full disk."""
+from confrere.node.shortage import recognising_shortages
 
 
 class Database:
@@ -59,17 +49,9 @@ class Database:
     def translating_errors(self) -> Iterator[None]:
         """What the disk or SQLite complains about, in words for the owner of the node."""
         try:
-            yield
+            with recognising_shortages(self.path):
+                yield
         except (sqlite3.Error, OSError) as error:
-            if open_files.caused(error):
-                raise TooManyOpenFiles(f"{self.path}: too many open files; nothing was lost") from None
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            full = code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (
-                errno.ENOSPC,
-                errno.EDQUOT,
-            )
-            if full or (code == sqlite3.SQLITE_IOERR and shutil.disk_usage(self.path.parent).free < 2**20):
-                raise DiskFull(f"{self.path}: the disk is full; free some space, nothing was lost") from None
             raise CheckpointError(
                 f"{self.path} cannot be used ({error}); restore the folder from a backup"
             ) from None

@@ -12,12 +12,12 @@ from confrere.core.errors import BadParcel, CheckpointError, PeerMissing
 from confrere.core.events import Event
 from confrere.core.parcel import Parcel
 from confrere.exchange.screening import Outlier
-from confrere.node import open_files
 from confrere.node.conduct import Conduct
 from confrere.node.equivocation import LEAVING, Equivocation
 from confrere.node.handshake_state import HandshakeCallbacks
 from confrere.node.inspection import ParcelRules
 from confrere.node.replay import DurableMailbox
+from confrere.node.shortage import shortage_of
 from confrere.node.store import Store
 from confrere.site.peers import ANSWER, is_common
 from confrere.transport.body import Body
@@ -102,7 +102,7 @@ class PeerSender:
                 ) from None
             return True  # it was acknowledged meanwhile
         except OSError as error:
-            if not open_files.caused(error):
+            if shortage_of(error, self._store.path) is None:
                 raise
             return False
         await asyncio.to_thread(self._marks.compare, receipt.seen)

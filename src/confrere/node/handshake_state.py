@@ -16,8 +16,8 @@ from contextlib import suppress
 from confrere.core.errors import CheckpointError, ConfrereError, LedgerRolledBack, PeerRefused
 from confrere.core.parcel import LedgerMark
 from confrere.node.config import NodeConfig
-from confrere.node.database import DiskFull
 from confrere.node.equivocation import LEAVING
+from confrere.node.shortage import Shortage
 from confrere.node.store import Store
 from confrere.node.witness import Witness
 from confrere.privacy.ledger import Ledger
@@ -30,15 +30,15 @@ from confrere.version import __version__
 class HandshakeCallbacks:
     """The two callbacks of `Connections` that concern a handshake, and what peers return with receipts."""
 
-    def __init__(self, setting: NodeConfig, store: Store, ledger: Ledger, witness: Witness) -> None:
-        self._setting, self._store, self._ledger, self._witness = setting, store, ledger, witness
+    def __init__(self, config: NodeConfig, store: Store, ledger: Ledger, witness: Witness) -> None:
+        self._config, self._store, self._ledger, self._witness = config, store, ledger, witness
         self.rolled_back: ConfrereError | None = None
         """Set once a peer has shown that this site's ledger or folder was rolled back: it must not go on."""
 
     def greet(self, peer: str) -> Greeting:
-        setting = self._setting
+        config = self._config
         return Greeting(
-            setting.run, setting.digest or setting.agreed, setting.roster, setting.epoch, setting.me, peer,
+            config.run, config.digest or config.agreed, config.roster, config.epoch, config.me, peer,
             mark=self.mark(), seen=self.seen(peer), last=self._last(peer), version=__version__,
         )  # fmt: skip
 
@@ -48,7 +48,7 @@ class HandshakeCallbacks:
         if isinstance(self.rolled_back, LedgerRolledBack):
             self._stop(self.rolled_back, "its ledger was rolled back")
         self._compare_parcels(peer, greeting.last)
-        mark, key = greeting.mark, self._setting.peers[peer].key
+        mark, key = greeting.mark, self._config.peers[peer].key
         if mark is not None and ledger_marks.genuine(mark, key) and self._witness.note_fork(key, mark):
             raise PeerRefused(
                 f'"{peer}" has signed two different entries of one number in its ledger: an old copy of it was restored'
@@ -59,16 +59,16 @@ class HandshakeCallbacks:
     def agreed(self, peer: str, greeting: Greeting) -> None:
         """Keep the mark of a peer that has accepted the handshake: its ledger contains what it was shown."""
         if greeting.mark is not None:
-            with suppress(DiskFull):  # there will be another handshake
+            with suppress(Shortage):  # there will be another handshake
                 self.keep(peer, greeting.mark)
 
     def mark(self) -> LedgerMark:
         """Where this site's ledger stands, signed."""
-        return ledger_marks.sign(self._ledger.mark(), self._setting.identity.key)
+        return ledger_marks.sign(self._ledger.mark(), self._config.identity.key)
 
     def keep(self, peer: str, mark: LedgerMark) -> bool:
         """Remember where a peer's ledger stands; whether the peer has signed that."""
-        key = self._setting.peers[peer].key
+        key = self._config.peers[peer].key
         genuine = ledger_marks.genuine(mark, key)
         if genuine:
             self._witness.keep(key, mark)
@@ -76,29 +76,29 @@ class HandshakeCallbacks:
 
     def seen(self, peer: str) -> tuple[LedgerMark, ...]:
         """What to return to a peer."""
-        return self._witness.marks(self._setting.peers[peer].key)
+        return self._witness.marks(self._config.peers[peer].key)
 
     def compare(self, seen: Sequence[LedgerMark]) -> None:
         """Notice, for good, that a ledger here is not the one that this site has signed; a peer may make marks up."""
         for mark in seen:
-            if ledger_marks.genuine(mark, self._setting.identity.member.key):
+            if ledger_marks.genuine(mark, self._config.identity.member.key):
                 try:
                     self._ledger.refuse_older_than(mark)
                 except LedgerRolledBack as error:
                     self.rolled_back = error
-                    with suppress(DiskFull):  # the peer keeps its copy of it
+                    with suppress(Shortage):  # the peer keeps its copy of it
                         self._witness.keep_rollback(mark)
 
     def _compare_parcels(self, peer: str, text: str) -> None:
-        header = proven(text, self._setting.identity.member.key) if text else None
-        if header is None or (header.run, header.receiver) != (self._setting.run, peer):
+        header = proven(text, self._config.identity.member.key) if text else None
+        if header is None or (header.run, header.receiver) != (self._config.run, peer):
             return
         own = self._store.highest_sent(peer)
         if (
             header.phase < LEAVING and header.sequence > own
         ):  # a farewell has a number that no exchange reaches
             error = CheckpointError(
-                f'{self._setting.home} is an old copy, or a new folder: "{peer}" has parcel {header.sequence} of this'
+                f'{self._config.home} is an old copy, or a new folder: "{peer}" has parcel {header.sequence} of this'
                 f" site, with its signature, and the folder knows of {own}. Bring back the newest folder; if there is"
                 " none, leave (`confrere roster leave`) and agree on another run (another seed)"
             )
@@ -107,7 +107,7 @@ class HandshakeCallbacks:
     def _stop(self, error: ConfrereError, reason: str) -> None:
         """End the node with what its owner has to know; the peer is given the reason without any local detail."""
         self.rolled_back = error
-        raise PeerRefused(f'"{self._setting.me}" cannot go on: {reason}') from None
+        raise PeerRefused(f'"{self._config.me}" cannot go on: {reason}') from None
 
     def _last(self, peer: str) -> str:
         text = self._store.facts().get(f"last:{peer}", "")

@@ -11,7 +11,6 @@ round. When all rounds are over it stays, to deliver what it owes and to take in
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,18 +19,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from confrere.core.errors import ConfrereError, PrivacyError
+from confrere.core.errors import ConfrereError
 from confrere.core.events import Event
 from confrere.core.protocols import Strategy
-from confrere.node import open_files, roster
 from confrere.node.conduct import Conduct
 from confrere.node.config import NodeConfig
-from confrere.node.database import DiskFull, TooManyOpenFiles
 from confrere.node.delivery import Epochs, Links, ParcelReceiver, PeerSender
 from confrere.node.failpoints import reach
 from confrere.node.handshake_state import HandshakeCallbacks
 from confrere.node.lateness import Lateness
-from confrere.node.membership import churn_of, exchanges, front, leave_messages
+from confrere.node.membership import churn_of, exchanges, first_round_away, front, leave_messages, sign_leave
 from confrere.node.node_journal import Log, NodeJournal
 from confrere.node.replay import (
     CallCounter,
@@ -53,7 +50,8 @@ from confrere.node.setup import (
     refuse_other_records,
     site_of,
 )
-from confrere.node.start import StartConditions, record_start
+from confrere.node.shortage import Shortage, recognising_shortages, until_over
+from confrere.node.start import StartConditions, record_start, time_is_up
 from confrere.node.store import Store
 from confrere.node.witness import Witness
 from confrere.site import snapshot
@@ -83,14 +81,14 @@ class Node:
 
     def __init__(
         self,
-        setting: NodeConfig,
+        config: NodeConfig,
         *,
         connect: Callable[..., Links] = Connections,
         listeners: tuple[Callable[[Event], None], ...] = (),
     ) -> None:
-        self.setting, self.study, self.me = setting, setting.study, setting.me
-        self.members, self.peer_names = sorted(setting.members), sorted(setting.peers)
-        self._lock = lock_folder(setting)
+        self.config, self.study, self.me = config, config.study, config.me
+        self.members, self.peer_names = sorted(config.members), sorted(config.peers)
+        self._lock = lock_folder(config)
         try:
             self._set_up(connect, listeners)
         except BaseException:
@@ -98,37 +96,37 @@ class Node:
             raise
 
     def _set_up(self, connect: Callable[..., Links], listeners: tuple[Callable[[Event], None], ...]) -> None:
-        setting = self.setting
+        config = self.config
         self.strategy: Strategy = self.study.rule()
-        self.log = Log(setting.home / "log.jsonl")
-        self.journal = NodeJournal(setting.home / "journal.jsonl", listeners=(self.log, *listeners))
-        self.store = Store(setting.home / "node.sqlite", run=setting.run, site=self.me)
+        self.log = Log(config.home / "log.jsonl")
+        self.journal = NodeJournal(config.home / "journal.jsonl", listeners=(self.log, *listeners))
+        self.store = Store(config.home / "node.sqlite", run=config.run, site=self.me)
         self.store.sweep()
-        self.witness = Witness(self.store, setting.identity.folder or setting.home)
-        self.ledger, data = ledger_of(setting, self.witness)
-        setting = self.setting = replace(setting, data=data)
-        self.site = site_of(setting, self.strategy, self.journal, self.ledger)
-        self._charges = lock_ledger(setting, self.site)
+        self.witness = Witness(self.store, config.identity.folder or config.home)
+        self.ledger, data = ledger_of(config, self.witness)
+        config = self.config = replace(config, data=data)
+        self.site = site_of(config, self.strategy, self.journal, self.ledger)
+        self._charges = lock_ledger(config, self.site)
         self.site.reuses = self._charges is not None
-        refuse_older_than_ledger(setting, self.store, self.ledger)
-        refuse_other_records(setting, self.store)
+        refuse_older_than_ledger(config, self.store, self.ledger)
+        refuse_other_records(config, self.store)
         self.began, self.doing, self.reason = time.time(), "starting", ""
         self.paused = self.store.facts().get("paused") == "yes"
         self.interrupted = asyncio.Event()
         self.quality: dict[str, Any] = {}
-        self.handshake = HandshakeCallbacks(setting, self.store, self.ledger, self.witness)
+        self.handshake = HandshakeCallbacks(config, self.store, self.ledger, self.witness)
         self.outbox = OutboxTransport(
-            self.store, setting.identity.key, self._allow, self.wait_for_space, self.handshake.mark
+            self.store, config.identity.key, self._allow, self.wait_for_space, self.handshake.mark
         )
         self.outbox.posted = self._wake
         self.conduct = Conduct(self.me, self.peer_names, self.journal.add)
         self.lateness = Lateness(self.conduct.waited)
-        rules = parcel_rules(setting, self.site, self.strategy)
+        rules = parcel_rules(config, self.site, self.strategy)
         epochs = Epochs(
             lambda: self.churn.epoch(self.done),
-            lambda round: churn_of(setting, self.store.leaving()).epoch(round),
+            lambda round: churn_of(config, self.store.leaving()).epoch(round),
         )
-        kept = most_waiting(setting.caps, rules.limits.total)
+        kept = most_waiting(config.caps, rules.limits.total)
         self.parcel_receiver = ParcelReceiver(rules, self.store, self.conduct, epochs, kept, self.handshake)
         self.peer_senders = {
             p: PeerSender(self.me, p, self.store, self.conduct.add, self.handshake) for p in self.peer_names
@@ -142,8 +140,8 @@ class Node:
             self.handshake.agreed,
         )
         limits = LinkLimits(rules.limits.total, self.study.patience, self.store.blobs.folder)
-        self.links = connect(setting.identity, setting.peers, handlers, limits, listen=setting.listen)
-        self._start_conditions = StartConditions(setting, lambda: self.links.connected)
+        self.links = connect(config.identity, config.peers, handlers, limits, listen=config.listen)
+        self._start_conditions = StartConditions(config, lambda: self.links.connected)
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -181,7 +179,7 @@ class Node:
         self._lock.close()
 
     async def _run_rounds(self, until_done: bool) -> None:
-        cap, announced = self.setting.caps.rounds, self.store.leaving().get(self.me)
+        cap, announced = self.config.caps.rounds, self.store.leaving().get(self.me)
         if announced is not None:
             await self.leave(announced)  # a crash may have interrupted it
         elif cap is not None and cap < self.study.rounds:
@@ -231,22 +229,21 @@ class Node:
             await self._round()
 
     async def _unless_short(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Whether work was done; if the disk is full or too many files are open, wait for that to end instead."""
+        """Whether work was done. After a shortage, wait for its end and return to the state before the work."""
         try:
-            await work()
+            with recognising_shortages(self.store.path):
+                await work()
             return True
-        except (DiskFull, PrivacyError, OSError) as error:
-            if not _is_shortage(error):
-                raise
-            files = open_files.caused(error)
+        except Shortage as error:
+            shortage = error
         while True:
-            await self.wait_for_space(files)
+            await self.wait_for_space(shortage)
             try:
-                self._restore()  # nothing was sent: the work begins anew
+                with recognising_shortages(self.store.path):
+                    self._restore()  # nothing was sent: the work can be done again
                 return False
-            except (DiskFull, OSError) as error:
-                if not _is_shortage(error):
-                    raise
+            except Shortage as error:
+                shortage = error
 
     async def _round(self) -> None:
         number, churn = self.done, self.churn
@@ -261,7 +258,7 @@ class Node:
             self.mailbox.call_counter = call_counter = CallCounter(number)
             self.outbox.clear()
             inside = DurableSiteRound(self.site, self.store, call_counter, self.wait_for_space)
-            await run.round(number, inside, time_is_up=self._time_is_up())
+            await run.round(number, inside, time_is_up=time_is_up(self.study, self.store))
             await self.outbox.post()
         reasons = run.stop_reasons(churn, number)
         if run.evaluation_due(number, stops=bool(reasons)):
@@ -273,17 +270,6 @@ class Node:
         privacy = self.study.privacy
         if self.site.spent and privacy is not None and privacy.when_spent == "leave":
             await self.leave(self.done, "its budget is spent")
-
-    def _time_is_up(self) -> bool:
-        """By this site's clock, counted from the first round that it ever began."""
-        stop = self.study.stop
-        if stop is None or stop.hours is None:
-            return False
-        began = self.store.facts().get("began")
-        if began is None:
-            self.store.note(began=str(time.time()))
-            return False
-        return time.time() - float(began) >= stop.hours * 3600
 
     async def _evaluate(self, number: int, fitted: bool = False) -> None:
         self.quality = await in_thread(self.site_run.evaluate, number, fitted)
@@ -307,7 +293,7 @@ class Node:
         self.parcel_receiver.mailbox = None  # what still arrives is counted, and not kept
         if self.store.facts().get("finished") != "yes":
             await self._train_to_the_end()
-        text = f"finished: the model is in {self.setting.home / 'model'}"
+        text = f"finished: the model is in {self.config.home / 'model'}"
         self._notice(text, finished=True)
 
     async def _train_to_the_end(self) -> None:
@@ -325,18 +311,12 @@ class Node:
         await durably(self.wait_for_space, self._save, deployment)
 
     def _save(self, deployment: Deployment) -> None:
-        try:
-            setting, members, scores = self.setting, self.members, self.quality
-            ending = Ending(
-                setting.agreed, members, self.done, deployment, setting.schema, scores, setting.rehearsal
-            )
-            save_model(setting.home, self.site_run, self.me, ending, _settle)
-        except OSError as error:
-            if open_files.caused(error):
-                raise TooManyOpenFiles(f"{self.setting.home}: too many open files") from None
-            if error.errno != errno.ENOSPC:
-                raise
-            raise DiskFull(f"{self.setting.home}: the disk is full") from None
+        config, members, scores = self.config, self.members, self.quality
+        ending = Ending(
+            config.agreed, members, self.done, deployment, config.schema, scores, config.rehearsal
+        )
+        with recognising_shortages(self.store.path):
+            save_model(config.home, self.site_run, self.me, ending, _settle)
         self.store.note(finished="yes")
 
     async def _settle(self, until_done: bool) -> None:
@@ -364,7 +344,7 @@ class Node:
 
     async def _may_begin(self) -> None:
         peers = [p for p in self.churn.members(self.done, self.members) if p != self.me]
-        if not exchanges(self.setting, self.done):
+        if not exchanges(self.config, self.done):
             peers = []
         began, told = time.monotonic(), ""
         self._refuse_rollback()
@@ -394,27 +374,14 @@ class Node:
             before = now
             await asyncio.sleep(2 * GLANCE)
 
-    async def wait_for_space(self, files: bool = False) -> None:
-        """The disk is full, or too many files are open: record that, and wait until it is over."""
+    async def wait_for_space(self, shortage: Shortage) -> None:
+        """Record a shortage, and wait until it is over."""
         doing = self.doing
-        if files or not open_files.enough():
-            self.doing, after = "paused: too many open files", "files can be opened again: goes on"
-            self.reason = (
-                "raise the limit (ulimit -n, LimitNOFILE), and open the port to peers only; nothing is lost, the node"
-                " goes on by itself"
-            )
-        else:
-            self.doing, after = "paused: the disk is full", "there is room again: goes on"
-            self.reason = (
-                f"free some space at {self.setting.home}; nothing is lost, the node goes on by itself"
-            )
+        self._set_activity(f"paused: {shortage.short}", shortage.advice(self.config.home))
         self._notice(f"{self.doing}; {self.reason}", self.done)
-        while not (
-            await asyncio.to_thread(self.store.has_room) and self.journal.flush() and open_files.enough()
-        ):
-            await asyncio.sleep(SELDOM)
-        self.doing, self.reason = doing, ""
-        self._notice(after, self.done)
+        await until_over(lambda: self.store.has_room() and self.journal.flush())
+        self._set_activity(doing)
+        self._notice(shortage.over, self.done)
 
     # -- what is kept -----------------------------------------------------------------------------
 
@@ -478,7 +445,7 @@ class Node:
 
     @property
     def churn(self) -> Churn:
-        return churn_of(self.setting, self.leaving)
+        return churn_of(self.config, self.leaving)
 
     def pause(self, paused: bool) -> None:
         """Begin no round (or begin them again); what is owed is delivered and what comes is taken all the same."""
@@ -490,19 +457,15 @@ class Node:
         known = await asyncio.to_thread(self.store.leaving)
         if first is None:
             heard = await asyncio.to_thread(self.store.latest_rounds)
-            ahead = max(self.done, front(heard, self.peer_names))
-            most = ahead + len(self.members)  # whatever one peer claims
-            first = known.get(self.me, min(max([self.done, *heard.values()]), most) + 1)
+            first = known.get(self.me, first_round_away(self.config, self.done, heard))
             await durably(self.wait_for_space, lambda: self.store.note(left="yes"))
             self.interrupted.set()
         first = min(max(first, 1), self.study.rounds)  # an epoch begins after the first round at the earliest
         await durably(self.wait_for_space, self.store.leaves, self.me, first)
         if "farewell" not in self.store.facts():
-            await durably(self.wait_for_space, self.store.debit, leave_messages(self.setting, first, known))
+            await durably(self.wait_for_space, self.store.debit, leave_messages(self.config, first, known))
             await durably(self.wait_for_space, lambda: self.store.note(farewell=first))
-        if self.setting.roster_path is not None:  # for the roster of those who stay
-            signed = roster.leave(roster.load_roster(self.setting.roster_path), self.setting.identity)
-            roster.keep_signature(signed, self.setting.roster_path)
+        sign_leave(self.config)
         if self.me not in known:
             text = f"leaves for good before round {first + 1}: {why}"
             self.journal.add(Event("left", self.me, self.done, data={"text": text}))
@@ -520,13 +483,9 @@ class Node:
         self.doing, self.reason = doing, reason
 
     def _allow(self, size: int) -> None:
-        cap, left = self.setting.caps.bytes, self.store.bytes_out()
+        cap, left = self.config.caps.bytes, self.store.bytes_out()
         if cap is not None and left + size > cap:
             raise CapReached(f"its own cap is {cap:,} bytes, and {left:,} have left")
-
-
-def _is_shortage(error: Exception) -> bool:
-    return isinstance(error, DiskFull) or "disk is full" in str(error) or open_files.caused(error)
 
 
 def _settle(path: Path) -> None:

@@ -6,7 +6,6 @@ institution's log server. The journal itself stays at the site.
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any
 from confrere.core.custody import may_leave
 from confrere.core.events import Event, Journal, _digest
 from confrere.core.terminal import json_text
-from confrere.node.database import DiskFull
+from confrere.node.shortage import Shortage, recognising_shortages
 
 
 class NodeJournal(Journal):
@@ -51,7 +50,7 @@ class NodeJournal(Journal):
             while self._pending and self._file is not None:
                 try:
                     write_whole(self._file.fileno(), self._pending[0], self._where)
-                except DiskFull:
+                except Shortage:
                     return False
                 self._pending.pop(0)
             return not self._pending
@@ -71,7 +70,7 @@ class Log:
             "time": round(event.time, 3), "event": event.kind, "site": event.site, "round": event.round,
             **event.data,
         }  # fmt: skip
-        with suppress(DiskFull):  # the journal has it; a log line is not worth stopping for
+        with suppress(Shortage):  # the journal has it; a log line is not worth stopping for
             write_whole(self._descriptor, (json_text(row) + "\n").encode(), self._path)
 
     def close(self) -> None:
@@ -82,11 +81,10 @@ def write_whole(descriptor: int, data: bytes, where: Path) -> None:
     """Append all of `data` or nothing of it."""
     before = os.lseek(descriptor, 0, os.SEEK_END)
     try:
-        written = 0
-        while written < len(data):
-            written += os.write(descriptor, data[written:])
-    except OSError as error:
+        with recognising_shortages(where):
+            written = 0
+            while written < len(data):
+                written += os.write(descriptor, data[written:])
+    except (Shortage, OSError):
         os.ftruncate(descriptor, before)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"{where}: the disk is full; free some space, nothing was lost") from None
         raise

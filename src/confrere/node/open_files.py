@@ -1,18 +1,16 @@
-"""The limit on open files of a node's process: raised at the start, and a shortage is waited out.
+"""The limit on open files of a node's process: raised at the start, and checked before files are needed.
 
 Strangers can hold connections open, each of which takes a file descriptor. gRPC bounds these (`transport.grpc.channel`).
-Where descriptors run out all the same, a node waits, as it does while the disk is full.
+If descriptors run out nevertheless, a node waits (`node.shortage`).
 """
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import suppress
 
 ENOUGH = 16
 """Descriptors that must be free before a node goes on: an event loop in a thread takes three."""
-SHORTAGE = (errno.EMFILE, errno.ENFILE)
 
 
 def raise_limit() -> int | None:
@@ -40,19 +38,3 @@ def enough() -> bool:
         for descriptor in opened:
             os.close(descriptor)
     return True
-
-
-def caused(error: BaseException | None) -> bool:
-    """Whether an error, or what it was raised from, says that too many files are open.
-
-    SQLite only reports that it cannot open a file, so the number of free descriptors decides there.
-    """
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in SHORTAGE:
-            return True
-        if "too many open files" in str(error):
-            return True
-        if "unable to open database file" in str(error) and not enough():
-            return True
-        error = error.__cause__ or error.__context__
-    return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -25,9 +25,9 @@ from confrere.core.parcel import Inbox, LedgerMark, Parcel
 from confrere.core.protocols import Fitted, Loss, Metrics, Objective
 from confrere.learning.engine.one_site import Job, Trained, train_site
 from confrere.node import open_files
-from confrere.node.database import DiskFull, TooManyOpenFiles
 from confrere.node.failpoints import reach
 from confrere.node.lateness import Lateness
+from confrere.node.shortage import Shortage, TooManyOpenFiles, WaitForSpace
 from confrere.node.store import Store
 from confrere.site import snapshot
 from confrere.site.mailbox import Mailbox, TakeRequest, in_order
@@ -82,22 +82,19 @@ async def in_own_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in another thread, in an event loop that takes file descriptors; it does not begin without them."""
     if not open_files.enough():
         work.close()
-        raise TooManyOpenFiles("too many open files; nothing was lost")
+        raise TooManyOpenFiles
     return await in_thread(asyncio.run, work)
 
 
-WaitForSpace = Callable[[], Awaitable[None]]
-"""Returns once there is space on the disk again."""
-
-
 async def durably(wait_for_space: WaitForSpace, write: Callable[..., object], *what: Any) -> None:
-    """Write to the store; if the disk is full, wait for space instead of losing what was done."""
+    """Write to the store; after a shortage, wait for its end and write again, so that nothing is lost."""
     while True:
         try:
             await in_thread(write, *what)
             return
-        except DiskFull:
-            await wait_for_space()
+        except Shortage as error:
+            shortage = error
+        await wait_for_space(shortage)
 
 
 class DurableSiteRound(SiteRound):

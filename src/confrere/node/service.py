@@ -32,23 +32,23 @@ from confrere.transport.grpc.identity import load_identity
 
 def read_node_config(study_path: Path, site_path: Path) -> NodeConfig:
     """What a node is started with. Everything that can be wrong with files goes wrong here."""
-    config = load_node_site(site_path)
-    identity = load_identity(Path(config.keys))
+    site = load_node_site(site_path)
+    identity = load_identity(Path(site.keys))
     identity.check()
     digest = load(study_path).digest()
-    signed = roster.load_signed(Path(config.roster), digest)
+    signed = roster.load_signed(Path(site.roster), digest)
     study = load_study(study_path, identity.name, signed.members)
-    check_partners(identity.name, signed.members, config.caps)
+    check_partners(identity.name, signed.members, site.caps)
     data, task, schema, doubt = open_own(
-        study, identity.name, config, signed.members[identity.name].declared, identity.secret("split")
+        study, identity.name, site, signed.members[identity.name].declared, identity.secret("split")
     )
     return NodeConfig(
-        study=own_part(study, identity.name, config), identity=identity, members=signed.members,
+        study=own_part(study, identity.name, site), identity=identity, members=signed.members,
         roster=signed.hash, epoch=signed.epoch, data=data, task=task, schema=schema, doubt=doubt,
-        home=Path(config.home), ledger=Path(config.ledger), agreed=study.hash(), digest=digest,
-        listen=listening_address(config.listen, identity.member.address), metrics=config.metrics,
-        caps=config.caps, roster_path=Path(config.roster), population=config.population,
-        earlier=earlier_ledger(site_path, Path(config.ledger)),
+        home=Path(site.home), ledger=Path(site.ledger), agreed=study.hash(), digest=digest,
+        listen=listening_address(site.listen, identity.member.address), metrics=site.metrics,
+        caps=site.caps, roster_path=Path(site.roster), population=site.population,
+        earlier=earlier_ledger(site_path, Path(site.ledger)),
     )  # fmt: skip
 
 
@@ -83,9 +83,9 @@ async def serve(node: Node, until_done: bool = False) -> None:
         return {"text": text}
 
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(Control(node.setting.home, answer))
-        if node.setting.metrics is not None:
-            stack.callback(metrics_endpoint.serve(node.setting.metrics, node))
+        await stack.enter_async_context(Control(node.config.home, answer))
+        if node.config.metrics is not None:
+            stack.callback(metrics_endpoint.serve(node.config.metrics, node))
         with suppress(asyncio.CancelledError):
             await life
 
@@ -99,10 +99,10 @@ def run_node(
 ) -> None:
     """Run `confrere node`; its noise is always drawn from the secure source."""
     open_files.raise_limit()
-    setting = read_node_config(study_path, site_path)
+    config = read_node_config(study_path, site_path)
 
     async def begin() -> None:
-        await serve(Node(setting, listeners=listeners), until_done)
+        await serve(Node(config, listeners=listeners), until_done)
 
     share_heap()
     asyncio.run(begin())

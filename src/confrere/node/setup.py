@@ -38,30 +38,30 @@ FEWEST_WAITING = 4
 """Parcels of one peer that are kept however large they are: those of a round, and one ahead."""
 
 
-def lock_folder(setting: NodeConfig) -> IO[str]:
+def lock_folder(config: NodeConfig) -> IO[str]:
     """Hold the node's folder for this process alone, as long as the file is open."""
-    require_owner_only(make_private_folder(setting.home), CheckpointError)
-    lock = append_private(setting.home / "lock")
+    require_owner_only(make_private_folder(config.home), CheckpointError)
+    lock = append_private(config.home / "lock")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
         raise CheckpointError(
-            f"{setting.home}: a node is at work here already; see `confrere status`"
+            f"{config.home}: a node is at work here already; see `confrere status`"
         ) from None
     return lock
 
 
-def lock_ledger(setting: NodeConfig, site: Participant) -> IO[str] | None:
+def lock_ledger(config: NodeConfig, site: Participant) -> IO[str] | None:
     """Hold the ledger's charges for this run and these records for this process alone; None if another one has them.
 
     A charge without a release may only be used again when the process that made it is dead. A rehearsal draws the same
     noise again, and uses none.
     """
-    if setting.rehearsal:
+    if config.rehearsal:
         return None
-    what = hashlib.sha256(f"{setting.run}/{site.fingerprint}".encode()).hexdigest()
-    lock = append_private(setting.ledger.with_name(f"{setting.ledger.name}.{what[:16]}.lock"))
+    what = hashlib.sha256(f"{config.run}/{site.fingerprint}".encode()).hexdigest()
+    lock = append_private(config.ledger.with_name(f"{config.ledger.name}.{what[:16]}.lock"))
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -70,28 +70,28 @@ def lock_ledger(setting: NodeConfig, site: Participant) -> IO[str] | None:
     return lock
 
 
-def ledger_of(setting: NodeConfig, witness: Witness) -> tuple[Ledger, SiteData]:
+def ledger_of(config: NodeConfig, witness: Witness) -> tuple[Ledger, SiteData]:
     """The institution's ledger, for all studies on these patients, and the site's records without other populations' patients.
 
     A ledger that is older than what this site has charged is refused.
     """
-    path, privacy = setting.ledger, setting.study.privacy
-    held = _held(setting.earlier)
+    path, privacy = config.ledger, config.study.privacy
+    held = _held(config.earlier)
     if not path.exists() and path.with_suffix(".key").exists():
         raise gone(path, "its secret is still there")
     if not path.exists() and not held:
         witness.refuse_missing(path)
-    ledger = Ledger(path, population=setting.population, accountant=privacy.accountant if privacy else "pld")
+    ledger = Ledger(path, population=config.population, accountant=privacy.accountant if privacy else "pld")
     try:
         witness.refuse_rollback(path, {**held, **ledger.counters()})
-        if setting.earlier is not None:
-            ledger.adopt(setting.earlier)
-            setting.earlier.rename(setting.earlier.with_suffix(".adopted"))
+        if config.earlier is not None:
+            ledger.adopt(config.earlier)
+            config.earlier.rename(config.earlier.with_suffix(".adopted"))
         for mark in witness.rollbacks():
             ledger.refuse_older_than(mark)
-        secret, units = secret_beside(path), setting.data.all.units
+        secret, units = secret_beside(path), config.data.all.units
         patients = None if units is None else hashes(secret, set(units.tolist()))
-        pairs = () if setting.data.former is None else map(tuple, setting.data.former.tolist())
+        pairs = () if config.data.former is None else map(tuple, config.data.former.tolist())
         elsewhere = ledger.register(patients, check_of(secret), former_hashes(secret, pairs))
         ledger.noted = witness.note
         for id, counter in ledger.counters().items():
@@ -99,7 +99,7 @@ def ledger_of(setting: NodeConfig, witness: Witness) -> tuple[Ledger, SiteData]:
     except BaseException:
         ledger.close()
         raise
-    return ledger, _without(setting.data, elsewhere, secret)
+    return ledger, _without(config.data, elsewhere, secret)
 
 
 def _without(data: SiteData, elsewhere: frozenset[bytes], secret: bytes) -> SiteData:
@@ -129,36 +129,36 @@ def _held(path: Path | None) -> dict[str, int]:
         return found.counters()
 
 
-def site_of(setting: NodeConfig, strategy: Strategy, journal: Journal, ledger: Ledger) -> Participant:
+def site_of(config: NodeConfig, strategy: Strategy, journal: Journal, ledger: Ledger) -> Participant:
     """The site itself. Its noise and sampling are secure, except in a rehearsal."""
     context = SiteContext(
-        setting.run, journal, FailpointTrainer(), ledger=ledger, site_count=len(setting.members),
-        inputs_caveat=setting.doubt, joined=True,
+        config.run, journal, FailpointTrainer(), ledger=ledger, site_count=len(config.members),
+        inputs_caveat=config.doubt, joined=True,
     )  # fmt: skip
-    site = participant_of(setting.study, strategy, setting.data, setting.task, context)
+    site = participant_of(config.study, strategy, config.data, config.task, context)
     if isinstance(strategy, ChecksMembers):
-        strategy.check_members(list(setting.members), setting.rehearsal)
-    site.secret = secret_beside(setting.ledger)
-    if not setting.rehearsal:
+        strategy.check_members(list(config.members), config.rehearsal)
+    site.secret = secret_beside(config.ledger)
+    if not config.rehearsal:
         site.randomness = Secure()
-    caveat = None if consents(setting.study, site) else site.caveat()
-    if caveat is not None and exchanges(setting, 0):
+    caveat = None if consents(config.study, site) else site.caveat()
+    if caveat is not None and exchanges(config, 0):
         kind = "no proven guarantee" if site.unproven is not None else "less privacy than its ceiling demands"
         raise CustodyError(
-            f'site "{setting.me}" takes no part: {caveat}, so that what leaves it would have {kind}.'
+            f'site "{config.me}" takes no part: {caveat}, so that what leaves it would have {kind}.'
             " If that is wanted, say accept_unproven_privacy = true in site.toml"
         )
     return site
 
 
-def refuse_other_records(setting: NodeConfig, store: Store) -> None:
+def refuse_other_records(config: NodeConfig, store: Store) -> None:
     """Refuse to continue a run with other records: held-out records could become training records."""
-    mark, known = records_hash(setting.data), store.facts().get("records")
+    mark, known = records_hash(config.data), store.facts().get("records")
     if known is None:
         store.note(records=mark)
     elif known != mark:
         raise CheckpointError(
-            f'site "{setting.me}": its records are not those that this run was started with; put them back, or agree on'
+            f'site "{config.me}": its records are not those that this run was started with; put them back, or agree on'
             " a new study for the new ones"
         )
 
@@ -176,9 +176,9 @@ def newest_whole_state(store: Store) -> dict[str, Any] | None:
     return None
 
 
-def refuse_older_than_ledger(setting: NodeConfig, store: Store, ledger: Ledger) -> None:
+def refuse_older_than_ledger(config: NodeConfig, store: Store, ledger: Ledger) -> None:
     """A round is charged once the state before it is in the store: one that paid for a later round has forgotten it."""
-    start = f"{setting.run}/"
+    start = f"{config.run}/"
     keys = [
         str(entry["key"]).removeprefix(start) for entry in ledger.entries() if entry["key"].startswith(start)
     ]
@@ -186,25 +186,25 @@ def refuse_older_than_ledger(setting: NodeConfig, store: Store, ledger: Ledger) 
     known = store.newest()
     if paid > (-1 if known is None else known):
         raise CheckpointError(
-            f"{setting.home} is an old copy, or a new folder: its ledger has paid for round {paid + 1} of this run, and"
+            f"{config.home} is an old copy, or a new folder: its ledger has paid for round {paid + 1} of this run, and"
             f" the folder knows of {0 if known is None else known} rounds. Bring back the newest folder; if there is"
             " none, leave (`confrere roster leave`) and agree on another run (another seed)"
         )
 
 
-def parcel_rules(setting: NodeConfig, site: Participant, strategy: Strategy) -> ParcelRules:
+def parcel_rules(config: NodeConfig, site: Participant, strategy: Strategy) -> ParcelRules:
     """Who may send what: members of the roster, models of this study, no larger than those."""
     models = [site.build(role) for role in ("private", "proxy", *site.extra_networks)]
     largest = 2 * max(4 * m.params.count for m in models) + 2**18
-    bounds, by = bounds_of(setting.study, site, setting.sizes), getattr(strategy, "mass", None)
+    bounds, by = bounds_of(config.study, site, config.sizes), getattr(strategy, "mass", None)
     return ParcelRules(
-        setting.me, setting.run, setting.study.rounds, {n: m.key for n, m in setting.peers.items()},
-        {m.architecture: m.params.shapes for m in models}, sizes=setting.sizes,
+        config.me, config.run, config.study.rounds, {n: m.key for n, m in config.peers.items()},
+        {m.architecture: m.params.shapes for m in models}, sizes=config.sizes,
         numbers=getattr(strategy, "numbers", None), bounds=bounds,
-        start_mass=None if by is None else 1.0 if by == "equal" else float(setting.sizes[setting.me]),
-        packing=exchange_rules(setting.study, site)["packing"],
+        start_mass=None if by is None else 1.0 if by == "equal" else float(config.sizes[config.me]),
+        packing=exchange_rules(config.study, site)["packing"],
         limits=replace(wire.STANDARD, total=min(wire.STANDARD.total, largest)),
-        accept_unproven=consents(setting.study, site),
+        accept_unproven=consents(config.study, site),
     )  # fmt: skip
 
 

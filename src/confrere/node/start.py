@@ -12,10 +12,12 @@ from confrere.core.events import Event
 from confrere.core.seeds import NOT_PRIVATE
 from confrere.node.config import NodeConfig, within
 from confrere.node.replay import DurableMailbox
+from confrere.node.store import Store
 from confrere.privacy.strategy_lint import strategy_findings
 from confrere.site.assemble import unprotected_patients
 from confrere.site.checks import check_records
 from confrere.site.site_run import own_start, start_facts
+from confrere.study import Study
 
 if TYPE_CHECKING:
     from confrere.node.node import Node
@@ -27,7 +29,7 @@ FAR = 1.5
 
 def record_start(node: Node) -> None:
     """Write to the journal that a run starts, or that it goes on."""
-    setting, journal = node.setting, node.journal
+    config, journal = node.config, node.journal
     if any(e.kind == "run-started" for e in journal.events):
         left, going_on = node.store.leaving().get(node.me), {"round": node.done}
         if left is not None and left <= node.done + 1:
@@ -36,23 +38,23 @@ def record_start(node: Node) -> None:
         else:
             journal.add(Event("resumed", node.me, data=going_on))
         return
-    common = start_facts(node.study, setting.task, {node.me: node.site}, setting.agreed)
-    data = own_start(common, node.site, node.members, setting.rehearsal)
+    common = start_facts(node.study, config.task, {node.me: node.site}, config.agreed)
+    data = own_start(common, node.site, node.members, config.rehearsal)
     journal.add(Event("run-started", node.me, data=data))
-    if setting.rehearsal:
+    if config.rehearsal:
         journal.add(Event("notice", node.me, data={"text": NOT_PRIVATE, "rehearsal": True}))
-    for note in remarks(setting):
+    for note in remarks(config):
         journal.add(Event("notice", node.me, custody=Custody.PRIVATE, data={"text": note}))
 
 
-def remarks(setting: NodeConfig) -> list[str]:
+def remarks(config: NodeConfig) -> list[str]:
     """Remarks about the site's records for its owner: PRIVATE. They change nothing that peers can see."""
-    study, data = setting.study, setting.data
+    study, data = config.study, config.data
     found = [*data.notes, *strategy_findings(type(study.rule()))]
     if warning := unprotected_patients(study, data):
         found.append(warning)
     try:
-        check_records(data, setting.task, study.data.one_class == "allow")
+        check_records(data, config.task, study.data.one_class == "allow")
     except DataError as error:
         found.append(f"{error}. The node takes part all the same, and what it sends is mostly noise")
     by_patient = study.privacy is not None and study.privacy.unit == "patient"
@@ -67,16 +69,27 @@ def remarks(setting: NodeConfig) -> list[str]:
     return found
 
 
+def time_is_up(study: Study, store: Store) -> bool:
+    """Whether the study's hours are over by this site's clock, counted from its first round in any process."""
+    if study.stop is None or study.stop.hours is None:
+        return False
+    began = store.facts().get("began")
+    if began is None:
+        store.note(began=str(time.time()))
+        return False
+    return time.time() - float(began) >= study.stop.hours * 3600
+
+
 class StartConditions:
     """Whether a round may start now: the owner's pause, the allowed hours, and which peers are connected."""
 
-    def __init__(self, setting: NodeConfig, connected: Callable[[], frozenset[str]]) -> None:
-        self._setting, self._connected = setting, connected
+    def __init__(self, config: NodeConfig, connected: Callable[[], frozenset[str]]) -> None:
+        self._config, self._connected = config, connected
         self._met = False
 
     def obstacle(self, peers: Sequence[str], mailbox: DurableMailbox, paused: bool, waited: float) -> str:
         """Why no round may start, in words; empty if one may. `waited` is in seconds since the first call."""
-        caps, over = self._setting.caps, waited > self._setting.study.patience
+        caps, over = self._config.caps, waited > self._config.study.patience
         if paused:
             return "paused by its owner"
         if not within(caps.hours, time.localtime().tm_hour):

@@ -41,10 +41,10 @@ def status_of(node: Node) -> dict[str, Any]:
     }
     return {
         "site": node.me,
-        "study": {"name": node.study.name, "hash": node.setting.agreed},
+        "study": {"name": node.study.name, "hash": node.config.agreed},
         "doing": node.doing,
         "reason": node.reason,
-        "rehearsal": node.setting.rehearsal,
+        "rehearsal": node.config.rehearsal,
         "round": node.done,
         "rounds": node.study.rounds,
         "peers": peers,
@@ -68,7 +68,7 @@ def _privacy(node: Node) -> dict[str, Any] | None:
     if spent is None:
         return None
     site, rounds = node.site, node.site.rounds_left(node.ledger)
-    note = NOT_PRIVATE if node.setting.rehearsal else ""
+    note = NOT_PRIVATE if node.config.rehearsal else ""
     return {**spent.as_json(), "rounds_left": rounds, "training_ended": site.spent, "note": note}
 
 

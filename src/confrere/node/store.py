@@ -31,11 +31,12 @@ from typing import Any
 
 from confrere.core.errors import CheckpointError
 from confrere.core.parcel import Parcel
-from confrere.node import equivocation, open_files
+from confrere.node import equivocation
 from confrere.node.blob_files import BlobStore
-from confrere.node.database import Database, DiskFull
+from confrere.node.database import Database
 from confrere.node.equivocation import LEAVING, Equivocation
 from confrere.node.failpoints import reach
+from confrere.node.shortage import DiskFull, Shortage, recognising_shortages
 from confrere.transport import body as bodies
 from confrere.transport.body import Body
 from confrere.transport.wire import Sealed, header_of
@@ -328,10 +329,6 @@ class Store:
             database.execute("DELETE FROM log WHERE round = ? AND call = ?", (round, call))
         self._drop(gone)
 
-    def trainings(self) -> list[tuple[int, int]]:
-        """Round and call of every training that is in the log."""
-        return self._rows("SELECT round, call FROM log WHERE kind = 'training' ORDER BY round, call")
-
     # -- states -----------------------------------------------------------------------------------
 
     def close_round(self, done: int, body: bytes) -> None:
@@ -406,22 +403,13 @@ class Store:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def balance(self) -> dict[str, list[tuple[str, int, int, float]]]:
-        """For consistency checks: (peer, sequence, round, mass) of what was sent, and of what came in."""
-        return {
-            "out": self._rows("SELECT receiver, sequence, round, mass FROM outbox WHERE status < 2"),
-            "in": self._rows(
-                "SELECT sender, sequence, coalesce(taken_round, -1), mass FROM inbox ORDER BY sender, sequence"
-            ),
-        }
-
     def has_room(self) -> bool:
         """Whether something can be written now, and what there was no room for last."""
         if shutil.disk_usage(self.path.parent).free < 2 * self._wanted:
             return False
         try:
             self.note(probe="x" * 4096)
-        except DiskFull:
+        except Shortage:
             return False
         return True
 
@@ -436,10 +424,11 @@ class Store:
     def _whole(self, kept: bytes | str, digest: str) -> bytes | None:
         """The bytes, if they are those that were written."""
         try:
-            body = self.body(kept).read()
-        except (CheckpointError, OSError) as error:
-            if open_files.caused(error):  # it may be whole
-                raise
+            with recognising_shortages(self.path):
+                body = self.body(kept).read()
+        except Shortage:  # it may be whole
+            raise
+        except (CheckpointError, OSError):
             return None
         return body if _digest(body) == digest else None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from confrere.node.config import NodeConfig
+from confrere.node.store import Store
 from confrere.site.open_sites import open_sites
 from confrere.study import Caps, Study
 from confrere.transport.grpc.identity import Identity, new_identity
@@ -34,5 +35,12 @@ def settings(
     }  # fmt: skip
 
 
-def changed(setting: NodeConfig, **changes: Any) -> NodeConfig:
-    return replace(setting, **changes)
+def arrived(store: Store) -> list[tuple[str, int, int, float]]:
+    """(sender, sequence, round that took it, mass) of what has come in; the round is -1 while it waits."""
+    return store._rows(
+        "SELECT sender, sequence, coalesce(taken_round, -1), mass FROM inbox ORDER BY sender, sequence"
+    )
+
+
+def changed(config: NodeConfig, **changes: Any) -> NodeConfig:
+    return replace(config, **changes)

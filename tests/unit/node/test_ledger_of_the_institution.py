@@ -155,14 +155,14 @@ def test_a_node_of_version_0_1_goes_on_with_its_ledger(tmp_path: Path) -> None:
     node.close()
 
 
-def of_patients(setting: NodeConfig, first: int) -> NodeConfig:
+def of_patients(config: NodeConfig, first: int) -> NodeConfig:
     """The same records, as those of patients with consecutive ids."""
     parts = {}
     for name in ("train", "validation", "test"):
-        part = getattr(setting.data, name)
+        part = getattr(config.data, name)
         parts[name] = replace(part, units=torch.arange(first, first + len(part)))
         first += len(part)
-    return replace(setting, data=replace(setting.data, **parts))
+    return replace(config, data=replace(config.data, **parts))
 
 
 @pytest.mark.parametrize(("first", "shared"), [(1000, 0), (39, 1), (0, 40)])
@@ -170,21 +170,21 @@ def test_patients_of_another_population_are_left_out_by_their_id(
     tmp_path: Path, first: int, shared: int
 ) -> None:
     files = hospital(tmp_path)
-    setting = of_patients(read_node_config(*files), 0)
+    config = of_patients(read_node_config(*files), 0)
 
-    async def begin(setting: NodeConfig) -> Node:
-        return Node(setting, connect=Network().connect)
+    async def begin(config: NodeConfig) -> Node:
+        return Node(config, connect=Network().connect)
 
-    node = asyncio.run(begin(setting))
+    node = asyncio.run(begin(config))
     node.ledger.spend([STEP * 28], key="a study/0/proxy", budget=BUDGET)
     node.close()
-    other = replace(of_patients(setting, first), population="maternity", home=tmp_path / "node-2")
+    other = replace(of_patients(config, first), population="maternity", home=tmp_path / "node-2")
     node = asyncio.run(begin(other))
     assert node.ledger.counter == 0
     assert node.ledger.also == ()
     assert node.ledger.remaining(BUDGET, STEP) == 28
-    assert other.data.all.patients - node.setting.data.all.patients == shared
-    assert node.site.data is node.setting.data
+    assert other.data.all.patients - node.config.data.all.patients == shared
+    assert node.site.data is node.config.data
     record_start(node)
     said = [e for e in node.journal.events if "belong to another population" in e.data.get("text", "")]
     assert [e.custody for e in said] == [Custody.PRIVATE] * bool(shared)

@@ -12,6 +12,7 @@ import pytest
 from confrere.node.failpoints import POINTS, armed
 from confrere.node.membership import churn_of, front, leave_messages
 from confrere.node.replay import DurableMailbox, OutboxTransport
+from confrere.node.shortage import Shortage
 from confrere.node.start import StartConditions
 from confrere.node.status import ago
 from confrere.node.store import Store
@@ -28,39 +29,39 @@ def test_a_minority_cannot_push_a_site_ahead() -> None:
 
 
 def test_the_first_word_of_who_leaves_counts_and_starts_an_epoch(tmp_path: Path) -> None:
-    setting = settings(tmp_path)["site0"]
+    config = settings(tmp_path)["site0"]
     store = Store(tmp_path / "node.sqlite", run="r", site="site0")
     store.leaves("site1", 3)
     store.leaves("site1", 9)
-    churn = churn_of(setting, store.leaving())
+    churn = churn_of(config, store.leaving())
     assert churn.members(2, ["site0", "site1", "site2"]) == ("site0", "site1", "site2")
     assert churn.members(3, ["site0", "site1", "site2"]) == ("site0", "site2")
     assert (churn.epoch(2), churn.epoch(3)) == (0, 1)
 
 
 def test_a_farewell_is_signed_and_made_again_is_the_same(tmp_path: Path) -> None:
-    setting = settings(tmp_path)["site0"]
-    one, two = leave_messages(setting, 3, ()), leave_messages(setting, 3, ())
+    config = settings(tmp_path)["site0"]
+    one, two = leave_messages(config, 3, ()), leave_messages(config, 3, ())
     assert [b"".join(d.pieces()) for d in one] == [b"".join(d.pieces()) for d in two]
     assert {d.parcel.receiver for d in one} == {"site1", "site2"}
     for debit in one:
-        wire.verify(wire.decode(b"".join(debit.pieces())), setting.identity.member.key)
-    assert {d.parcel.receiver for d in leave_messages(setting, 3, ["site2"])} == {"site1"}
+        wire.verify(wire.decode(b"".join(debit.pieces())), config.identity.member.key)
+    assert {d.parcel.receiver for d in leave_messages(config, 3, ["site2"])} == {"site1"}
 
 
 def test_a_round_begins_when_all_were_there_once_or_patience_is_over(tmp_path: Path) -> None:
-    async def nothing() -> None: ...
+    async def nothing(shortage: Shortage) -> None: ...
 
     async def story() -> None:
-        setting = settings(tmp_path)["site0"]
+        config = settings(tmp_path)["site0"]
         store = Store(tmp_path / "node.sqlite", run="r", site="site0")
-        desk = OutboxTransport(store, setting.identity.key, lambda size: None, nothing)
+        desk = OutboxTransport(store, config.identity.key, lambda size: None, nothing)
         mailbox, here = DurableMailbox(store, desk, nothing), {"site1"}
-        beginning = StartConditions(setting, lambda: frozenset(here))
+        beginning = StartConditions(config, lambda: frozenset(here))
         peers = ["site1", "site2"]
         assert "site2" in beginning.obstacle(peers, mailbox, False, 0.0)
         assert beginning.obstacle(peers, mailbox, True, 0.0) == "paused by its owner"
-        assert beginning.obstacle(peers, mailbox, False, setting.study.patience + 1) == ""
+        assert beginning.obstacle(peers, mailbox, False, config.study.patience + 1) == ""
         assert beginning.obstacle(peers, mailbox, False, 0.0) == ""  # from now on without it
         mailbox.gone("site1", 0)
         assert beginning.obstacle(peers, mailbox, False, 0.0) == "no word from any peer"
@@ -75,15 +76,15 @@ def test_a_round_begins_when_all_were_there_once_or_patience_is_over(tmp_path: P
 def test_no_round_begins_outside_of_a_sites_own_hours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing() -> None: ...
+    async def nothing(shortage: Shortage) -> None: ...
 
     async def story() -> None:
-        setting = changed(settings(tmp_path)["site0"], caps=Caps(hours=[22, 6]))
+        config = changed(settings(tmp_path)["site0"], caps=Caps(hours=[22, 6]))
         store = Store(tmp_path / "node.sqlite", run="r", site="site0")
         mailbox = DurableMailbox(
-            store, OutboxTransport(store, setting.identity.key, lambda size: None, nothing), nothing
+            store, OutboxTransport(store, config.identity.key, lambda size: None, nothing), nothing
         )
-        beginning = StartConditions(setting, lambda: frozenset({"site1"}))
+        beginning = StartConditions(config, lambda: frozenset({"site1"}))
         for hour, reason in ((12, "outside of its hours ([22, 6])"), (23, ""), (5, ""), (6, "outside")):
             monkeypatch.setattr(clock, "localtime", lambda hour=hour: SimpleNamespace(tm_hour=hour))
             found = beginning.obstacle(["site1"], mailbox, False, 1e9)

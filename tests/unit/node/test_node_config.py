@@ -50,9 +50,9 @@ def test_the_size_of_a_node_is_what_the_signed_roster_declares_whatever_its_file
     tmp_path: Path,
 ) -> None:
     study, site = hospital(tmp_path)
-    setting = read_node_config(study, site)
-    assert (setting.data.declared, setting.data.size, setting.data.computed) == (100, 60, False)
-    assert setting.sizes == {"site0": 60, "site1": 60}
+    config = read_node_config(study, site)
+    assert (config.data.declared, config.data.size, config.data.computed) == (100, 60, False)
+    assert config.sizes == {"site0": 60, "site1": 60}
     text = (tmp_path / "site0.csv").read_text("utf-8").splitlines(keepends=True)
     (tmp_path / "site0.csv").write_text("".join(text[:20]), "utf-8")
     assert read_node_config(study, site).data.size == 60
@@ -68,14 +68,14 @@ def test_the_split_of_a_node_is_by_a_key_that_only_the_site_has(tmp_path: Path) 
     from confrere.site.open_sites import open_sites
 
     study, site = hospital(tmp_path)
-    setting = read_node_config(study, site)
-    assert setting.data.train.inputs.equal(read_node_config(study, site).data.train.inputs)
+    config = read_node_config(study, site)
+    assert config.data.train.inputs.equal(read_node_config(study, site).data.train.inputs)
     simulated = open_sites(load(study)).sites["site0"]
-    assert not setting.data.train.inputs.equal(simulated.train.inputs)
-    key = setting.identity.secret("split")
+    assert not config.data.train.inputs.equal(simulated.train.inputs)
+    key = config.identity.secret("split")
     known = open_sites(load(study), key=key).sites["site0"]
-    assert setting.data.train.inputs.equal(known.train.inputs)
-    assert key != setting.identity.secret("another purpose")
+    assert config.data.train.inputs.equal(known.train.inputs)
+    assert key != config.identity.secret("another purpose")
     assert key not in (tmp_path / "keys" / "peer.toml").read_bytes()
 
 

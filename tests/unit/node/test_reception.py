@@ -18,9 +18,9 @@ from confrere.core.errors import CheckpointError
 from confrere.core.events import Event
 from confrere.core.parcel import Parcel
 from confrere.node.blob_files import BlobStore
-from confrere.node.database import DiskFull
 from confrere.node.equivocation import PROOFS
 from confrere.node.node import Node
+from confrere.node.shortage import DiskFull
 from confrere.node.status import resting_status, status_of
 from confrere.node.store import Store
 from confrere.transport import body as bodies
@@ -28,7 +28,7 @@ from confrere.transport import spool as spools
 from confrere.transport import wire
 from confrere.transport.receipt import Outcome
 from confrere.transport.spool import Spool
-from tests.unit.node.sites import settings
+from tests.unit.node.sites import arrived, settings
 from tests.unit.node.wires import Network
 from tests.unit.quick import quick
 
@@ -58,7 +58,7 @@ def test_a_parcel_is_in_the_mailroom_even_if_its_bringer_is_gone_before_the_answ
         await asyncio.gather(bringing, return_exceptions=True)
         assert bringing.cancelled()
         await node.parcel_receiver.finish()
-        assert len(node.store.balance()["in"]) == 1
+        assert len(arrived(node.store)) == 1
         assert [p.id for p in node.mailbox.waiting()] == [("site1", "site0", 1)]
         node.close()
 
