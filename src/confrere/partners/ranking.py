@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from confrere.core.results import Document
 from confrere.partners import Method
 from confrere.statistics.fixed_models import FixedEffect, judge_fixed
-from confrere.statistics.verdict import Word
+from confrere.statistics.verdict import Gain, Word
 
 NEEDS_RECORDS = "its records, which no site does"
 """What a peer would have to send for a method that works in simulations only."""
@@ -119,16 +119,28 @@ def ranked(candidates: Sequence[Candidate], *, least_first: bool = False) -> tup
         if (finding == "yes" and not c.may_help) or (finding == "no" and not c.may_harm):
             finding = "unclear"
         interval = None
-        if gain is not None and gain.high is not None and c.favour is not None and math.isfinite(c.error):
-            width = math.sqrt(c.favour.variance)
-            reach = c.error * (gain.high - gain.mean) / width if width else 0.0
-            interval = (c.value - reach, c.value + reach)
+        if gain is not None and gain.judged and c.favour is not None and math.isfinite(c.error):
+            interval = _interval(c, c.favour, gain, least_first)
         scores.append(
             PartnerScore(
                 c.peer, c.value, c.error, finding, interval, finding == "yes", c.sentence(finding), c.terms
             )
         )
     return tuple(sorted(scores, key=lambda s: (s.value if least_first else -s.value, s.peer)))
+
+
+def _interval(
+    candidate: Candidate, favour: FixedEffect, gain: Gain, less_is_better: bool
+) -> tuple[float, float]:
+    """The interval of the value, from that of the favour; these have opposite signs where less is better."""
+    assert gain.low is not None
+    assert gain.high is not None
+    width = math.sqrt(favour.variance)
+    scale = candidate.error / width if width else 0.0
+    below, above = scale * (gain.mean - gain.low), scale * (gain.high - gain.mean)
+    if less_is_better:
+        below, above = above, below
+    return candidate.value - below, candidate.value + above
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,9 @@ def transfer_ranking(
 
 def _carried_over(useful: FixedEffect, home: HomeLoss, knowing_nothing: float) -> FixedEffect:
     """The loss at home minus that on the user's records: the transfer loss with its sign changed."""
-    there = knowing_nothing - useful.mean
-    return replace(useful, mean=home.loss - there, variance=useful.variance + home.error**2)
+    there, variance = knowing_nothing - useful.mean, useful.variance + home.error**2
+    skewness = useful.skewness * (useful.variance / variance) ** 1.5 if variance > 0 else 0.0
+    return replace(useful, mean=home.loss - there, variance=variance, skewness=skewness)
 
 
 def _sentence(

@@ -18,11 +18,29 @@ def predictions(logits: np.ndarray, labels: np.ndarray) -> RecordPredictions:
 
 
 def test_the_interval_is_that_of_a_paired_t_test_with_the_degrees_of_the_rarer_class() -> None:
-    differences = np.random.default_rng(0).normal(0.2, 1, 80)
+    half_of_them = np.random.default_rng(0).normal(0, 1, 40)
+    differences = 0.2 + np.concatenate([half_of_them, -half_of_them])
     effect = JudgedPatients(np.arange(80), 20).effect(differences)
     gain = judge_fixed({"a": effect})["a"]
     half = t.ppf(0.975, 19) * differences.std(ddof=1) / math.sqrt(80)
     assert (gain.low, gain.high) == pytest.approx((differences.mean() - half, differences.mean() + half))
+
+
+def test_the_interval_is_longer_on_the_side_of_the_tail_and_nowhere_shorter() -> None:
+    differences = 0.4 - np.random.default_rng(1).exponential(0.3, 60)
+    effect = JudgedPatients(np.arange(60), 20).effect(differences)
+    low, high = effect.interval()
+    half = t.ppf(0.975, 19) * differences.std(ddof=1) / math.sqrt(60)
+    assert effect.skewness < 0
+    assert effect.mean - low > 1.02 * half
+    assert high - effect.mean == pytest.approx(half)
+
+
+@pytest.mark.parametrize("skewness", [-0.4, 0.0, 0.3])
+@pytest.mark.parametrize("mean", [-0.3, 0.25])
+def test_the_interval_reaches_zero_at_the_level_of_the_p_value(mean: float, skewness: float) -> None:
+    effect = FixedEffect(mean, 0.01, 14, skewness=skewness)
+    assert min(abs(end) for end in effect.interval(effect.p)) == pytest.approx(0, abs=1e-6)
 
 
 def test_words_are_corrected_together_and_agree_with_their_intervals() -> None:
