@@ -265,7 +265,9 @@ def test_the_gain_is_the_difference_of_the_losses_and_its_interval_that_of_its_m
     assert found.gain == pytest.approx(float(difference.mean()), rel=1e-4)
     error = float(difference.std()) / len(test) ** 0.5
     width = float(stats.t.ppf(0.975, found.tested.rarer - 1)) * error
-    assert found.gain - found.interval[0] == pytest.approx(width, rel=1e-2)
+    assert found.interval[1] - found.gain == pytest.approx(width, rel=1e-2)
+    assert float((difference - difference.mean()).pow(3).mean()) < 0  # a few large losses: the longer side
+    assert width < found.gain - found.interval[0] < 1.2 * width
 
 
 def test_the_study_states_the_measure_that_carries_the_verdict() -> None:
