@@ -77,7 +77,8 @@ class JudgedPatients:
             return FixedEffect(math.nan, 0.0, 1, enough=False)
         mean, count = float(differences.mean()), int(self.whose.max()) + 1
         shares = np.bincount(self.whose, (differences - mean) / len(differences), count)
-        return FixedEffect.of(mean, shares * math.sqrt(count / max(1, count - 1)), self.rarer)
+        scaled = np.asarray(shares * math.sqrt(count / max(1, count - 1)), dtype=np.float64)
+        return FixedEffect.of(mean, scaled, self.rarer)
 
 
 def model_effects(before: Judged, after: Judged) -> dict[str, FixedEffect]:
