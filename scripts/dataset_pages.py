@@ -23,16 +23,8 @@ cifar10 was measured with 1,000 and movie-reviews with 4,000 records per site. T
 
 def page(card: Card) -> str:
     """One card in Markdown."""
-    rows = {
-        "Source": card.source,
-        "Licence as stated": card.licence,
-        "Size": card.size,
-        "Sites": card.sites,
-        "Task": card.task,
-        "What training reached": card.reach,
-    }
     lines = [f"# {card.name}", "", card.summary, "", "| | |", "|---|---|"]
-    lines += [f"| {key} | {value} |" for key, value in rows.items()]
+    lines += [f"| {key} | {value} |" for key, value in card.facts().items()]
     if card.caveats:
         lines += ["", "Mind:", *(f"- {caveat}" for caveat in card.caveats)]
     return "\n".join([*lines, "", f"Look at it: `confrere datasets show {card.name}`", ""])

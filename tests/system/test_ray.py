@@ -151,23 +151,18 @@ def test_an_interrupted_run_goes_on_on_a_cluster(nodes: Nodes, tmp_path: Path) -
     same_models(whole, again)
 
 
+def on_ray(study: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`confrere simulate` with two workers on Ray; an empty variable of the environment is left out."""
+    command = [sys.executable, "-m", "confrere", "simulate", str(study), "--engine", "ray", "--workers", "2"]
+    changed = {k: v for k, v in {**os.environ, **environment}.items() if v or k not in environment}
+    return subprocess.run(
+        [*command, *options], capture_output=True, text=True, timeout=300, check=False, env=changed
+    )
+
+
 def test_the_command_finds_the_cluster_that_the_environment_names(nodes: Nodes, tmp_path: Path) -> None:
     path = write_study(tmp_path, 'name = "t"\nrounds = 2\nstrategy = "fedavg"\n', records=60)
-    words = [
-        "simulate",
-        str(path),
-        "--engine",
-        "ray",
-        "--workers",
-        "2",
-        "--out",
-        str(tmp_path / "run"),
-        "--json",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "confrere", *words], capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "RAY_ADDRESS": nodes.cluster.address},
-    )  # fmt: skip
+    done = on_ray(path, "--out", str(tmp_path / "run"), "--json", RAY_ADDRESS=nodes.cluster.address)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sites"].keys() == {"site0", "site1", "site2"}
     assert simulate(load(path)).mean == pytest.approx(json.loads(done.stdout)["mean"], abs=1e-5)
@@ -179,21 +174,7 @@ def test_without_an_address_a_cluster_that_was_killed_is_not_waited_for(tmp_path
         left_behind = Path(short) / "ray" / "ray_current_cluster"
         left_behind.parent.mkdir()
         left_behind.write_text("192.0.2.1:6379")  # an address for documentation: nothing answers
-        environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"RAY_TMPDIR": short}
-        command = [
-            sys.executable,
-            "-m",
-            "confrere",
-            "simulate",
-            str(path),
-            "--engine",
-            "ray",
-            "--workers",
-            "2",
-        ]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, check=False, env=environment
-        )
+        done = on_ray(path, RAY_ADDRESS="", RAY_TMPDIR=short)
     assert done.returncode == 0, done.stderr
 
 

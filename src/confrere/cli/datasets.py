@@ -132,17 +132,9 @@ def _show(opened: Federation, seen: FederationProfile) -> None:
     own = opened.card
     if own is not None:
         screen.print(f"[bold]{own.summary}[/]")
-        facts = {
-            "source": own.source,
-            "licence, as stated": own.licence,
-            "size": own.size,
-            "sites": own.sites,
-            "task": own.task,
-            "reached": own.reach,
-        }
         grid = Table.grid(padding=(0, 2))
-        for key, value in facts.items():
-            grid.add_row(f"[dim]{key}[/]", value)
+        for heading, value in own.facts().items():
+            grid.add_row(f"[dim]{heading.lower()}[/]", value)
         for caveat in own.caveats:
             grid.add_row("[dim]mind[/]", caveat)
         for note in opened.notes:

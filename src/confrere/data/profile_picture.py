@@ -213,15 +213,7 @@ def _page(federation: Federation, figure: Figure) -> str:
     card = federation.card
     rows = []
     if card is not None:
-        facts = {
-            "Source": card.source,
-            "Licence as stated": card.licence,
-            "Size": card.size,
-            "Sites": card.sites,
-            "Task": card.task,
-            "What training reached": card.reach,
-        }
-        rows = [f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in facts.items() if v]
+        rows = [f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in card.facts().items() if v]
         rows += [f"<tr><th>Mind</th><td>{html.escape(c)}</td></tr>" for c in card.caveats]
     rows += [f"<tr><th>Note</th><td>{html.escape(n)}</td></tr>" for n in federation.notes]
     title = html.escape(card.summary if card else federation.name)

@@ -244,6 +244,13 @@ class Card:
     caveats: tuple[str, ...] = ()
     fetched: bool = False
 
+    def facts(self) -> dict[str, str]:
+        """What a page about the data set states, by its heading."""
+        return {
+            "Source": self.source, "Licence as stated": self.licence, "Size": self.size, "Sites": self.sites,
+            "Task": self.task, "What training reached": self.reach,
+        }  # fmt: skip
+
     def as_json(self) -> dict[str, Any]:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in self.__dict__.items()}
 

@@ -91,12 +91,8 @@ class ShardedSimulation(Simulation):
             for number, kept in enumerate(self._kept):
                 await self._ask(number, "go back", {"attempt": self._attempt}, kept)
         keep = folder is not None or self.pool.replaces
-        done = self.study.rounds
-        for number in range(first, self.study.rounds):
-            if self.stops_before(number, journal):
-                done = number
-                break
-            self.announce(number, journal)
+        done = first
+        for number in self.rounds(first, journal):
             also = folder.due(()) if folder is not None and not self.pool.replaces else None
             answers = await self._until_done(number, keep, also, journal)
             rest = [add_events(answer, journal) for answer in answers]
@@ -106,6 +102,7 @@ class ShardedSimulation(Simulation):
                 self._kept = [bytes(block) for block in rest]
             if folder is not None:
                 folder.checkpoint(number + 1, self._content(number + 1, journal), journal)
+            done = number + 1
         for answer in await self._each("finish", [{"done": done}] * self.shards):
             found = snapshot.loads(bytes(add_events(answer, journal)))
             self.processor_seconds.append(answer[0]["seconds"])

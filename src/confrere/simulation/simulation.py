@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -173,12 +173,8 @@ class Simulation(Collaboration):
 
     async def _all_rounds(self, first: int, journal: Journal, folder: RunFolder | None) -> None:
         async with self.delivering():
-            done = self.study.rounds
-            for number in range(first, self.study.rounds):
-                if self.stops_before(number, journal):
-                    done = number
-                    break
-                self.announce(number, journal)
+            done = first
+            for number in self.rounds(first, journal):
                 await self.round(number)
                 self.settle(number)
                 self.evaluate(number)
@@ -188,9 +184,18 @@ class Simulation(Collaboration):
                         content = self._content(number + 1, journal, folder.due(changed))
                         folder.checkpoint(number + 1, content, journal)
                         changed.clear()
+                done = number + 1
             await self.finish(done)
 
-    def stops_before(self, number: int, journal: Journal) -> bool:
+    def rounds(self, first: int, journal: Journal) -> Iterator[int]:
+        """Announce and yield each round from `first` on, until the last one or until the study stops."""
+        for number in range(first, self.study.rounds):
+            if self._stops_before(number, journal):
+                return
+            self._announce(number, journal)
+            yield number
+
+    def _stops_before(self, number: int, journal: Journal) -> bool:
         """Whether the study stops before this round; if so, add a notice with the reason."""
         if self.study.stop is None:
             return False
@@ -218,7 +223,7 @@ class Simulation(Collaboration):
                 task.cancel()
             await asyncio.gather(*pumps, *self.late.values(), return_exceptions=True)
 
-    def announce(self, number: int, journal: Journal) -> None:
+    def _announce(self, number: int, journal: Journal) -> None:
         """Add the start of a round to the journal, with the sites that take part."""
         there, present = self.schedule.round(number).participants, self.schedule.round(number).present
         members = [n for n in there if n in self.sites]
