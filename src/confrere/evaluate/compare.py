@@ -156,7 +156,7 @@ def compare(
         notes=(*_notes(runs[ALONE][0]), *_unpaired(variants), *_attack_note(attackers)),
         facts=_facts(study, device, command),
         metric=primary,
-        gap=gap(results),
+        gap=gap(results, found),
         attack=attackers,
         records=records,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from confrere.core.results import ALONE, Measured, Tested, featured
+from confrere.core.results import ALONE, POOLED, Measured, Tested, featured
 from confrere.site.predictions import PARTS
 from confrere.site.run_folder import Run
 from confrere.statistics.contributions import effects, patients_of
@@ -26,6 +26,8 @@ class Verdicts:
     """By metric; those of the primary metric state a word where the comparison shows one."""
     tested: Mapping[str, Mapping[str, Tested]] = field(default_factory=dict)
     """By part of the records and site."""
+    shares: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+    """By strategy and metric, the interval of the share of the gap to pooling that it closes, where known well enough."""
 
     def stated(self, key: Key, metric: str, gain: Stated) -> Stated:
         """The gain with its interval and its word."""
@@ -49,6 +51,7 @@ def verdicts(
     """
     about = featured(runs)
     by_key: dict[Key, Mapping[str, Effect]] = {}
+    shares: dict[str, Mapping[str, tuple[float, float]]] = {}
     counts: dict[str, dict[str, Tested]] = {}
     for part in PARTS:
         predictions = {
@@ -63,7 +66,9 @@ def verdicts(
             )
             for site, c in patients_of(predictions[ALONE]).items()
         }
-        for name, found in effects(predictions, ALONE, groups).items():
+        for name, found in effects(predictions, ALONE, groups, POOLED).items():
+            if part == "test":
+                shares[name] = found.shares
             by_key |= {(part, name, "site", site): e for site, e in found.sites.items()}
             by_key |= {(part, name, "mean", group): e for group, e in found.groups.items()}
     gains = {key: {m: shown(e) for m, e in found.items()} for key, found in by_key.items()}
@@ -75,7 +80,7 @@ def verdicts(
     for key, gain in judge_all(family).items():
         assert primary is not None
         gains[key][primary] = gain
-    return Verdicts(primary, gains, counts)
+    return Verdicts(primary, gains, counts, shares)
 
 
 def _has_word(key: Key, about: str | None) -> bool:

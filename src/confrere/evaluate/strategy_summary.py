@@ -161,10 +161,11 @@ def _scored(runs: Sequence[Run], common: bool = False) -> Scored:
     ]
 
 
-def gap(results: Mapping[str, StrategyResult]) -> dict[str, Gap]:
+def gap(results: Mapping[str, StrategyResult], verdicts: Verdicts) -> dict[str, Gap]:
     """For each metric: alone, pooled without noise, and the share of the way between them that each strategy made.
 
-    Where pooling gains nothing that is clear, a share of it would mean nothing and is None.
+    Where pooling gains nothing that is clear, a share of it would mean nothing; it is None there, and where it is too
+    uncertain to state.
     """
     if POOLED not in results:
         return {}
@@ -173,15 +174,19 @@ def gap(results: Mapping[str, StrategyResult]) -> dict[str, Gap]:
         way = pooled.gains.get(metric)
         judged = stated(way.values, way.interval, way.word) if way is not None else None
         clear = judged is not None and judged.word == "better"
-        closed = {}
+        closed: dict[str, float | None] = {}
+        intervals: dict[str, tuple[float, float]] = {}
         for name, result in results.items():
-            gain = result.gains.get(metric)
-            closed[name] = gain.mean / way.mean if clear and way is not None and gain is not None else None
+            gain, interval = result.gains.get(metric), verdicts.shares.get(name, {}).get(metric)
+            closed[name] = None
+            if clear and way is not None and gain is not None and interval is not None:
+                closed[name], intervals[name] = gain.mean / way.mean, interval
         found[metric] = Gap(
             alone.mean[metric].mean if metric in alone.mean else None,
             pooled.mean[metric].mean,
             way,
             {name: share for name, share in closed.items() if name not in (ALONE, POOLED)},
+            intervals,
         )
     return found
 

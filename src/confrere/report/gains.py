@@ -9,7 +9,7 @@ from dataclasses import replace
 from confrere.core import metrics
 from confrere.core.results import ComparisonResult, Measured, StrategyResult
 from confrere.report import words
-from confrere.statistics.verdict import EARLIER, LEAST_RARER, Gain, GapClosed, share_of_gap, stated
+from confrere.statistics.verdict import EARLIER, LEAST_RARER, Gain, GapClosed, stated
 
 
 def stated_gain(figure: Measured | None) -> Gain | None:
@@ -45,26 +45,17 @@ def _dated(comparison: ComparisonResult, gain: Gain | None) -> Gain | None:
     return replace(gain, low=None, high=None, stated=EARLIER)
 
 
-def gap_closed(comparison: ComparisonResult, metric: str, site: str | None = None) -> GapClosed | None:
-    """How much of the way to pooled training was made, at one site or averaged over them."""
+def gap_closed(comparison: ComparisonResult, metric: str) -> GapClosed | None:
+    """How much of the way to pooled training was made, averaged over the sites, as the comparison states it."""
     if comparison.pooled is None or comparison.together is None:
         return None
-    sites = comparison.sites if site is None else (site,)
-    both = [
-        (_differences(comparison, s, metric, comparison.pooled), _differences(comparison, s, metric, None))
-        for s in sites
-    ]
-    both = [(p, t) for p, t in both if p and t and len(p) == len(t)]
-    gaps, gains = _by_seed([p for p, _ in both]), _by_seed([t for _, t in both])
-    if site is None:
-        gap, gained = mean_gain(comparison, metric, comparison.pooled), mean_gain(comparison, metric)
-    else:
-        gap, gained = (
-            site_gain(comparison, site, metric, way) for way in (comparison.pooled, comparison.together)
-        )
+    gap, gained = mean_gain(comparison, metric, comparison.pooled), mean_gain(comparison, metric)
     if gap is None or gained is None:
         return None
-    return share_of_gap(gap, gained, gaps, gains)
+    stated, name = comparison.gap.get(metric), comparison.together.name
+    if gap.word != "better" or stated is None or name not in stated.intervals:
+        return GapClosed(gap, gained, None)
+    return GapClosed(gap, gained, stated.closed.get(name), stated.intervals[name])
 
 
 def not_worth_it(comparison: ComparisonResult) -> str | None:

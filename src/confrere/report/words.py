@@ -123,12 +123,11 @@ def errors_of_100(verdict: ModelVerdict) -> str:
 
 def share_closed(closed: GapClosed) -> str:
     """«62 % (95 % interval 41 to 83 %)»; a share that is not known well is not stated."""
-    if closed.share is None:
+    if closed.share is None or closed.interval is None:
         if not closed.gap.judged:
             return closed.gap.word
         return "too uncertain to state" if closed.gap.word == "better" else "no clear gap"
-    half = closed.share_half or 0.0
-    low, high = (f"{100 * end:.0f}".replace("-", "−") for end in (closed.share - half, closed.share + half))
+    low, high = (f"{100 * end:.0f}" for end in closed.interval)
     return f"{closed.share * 100:.0f} % (95 % interval {low} to {high} %)".replace("-", "−")
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from confrere.core.metrics import METRICS, Predictions
 from confrere.core.metrics import draws as weighted
-from confrere.statistics.intervals import variance_parts
-from confrere.statistics.verdict import Effect
+from confrere.statistics.intervals import ratio_interval, variance_parts
+from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS_OF_SHARE, LEVEL, WIDEST_SHARE, Effect
 
 Floats = NDArray[np.float64]
 
@@ -58,6 +58,8 @@ class Effects:
 
     sites: Mapping[str, Mapping[str, Effect]]
     groups: Mapping[str, Mapping[str, Effect]]
+    shares: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By metric, the interval of its gain as a share of what `whole` gains, on the mean over all sites, where known well."""
 
 
 Way = Sequence[Mapping[str, Judged]]
@@ -71,7 +73,10 @@ def patients_of(alone: Way) -> dict[str, PatientCounts]:
 
 
 def effects(
-    ways: Mapping[str, Way], reference: str, groups: Mapping[str, Sequence[str]] | None = None
+    ways: Mapping[str, Way],
+    reference: str,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    whole: str | None = None,
 ) -> dict[str, Effects]:
     """For each way of learning its gains over `reference`; «all» is the mean over all sites.
 
@@ -92,13 +97,32 @@ def effects(
             after = [places.contributions(number, run[site]) for number, run in enumerate(runs)]
             found[name][site] = _Site.paired(before, after, places.names, counted)
     wanted = {"all": sites} | {k: [s for s in names if s in sites] for k, names in (groups or {}).items()}
+    means = {name: _mean(list(by_site.values())) for name, by_site in found.items()}
     return {
         name: Effects(
             {site: rows.effects() for site, rows in by_site.items()},
             {k: _mean([by_site[s] for s in names]).effects() for k, names in wanted.items() if names},
+            _shares(means[name], means[whole]) if whole in means and whole != name else {},
         )
         for name, by_site in found.items()
     }
+
+
+def _shares(part: _Site, whole: _Site) -> dict[str, tuple[float, float]]:
+    """By metric, the interval of the gain of `part` as a share of that of `whole`, where that is known well enough."""
+    found = {}
+    for metric in part.differences.keys() & whole.differences.keys():
+        both = np.array([part.differences[metric], whole.differences[metric]])
+        here = ~np.isnan(both).any(axis=0)
+        if here.sum() < LEAST_SEEDS_OF_SHARE or part.patients.rarer < LEAST_RARER or not both[1][here].mean():
+            continue
+        own, other = (np.nan_to_num(site.contributions[metric][here]) for site in (part, whole))
+        interval = ratio_interval(
+            (both[0][here], both[1][here]), (own, other), part.patients.rarer - 1, LEVEL, WIDEST_SHARE
+        )
+        if interval is not None:
+            found[metric] = interval
+    return found
 
 
 def _same(runs: Way, alone: Way, sites: Sequence[str]) -> bool:

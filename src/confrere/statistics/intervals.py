@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import stdtr, stdtrit
 
 Floats = NDArray[np.float64]
@@ -61,6 +62,35 @@ def p_value(mean: Any, between: Any, shared: Any, seeds: int, degrees: Any, step
         wider = half_width(between, shared, seeds, degrees, np.exp(middle)) >= size
         low, high = np.where(wider, middle, low), np.where(wider, high, middle)
     return np.asarray(np.where(size == 0, 1.0, np.exp(high)))
+
+
+def ratio_interval(
+    differences: tuple[Floats, Floats],
+    contributions: tuple[Floats, Floats],
+    degrees: int,
+    level: float,
+    widest: float,
+) -> tuple[float, float] | None:
+    """The interval of the ratio of two mean differences over the same seeds and patients; None beyond `widest` to a side.
+
+    Fieller's (1954) method with the variance of the one rule: the ratio r is in the interval if the mean of
+    «numerator − r · denominator» does not differ from zero at this level.
+    """
+    (above, below), (own, other) = differences, contributions
+    ratio = float(above.mean() / below.mean())
+
+    def excess(r: float) -> float:
+        parts = variance_parts(above - r * below, own - r * other)
+        size = abs(float((above - r * below).mean()))
+        return size - float(half_width(*parts, len(above), degrees, level))
+
+    ends = ratio - widest, ratio + widest
+    if any(not excess(end) > 0 for end in ends):
+        return None
+    if not excess(ratio) < 0:  # no variance at all
+        return ratio, ratio
+    low, high = (float(brentq(excess, ratio, end, xtol=1e-6)) for end in ends)
+    return low, high
 
 
 def reach_with_skewness(variance: Any, skewness: Any, degrees: Any, level: Any) -> tuple[Floats, Floats]:

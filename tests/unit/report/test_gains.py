@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from federation import stated
 
-from confrere.core.results import ComparisonResult, Measured
+from confrere.core.results import ComparisonResult, Gap, MeanGain, Measured, Metrics
 from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain
 from confrere.statistics.verdict import EARLIER
@@ -103,10 +103,17 @@ def test_the_share_of_the_gap_is_what_was_gained_over_what_pooling_gains() -> No
     c = comparison(
         local={"A": [0.5, 0.5, 0.5]}, proxyfl={"A": [0.56, 0.55, 0.54]}, pooled={"A": [0.6, 0.6, 0.6]}
     )
-    closed = gap_closed(c, "auc")
+    clear = {"auc": MeanGain(0.1, 0.01, (0.1, 0.1, 0.1), (0.05, 0.15))}
+    pooled = replace(c.strategies["pooled"], gains=Metrics(clear))
+    c = replace(c, strategies={**c.strategies, "pooled": pooled})
+    known = Gap(0.5, 0.6, clear["auc"], {"proxyfl": 0.5}, {"proxyfl": (0.31, 0.74)})
+    closed = gap_closed(replace(c, gap={"auc": known}), "auc")
     assert closed is not None
-    assert closed.share == pytest.approx(0.5)
-    assert closed.share_half == pytest.approx(4.302653 * 0.1 / 3**0.5, rel=1e-4)
+    assert words.share_closed(closed) == "50 % (95 % interval 31 to 74 %)"
+    unknown = replace(known, closed={"proxyfl": None}, intervals={})
+    closed = gap_closed(replace(c, gap={"auc": unknown}), "auc")
+    assert closed is not None
+    assert words.share_closed(closed) == "too uncertain to state"
 
 
 def test_without_a_clear_gap_no_share_is_claimed() -> None:

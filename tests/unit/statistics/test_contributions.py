@@ -40,6 +40,24 @@ def test_a_large_gain_is_seen_and_a_difference_of_nothing_is_not() -> None:
     assert shown(found["same"].groups["all"]["log_loss"]).word == "no clear difference"
 
 
+@pytest.mark.parametrize("seeds", [4, 5])
+def test_a_share_of_the_gap_is_stated_from_five_seeds_on_and_contains_what_was_measured(seeds: int) -> None:
+    logits, labels = site(0)
+    noise = np.random.default_rng(1).normal(size=(seeds, 300))
+    ways = {
+        name: [{"a": said(2 * logits + size * n, labels)} for n in noise]
+        for name, size in (("local", 4), ("good", 1.5), ("pooled", 0.1))
+    }
+    found = effects(ways, "local", whole="pooled")
+    assert not found["pooled"].shares
+    if seeds < 5:
+        assert not found["good"].shares
+        return
+    gained, gap = (found[name].groups["all"]["log_loss"].mean for name in ("good", "pooled"))
+    low, high = found["good"].shares["log_loss"]
+    assert low < gained / gap < high
+
+
 def test_the_contributions_to_an_auc_are_its_placement_values() -> None:
     """DeLong et al. (1988): a patient's place among the patients of the other class."""
     logits, labels = site(3, 80)

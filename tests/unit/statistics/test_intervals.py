@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from confrere.statistics.intervals import half_width, holm_levels, p_value, variance_parts
+from confrere.statistics.intervals import half_width, holm_levels, p_value, ratio_interval, variance_parts
+
+Floats = NDArray[np.float64]
 
 
 def test_on_a_common_test_set_it_is_the_crossed_effects_estimate() -> None:
@@ -42,3 +45,38 @@ def test_holm_corrects_until_the_first_that_is_not_clear() -> None:
     np.testing.assert_allclose(levels, [0.05 / 3, 0.05 / 4, 0.05 / 3, 0.05 / 3])
     np.testing.assert_allclose(holm_levels(np.array([0.001, 0.002])), [0.025, 0.05])
     np.testing.assert_allclose(holm_levels(np.array([[0.9], [0.01]])), [[0.05], [0.05]])
+
+
+def two_gains(patient: float, seed: int = 0) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """Gains of .05 and .10 over five seeds and 40 patients, with this much chance of the patients in the first."""
+    rng = np.random.default_rng(seed)
+    tables = [
+        mean + 0.002 * rng.standard_normal((5, 1)) + chance * rng.standard_normal(40)
+        for mean, chance in ((0.05, patient), (0.10, 0.01))
+    ]
+    one, two = (table.mean(axis=1) for table in tables)
+    own, other = ((t - t.mean(axis=1)[:, None]) / np.sqrt(40 * 39) for t in tables)
+    return (one, two), (own, other)
+
+
+def test_at_the_ends_of_a_ratio_the_difference_is_just_clear() -> None:
+    (one, two), (own, other) = two_gains(0.05)
+    found = ratio_interval((one, two), (own, other), 11, 0.05, 0.5)
+    assert found is not None
+    for ratio in found:
+        parts = variance_parts(one - ratio * two, own - ratio * other)
+        p = p_value((one - ratio * two).mean(), *parts, 5, 11)
+        assert p == pytest.approx(0.05, rel=1e-2)
+
+
+def test_the_chance_of_the_patients_widens_the_interval_of_a_ratio_until_it_is_not_stated() -> None:
+    narrow, wide = (ratio_interval(*two_gains(patient), 11, 0.05, 0.5) for patient in (0.01, 0.05))
+    assert narrow is not None
+    assert wide is not None
+    assert wide[1] - wide[0] > 2 * (narrow[1] - narrow[0])
+    assert ratio_interval(*two_gains(0.5), 11, 0.05, 0.5) is None
+
+
+def test_a_ratio_without_any_variance_is_a_point() -> None:
+    same = (np.full(5, 0.05), np.full(5, 0.1)), (np.zeros((5, 4)), np.zeros((5, 4)))
+    assert ratio_interval(*same, 11, 0.05, 0.5) == pytest.approx((0.5, 0.5))

@@ -10,7 +10,6 @@ from confrere.statistics.verdict import (
     Effect,
     Gain,
     judge_all,
-    share_of_gap,
     shown,
     stated,
 )
@@ -85,11 +84,3 @@ def test_too_few_seeds_or_patients_have_no_interval_and_do_not_count_in_the_corr
     assert found["few"].word == found["seeds"].word == "too few to judge"
     assert found["few"].low is None
     assert found["a"] == judge_all({"a": effect(3.0)})["a"]
-
-
-def test_a_share_that_is_not_known_well_is_not_stated() -> None:
-    gap = Gain(0.1, 0.01, 0.05, 0.15, 3)
-    sure = share_of_gap(gap, Gain(0.05, 0.01, 0.0, 0.1, 3), [0.1, 0.11, 0.09], [0.05, 0.051, 0.049])
-    assert sure.share == pytest.approx(0.5)
-    unsure = share_of_gap(gap, Gain(0.05, 0.1, -0.1, 0.2, 3), [0.1, 0.11, 0.09], [0.15, -0.05, 0.05])
-    assert unsure.share is None

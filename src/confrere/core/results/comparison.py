@@ -106,7 +106,9 @@ class Gap(Document):
     pooled: float | None
     gap: Measured | None
     closed: Mapping[str, float | None]
-    """By strategy; None where pooling gains nothing that is clear."""
+    """By strategy; None where pooling gains nothing that is clear, and where the share is too uncertain to state."""
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By strategy, the 95 % interval of the share."""
 
     def as_json(self) -> dict[str, Json]:
         gap = self.gap.as_json() if self.gap else {"mean": None, "std": None}
@@ -115,6 +117,7 @@ class Gap(Document):
             "pooled": self.pooled,
             "gap": {k: gap[k] for k in ("mean", "std", "interval", "word") if k in gap},
             "closed": dict(self.closed),
+            "intervals": {name: list(ends) for name, ends in self.intervals.items()},
         }
 
 
