@@ -10,6 +10,9 @@ Accountants, both from Google's dp-accounting:
 ``rdp``  Rényi orders (Mironov 2017; Mironov, Talwar, Zhang 2019), looser; what most papers report.
 
 Without subsampling the Gaussian mechanism has a closed form (Balle and Wang 2018), used for ``pld``.
+
+The noise of a masked sum lies on a lattice, for which only Rényi divergences are proven. Charges that include one are
+composed by ``rdp``, or the others by ``pld`` and the masked ones by ``rdp``, each at δ/2, whichever is lower.
 """
 
 from __future__ import annotations
@@ -113,7 +116,7 @@ def deltas(charges: Sequence[Charge], epsilons: Line, accountant: Accountant = "
         return np.zeros_like(epsilons)
     if any(read_event(text).noise <= NONE for text, _ in merged):
         return np.ones_like(epsilons)
-    if _known(accountant) == "rdp":
+    if _known(accountant) == "rdp" or any(read_event(text).kind == "masked" for text, _ in merged):
         return renyi.delta_of(_bounded(merged), epsilons)
     if _too_fine(merged):
         return _deltas_without_sampling(merged, epsilons)
@@ -231,12 +234,25 @@ def _epsilon(
         return 0.0
     if accountant == "rdp":
         return renyi.epsilon_of(_bounded(merged), delta, orders)
+    if any(event.kind == "masked" for _, event, _ in events):
+        return _epsilon_with_masked(merged, delta, relative_error)
     if all(event.kind == "gaussian" and event.rate == 1 for _, event, _ in events) or _too_fine(merged):
         return _epsilon_without_sampling(merged, delta)
     found = loss_distribution.epsilon_of(merged, delta, relative_error)
     if delta <= UNRESOLVED:  # both are upper bounds, so the smaller one holds
         return min(found, renyi.epsilon_of(_bounded(merged), delta))
     return found
+
+
+def _epsilon_with_masked(merged: Events, delta: float, relative_error: float) -> float:
+    """Both are upper bounds, so the smaller one holds."""
+    together = renyi.epsilon_of(_bounded(merged), delta)
+    masked = tuple((text, count) for text, count in merged if read_event(text).kind == "masked")
+    others = tuple((text, count) for text, count in merged if read_event(text).kind != "masked")
+    if not others:
+        return together
+    apart = renyi.epsilon_of(masked, delta / 2) + _epsilon(others, delta / 2, "pld", relative_error)
+    return min(together, apart)
 
 
 def _extreme(event: MechanismEvent) -> bool:

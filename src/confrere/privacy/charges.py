@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
@@ -24,6 +25,10 @@ Events = tuple[tuple[str, int], ...]
 
 LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
 """What a study or a command may ask for."""
+
+LEAST_STEPS = 5.0
+"""The least noise of one share of a masked sum, in steps of its grid: the sum of shares is then a discrete Gaussian but for
+10^−100."""
 
 CEILING = 10.0
 """A site's ceiling on ε where it states none: above it noise is no longer taken for protection."""
@@ -61,6 +66,11 @@ class Charge:
         """Whether the stated cost is a theorem for this release, or only what a paper claims."""
         return _labels(self.event)[1]
 
+    @property
+    def condition(self) -> str:
+        """What the cost assumes of the other sites, in words; empty for noise that a site adds for itself alone."""
+        return _condition(self.event)
+
     def per(self, unit: Unit, most_records: int | None = None) -> Charge | None:
         """The same steps as they concern one record, or one patient with all of its records; None without a bound.
 
@@ -95,6 +105,8 @@ class Guarantee:
     proven: bool = True
     ceiling: float | None = None
     """The ε above which a site no longer takes it for protection; None where there is none."""
+    condition: str = ""
+    """What the guarantee assumes of the other sites, in words; empty where it assumes nothing."""
 
     @property
     def above_ceiling(self) -> bool:
@@ -104,6 +116,8 @@ class Guarantee:
         claim = "" if self.proven else ", as published, not proven"
         if self.ceiling is not None and self.above_ceiling:
             claim += f", above the ceiling of {self.ceiling:g}"
+        if self.condition:
+            claim += f", {self.condition}"
         return (
             f"ε = {rounded_up(self.epsilon)} (δ = {self.delta:g}, per {self.unit}, "
             f"{self.accountant.upper()}{claim})"
@@ -145,6 +159,41 @@ def gaussian(
     if group != 1:
         fields["group"] = str(group)
     return Charge(canonical(_labelled(fields, unit, proven)), count)
+
+
+@lru_cache(maxsize=1024)
+def masked(
+    noise_multiplier: float,
+    *,
+    grid: float,
+    parameters: int,
+    members: int,
+    colluding: int,
+    dropouts: int,
+    vectors: int = 1,
+    count: int = 1,
+    unit: Unit = "record",
+    proven: bool = True,
+) -> Charge:
+    """The charge of one share of a masked sum over full batches.
+
+    The noise multiplier is that of the opened sum, σ/C, and `grid` is its grid γ/C: both in multiples of what one unit adds
+    at most. `vectors` are the vectors of one exchange that the same records shaped.
+
+    >>> masked(1.5, grid=2**-20, parameters=1000, members=8, colluding=2, dropouts=2).condition
+    'if at most 2 of the other 7 sites pool what they see'
+    """
+    fields = {"kind": "masked", "noise_multiplier": repr(float(noise_multiplier)), "grid": repr(float(grid))}
+    counts = {"parameters": parameters, "members": members, "colluding": colluding, "dropouts": dropouts}
+    fields |= {name: str(value) for name, value in counts.items()}
+    if vectors != 1:
+        fields["vectors"] = str(vectors)
+    return Charge(canonical(_labelled(fields, unit, proven)), count)
+
+
+def conditions(charges: Iterable[Charge]) -> str:
+    """What the cost of these charges assumes of the other sites, in words; empty where it assumes nothing."""
+    return ", and ".join(dict.fromkeys(charge.condition for charge in charges if charge.condition))
 
 
 def check_noise(value: float, name: str) -> None:
@@ -233,6 +282,8 @@ def read_event(event: str) -> MechanismEvent:
         _check_fields(fields, *FIELDS[kind])
         if kind == "laplace":
             return MechanismEvent("laplace", _number(fields, "scale", above=True), 1.0)
+        if kind == "masked":
+            return MechanismEvent("masked", _masked_noise(fields), 1.0)
         noise, rate = _number(fields, "noise_multiplier"), Fraction(fields["sample_rate"])
         if not 0 < rate <= 1:
             raise ValueError(f"sample_rate = {rate}")
@@ -247,6 +298,10 @@ def read_event(event: str) -> MechanismEvent:
 FIELDS = {
     "gaussian": ({"kind", "noise_multiplier", "sample_rate"}, {"group", "replaced", "unit", "claim"}),
     "laplace": ({"kind", "scale"}, {"unit", "claim"}),
+    "masked": (
+        {"kind", "noise_multiplier", "grid", "parameters", "members", "colluding", "dropouts"},
+        {"vectors", "group", "replaced", "unit", "claim"},
+    ),
 }
 """The fields that each kind of event has, and those that it may have."""
 
@@ -260,6 +315,36 @@ def _check_fields(fields: dict[str, str], needed: set[str], possible: set[str]) 
     for name, value in FIXED.items():
         if fields.get(name, value) != value:
             raise ValueError(f"{name} = {fields[name]}")
+
+
+def _masked_noise(fields: dict[str, str]) -> float:
+    """The noise multiplier z of a Gaussian with the same zero-concentrated privacy, ρ = 1/(2z²).
+
+    Kairouz, Liu, Steinke (2021), theorem 1: ρ = ½(Δ/σ + τ√P)². Δ includes what rounding to the grid adds, and τ bounds how
+    far a sum of discrete Gaussians is from a discrete Gaussian.
+    """
+    noise, grid = _number(fields, "noise_multiplier"), _number(fields, "grid", above=True)
+    parameters, members, vectors = (_count(fields, name) for name in ("parameters", "members", "vectors"))
+    colluding, dropouts = _count(fields, "colluding"), _count(fields, "dropouts", least=0)
+    if (honest := members - colluding - dropouts) < 2:
+        raise ValueError(f"{honest} honest sites share the noise")
+    if noise == 0:
+        return 0.0
+    share = noise / math.sqrt(honest) / grid
+    if share < LEAST_STEPS:
+        raise ValueError(f"each share has noise of {share:.3g} grid steps")
+    apart = 2.0 if "replaced" in fields else float(fields.get("group", "1"))
+    dimension = math.sqrt(parameters * vectors)
+    moved = apart * math.sqrt(vectors) + grid * dimension
+    tau = 10 * math.fsum(math.exp(-2 * math.pi**2 * share**2 * k / (k + 1)) for k in range(1, members))
+    return 1 / (moved / noise + tau * dimension)
+
+
+def _count(fields: dict[str, str], name: str, *, least: int = 1) -> int:
+    value = int(fields.get(name, "1"))
+    if value < least or (name in fields and str(value) != fields[name]):
+        raise ValueError(f"{name} = {fields[name]}")
+    return value
 
 
 def _number(fields: dict[str, str], name: str, *, above: bool = False) -> float:
@@ -313,6 +398,16 @@ def _grouped(event: str, size: int) -> str | None:
     if "replaced" in fields:
         return None
     return canonical({**fields, "group": str(size * int(fields.get("group", "1")))})
+
+
+@lru_cache(maxsize=4096)
+def _condition(event: str) -> str:
+    fields = parsed(event)
+    if fields["kind"] != "masked":
+        return ""
+    return (
+        f"if at most {fields['colluding']} of the other {int(fields['members']) - 1} sites pool what they see"
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -40,7 +40,7 @@ from confrere.core.errors import BudgetExhausted, LedgerRolledBack, PrivacyError
 from confrere.core.parcel import LedgerMark
 from confrere.privacy.accounting import capacity, epsilon, per_unit
 from confrere.privacy.budget import Budget
-from confrere.privacy.charges import UNITS, Accountant, Charge, Guarantee, Unit, rounded_up
+from confrere.privacy.charges import UNITS, Accountant, Charge, Guarantee, Unit, conditions, rounded_up
 from confrere.privacy.ledger_storage import (
     KEPT,
     LEAVING,
@@ -172,7 +172,8 @@ class Ledger:
         """
         found = [ledger._own_guarantee(delta, unit) for ledger in (self, *self.also)]
         largest = max(found, key=lambda guarantee: guarantee.epsilon)
-        return replace(largest, proven=all(guarantee.proven for guarantee in found))
+        assumed = conditions(charge for ledger in (self, *self.also) for charge in ledger.charges())
+        return replace(largest, proven=all(guarantee.proven for guarantee in found), condition=assumed)
 
     def before(self, run: str) -> tuple[tuple[Charge, ...], ...]:
         """Everything that was spent outside of this run, for each ledger that is charged."""
@@ -483,7 +484,9 @@ def _guarantee(
         unit = "patient" if charges and all(c.unit == "patient" for c in charges) else "record"
     found = per_unit(charges, unit)
     spent = math.inf if found is None else epsilon(found, delta, accountant)
-    return Guarantee(spent, delta, unit, accountant, all(c.proven for c in charges))
+    condition = conditions(charges)
+    accountant = "rdp" if condition else accountant
+    return Guarantee(spent, delta, unit, accountant, all(c.proven for c in charges), condition=condition)
 
 
 def _counted(charges: Iterable[Charge]) -> tuple[tuple[str, int], ...]:

@@ -53,6 +53,10 @@ class Randomness(Protocol):
     @property
     def secure(self) -> bool: ...
 
+    def words(self, size: int) -> NDArray[np.uint64]:
+        """Random 64-bit words."""
+        ...
+
     def uniform(self, size: int) -> Tensor:
         """Doubles, uniform in [0, 1)."""
         ...
@@ -77,6 +81,10 @@ class Seeded:
 
     def __init__(self, seed: int | torch.Generator) -> None:
         self.generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
+
+    def words(self, size: int) -> NDArray[np.uint64]:
+        drawn = torch.empty(size, dtype=torch.int64).random_(-(2**63), None, generator=self.generator)
+        return drawn.numpy().view(np.uint64)
 
     def uniform(self, size: int) -> Tensor:
         return torch.rand(size, generator=self.generator, dtype=torch.float64)

@@ -1,0 +1,92 @@
+"""One site's share of a masked sum: what it costs, and its part of the noise, which is drawn once.
+
+The sites of a masked sum share the noise of one release. A share by itself carries too little noise to be seen or to be
+read by a further step: it may only be masked and added up (`exchange.secure`). What is proven for the sum of shares
+(Kairouz, Liu, Steinke 2021), if at most `colluding` members pool what they see and at most `dropouts` are missing:
+
+1. Projecting a sum onto a ball does not move two neighbouring sums apart, so the sensitivity stays C.
+2. Rounding to the grid γ moves each of P coordinates by at most γ/2, two neighbouring sums by at most γ√P.
+3. Each of the h = n − t − d honest members that are certainly in the sum adds discrete Gaussian noise of variance σ²/h.
+   Rounded continuous noise would not do: its sums are not covered by the theorem.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from confrere.core.errors import PrivacyError
+from confrere.privacy.charges import Charge, Unit, masked
+from confrere.privacy.discrete_gaussian import discrete_gaussian
+from confrere.privacy.noise import Randomness
+from confrere.privacy.steps import already_released
+
+MARGIN = 1 + 2.0**-16
+"""The noise is this much larger than charged, for the rounding of doubles in norm and projection."""
+
+
+class MaskedRelease:
+    """A clipped sum over all records of a site that is released only as part of a masked sum.
+
+    Pay `charge`, then `release` once. All arguments but `randomness` are public.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clip: float,
+        noise_std: float,
+        grid: float,
+        parameters: int,
+        members: int,
+        colluding: int,
+        dropouts: int,
+        declared: int,
+        randomness: Randomness,
+        vectors: int = 1,
+        unit: Unit = "record",
+    ) -> None:
+        self.name, self.parameters, self.grid = name, parameters, grid
+        self.radius = declared * clip
+        self.charge: Charge = masked(
+            noise_std / clip,
+            grid=grid / clip,
+            parameters=parameters,
+            members=members,
+            colluding=colluding,
+            dropouts=dropouts,
+            vectors=vectors,
+            unit=unit,
+        )
+        self.scale = MARGIN * noise_std / math.sqrt(members - colluding - dropouts) / grid
+        """The standard deviation of this site's noise, in grid steps."""
+        self._randomness: Randomness | None = randomness
+
+    def release(self, total: Tensor) -> NDArray[np.int64]:
+        """The sum in grid steps, with this site's share of the noise; refused the second time."""
+        flat = total.detach().to("cpu", torch.float64).reshape(-1)
+        if flat.numel() != self.parameters:
+            raise PrivacyError(f'"{self.name}" has {flat.numel()} numbers, and {self.parameters} were agreed')
+        if not bool(torch.isfinite(flat).all()):
+            raise PrivacyError("a sum that is not finite cannot be protected by noise; nothing was released")
+        length = float(torch.linalg.vector_norm(flat))
+        if length > self.radius:
+            flat = flat * (self.radius / length)
+        steps = torch.round(flat / self.grid).numpy().astype(np.int64)
+        steps += self._noise()
+        return steps
+
+    def noise_only(self) -> NDArray[np.int64]:
+        """This site's share of the noise without a sum: costs nothing, and keeps the noise of the others complete."""
+        return self._noise()
+
+    def _noise(self) -> NDArray[np.int64]:
+        if self._randomness is None:
+            raise already_released(self.name)
+        source, self._randomness = self._randomness, None
+        return discrete_gaussian(self.parameters, self.scale, source.words)
