@@ -59,6 +59,16 @@ class FederationProfile:
     features: tuple[str, ...]
     apart: NDArray[np.float64]
     """[site, feature]: how far a site's mean lies from the mean of all records."""
+    two_valued: NDArray[np.bool_]
+    """Which features are 0 or 1 in every record, such as «yes» and «no»: their mean is a share."""
+
+    def shares(self, feature: int) -> list[tuple[float, float]]:
+        """For each site, its share of a two-valued feature and that of all other sites' records."""
+        own = np.array([s.means[feature] for s in self.sites])
+        sizes = np.array([s.records for s in self.sites], dtype=float)
+        others = np.maximum(sizes.sum() - sizes, 1.0)
+        rest = ((own * sizes).sum() - own * sizes) / others
+        return [(float(a), float(np.clip(b, 0, 1))) for a, b in zip(own, rest, strict=True)]
 
     def most_apart(self, count: int) -> list[int]:
         """The features in which sites differ most; missing-value indicators are left to the gaps."""
@@ -75,7 +85,8 @@ def profile(federation: Federation) -> FederationProfile:
     spread = np.where(spread > 1e-9, spread, np.inf)
     apart = np.stack([(s.means - centre) / spread for s in sites])
     features = federation.task.features or tuple(f"channel {i + 1}" for i in range(apart.shape[1]))
-    return FederationProfile(federation.name, sites, features, apart)
+    two_valued = ((everyone == 0) | (everyone == 1)).all(dim=0).numpy()
+    return FederationProfile(federation.name, sites, features, apart, two_valued)
 
 
 def _numbers(records: Records) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,13 +92,23 @@ def _rows(axes: Axes, seen: FederationProfile, order: list[int]) -> Any:
 def _sizes(axes: Axes, seen: FederationProfile, order: list[int]) -> None:
     where = _rows(axes, seen, order)
     counts = [seen.sites[i].records for i in order]
-    axes.barh(where, counts, color="#55606e", height=0.7)
-    if max(counts) > 20 * min(counts):
+    wide = max(counts) > 20 * min(counts)
+    if wide:  # bars have no zero on a logarithmic axis
+        axes.plot(counts, where, "o", color="#55606e", markersize=7)
         axes.set_xscale("log")
+    else:
+        axes.barh(where, counts, color="#55606e", height=0.7)
     for y, n in zip(where, counts, strict=True):
-        axes.annotate(f"{n:,}", (n, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8)
+        axes.annotate(
+            f"{n:,}",
+            (n, y),
+            xytext=(7 if wide else 3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
     axes.margins(x=0.2)
-    axes.set_title("Records", loc="left", fontsize=11)
+    axes.set_title("Records, logarithmic" if wide else "Records", loc="left", fontsize=11)
 
 
 def _labels(axes: Axes, federation: Federation, seen: FederationProfile, order: list[int]) -> None:
@@ -145,33 +156,40 @@ def _interval(rates: Any, counts: Any) -> tuple[Any, Any]:
 
 def _gaps(axes: Axes, seen: FederationProfile, order: list[int], columns: list[str], figure: Figure) -> None:
     shares = np.array([[seen.sites[i].missing[c] for c in columns] for i in order])
-    _heat(axes, shares, columns, "Blues", 0.0, 1.0, lambda v: f"{v:.0%}" if v > 0.0005 else "")
+    _heat(
+        axes, shares, columns, "Blues", 0.0, 1.0,
+        lambda y, x: f"{shares[y, x]:.0%}" if shares[y, x] > 0.0005 else "",
+    )  # fmt: skip
     axes.set_title("Missing values", loc="left", fontsize=11)
 
 
 def _apart(axes: Axes, seen: FederationProfile, order: list[int], columns: list[int], figure: Figure) -> None:
     values = seen.apart[np.ix_(order, columns)]
     limit = max(0.5, float(np.abs(values).max()))
-    _heat(
-        axes,
-        values,
-        [seen.features[c] for c in columns],
-        "RdBu_r",
-        -limit,
-        limit,
-        lambda v: f"{v:+.1f}" if abs(v) >= 0.05 else "0",
-    )
+
+    def text(y: int, x: int) -> str:
+        if seen.two_valued[columns[x]]:
+            return f"{seen.sites[order[y]].means[columns[x]]:.0%}"
+        return f"{values[y, x]:+.1f}" if abs(values[y, x]) >= 0.05 else "0"
+
+    _heat(axes, values, [seen.features[c] for c in columns], "RdBu_r", -limit, limit, text)
     axes.set_yticks(np.arange(len(order)), [seen.sites[i].name for i in order])
     axes.set_title(
-        "How far a site's mean lies from the mean of all records, in standard deviations "
-        "(the columns that differ most)",
+        "The columns that differ most, coloured by how far a site's mean lies from that of all records,\n"
+        "in standard deviations; columns with two values show the share of the site's records",
         loc="left",
         fontsize=11,
     )
 
 
 def _heat(
-    axes: Axes, values: Any, columns: list[str], colours: str, low: float, high: float, text: Any
+    axes: Axes,
+    values: Any,
+    columns: list[str],
+    colours: str,
+    low: float,
+    high: float,
+    text: Callable[[int, int], str],
 ) -> None:
     axes.imshow(values, cmap=colours, vmin=low, vmax=high, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
@@ -182,7 +200,7 @@ def _heat(
             axes.text(
                 x,
                 y,
-                text(values[y, x]),
+                text(y, x),
                 ha="center",
                 va="center",
                 fontsize=7,

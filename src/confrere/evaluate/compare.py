@@ -201,6 +201,7 @@ def _records(federation: Federation) -> dict[str, SiteRecords]:
     """What `confrere datasets show` draws, in numbers; without the columns in which sites hardly differ."""
     seen = profile(federation)
     columns = seen.most_apart(MOST_FEATURES)
+    shares = {seen.features[c]: seen.shares(c) for c in columns if seen.two_valued[c]}
     return {
         site.name: SiteRecords(
             site.records,
@@ -208,6 +209,7 @@ def _records(federation: Federation) -> dict[str, SiteRecords]:
             {name: share for name, share in site.missing.items() if share > 0},
             {seen.features[c]: float(seen.apart[row, c]) for c in columns},
             len(seen.features),
+            {name: by_site[row] for name, by_site in shares.items()},
         )
         for row, site in enumerate(seen.sites)
     }

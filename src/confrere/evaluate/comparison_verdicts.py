@@ -9,7 +9,7 @@ from typing import TypeVar
 from confrere.core.results import ALONE, POOLED, Measured, Tested, featured
 from confrere.site.predictions import PARTS
 from confrere.site.run_folder import Run
-from confrere.statistics.contributions import effects, patients_of
+from confrere.statistics.contributions import PatientCounts, effects, patients_of
 from confrere.statistics.verdict import Effect, Gain, judge_all, shown
 
 Key = tuple[str, str, str, str]
@@ -58,14 +58,7 @@ def verdicts(
             n: [{s: k.parts[part] for s, k in r.predictions.items() if part in k.parts} for r in found]
             for n, found in runs.items()
         }
-        counts[part] = {
-            site: Tested(
-                c.patients,
-                c.rarer,
-                classes[c.rarer_class] if c.rarer_class is not None and len(classes) == 2 else None,
-            )
-            for site, c in patients_of(predictions[ALONE]).items()
-        }
+        counts[part] = {site: _tested(c, classes) for site, c in patients_of(predictions[ALONE]).items()}
         for name, found in effects(predictions, ALONE, groups, POOLED).items():
             if part == "test":
                 shares[name] = found.shares
@@ -81,6 +74,12 @@ def verdicts(
         assert primary is not None
         gains[key][primary] = gain
     return Verdicts(primary, gains, counts, shares)
+
+
+def _tested(counts: PatientCounts, classes: Sequence[str]) -> Tested:
+    if counts.rarer_class is None or len(classes) != 2:
+        return Tested(counts.patients, counts.rarer)
+    return Tested(counts.patients, counts.rarer, classes[counts.rarer_class], counts.positive, classes[1])
 
 
 def _has_word(key: Key, about: str | None) -> bool:

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from confrere.core.metrics import in_order
 from confrere.core.metrics import named as metric_named
 from confrere.core.results import (
@@ -14,6 +16,7 @@ from confrere.core.results import (
     CommonResult,
     Gap,
     Group,
+    InPatients,
     MeanGain,
     Measured,
     Metrics,
@@ -23,8 +26,9 @@ from confrere.core.results import (
 )
 from confrere.evaluate.comparison_verdicts import Verdicts
 from confrere.site.outcome import by_columns, mean_metrics
+from confrere.site.predictions import RecordPredictions
 from confrere.site.run_folder import Run
-from confrere.statistics.in_patients import in_patients
+from confrere.statistics.in_patients import PairedErrors, in_patients, over_sites, with_changes
 from confrere.statistics.verdict import stated
 
 Scored = Sequence[Mapping[str, Metrics[float]]]
@@ -105,6 +109,7 @@ def summary(
     own = runs[name]
     first, sites, metrics = own[0].sites, sorted(own[0].sites), in_order(own[0].mean)
     scores = Scores(_scored(own), _scored(runs[ALONE]), name, "test", found)
+    patients = _in_patients(own, runs[ALONE], sites, found)
     by_site = {
         s: replace(
             scores.site(s, metrics),
@@ -112,10 +117,7 @@ def summary(
             privacy=_largest(run.sites[s].privacy for run in own),
             bytes_sent=round(statistics.fmean(run.sites[s].bytes_sent or 0 for run in own)),
             missing_columns=first[s].missing_columns,
-            in_patients=in_patients(
-                [run.predictions[s].parts["test"].predictions for run in own if _tested(run, s)],
-                own[0].study.threshold_of(s),
-            ),
+            in_patients=patients.get(s),
         )
         for s in sites
     }
@@ -132,11 +134,44 @@ def summary(
         },
         _common(name, own, runs[ALONE], found),
         label,
+        patients.get(None),
     )
 
 
-def _tested(run: Run, site: str) -> bool:
-    return site in run.predictions and "test" in run.predictions[site].parts
+def _in_patients(
+    own: Sequence[Run], alone: Sequence[Run], sites: Sequence[str], found: Verdicts
+) -> dict[str | None, InPatients]:
+    """For each site with two classes, and at None for all of them: the errors, and how they changed from training alone."""
+    mine, base = ({s: _judged(runs, s) for s in sites} for runs in (own, alone))
+    counts = found.tested.get("test", {})
+    results, errors = dict[str, InPatients](), dict[str, PairedErrors]()
+    for s in sites:
+        result = in_patients([p.predictions for p in mine[s]], own[0].study.threshold_of(s))
+        if result is None:
+            continue
+        results[s] = result
+        if s in counts and own is not alone and _pairs(base[s], mine[s]):
+            errors[s] = PairedErrors.of(base[s], mine[s], result.threshold, counts[s].rarer)
+            results[s] = with_changes(result, [errors[s]], [1.0])
+    every: dict[str | None, InPatients] = dict(results.items())
+    weights = {s: float(counts[s].patients) for s in results if s in counts}
+    if results and len(weights) == len(sites):
+        every[None] = over_sites(results, weights)
+        if len(errors) == len(sites):
+            every[None] = with_changes(every[None], list(errors.values()), list(weights.values()))
+    return every
+
+
+def _judged(runs: Sequence[Run], site: str) -> list[RecordPredictions]:
+    kept = (run.predictions[site].parts for run in runs if site in run.predictions)
+    return [parts["test"] for parts in kept if "test" in parts]
+
+
+def _pairs(before: Sequence[RecordPredictions], after: Sequence[RecordPredictions]) -> bool:
+    """Whether both were tested on the same records in the same order."""
+    return len(before) == len(after) and all(
+        np.array_equal(b.marks, a.marks) for b, a in zip(before, after, strict=True)
+    )
 
 
 def _common(name: str, own: Sequence[Run], alone: Sequence[Run], found: Verdicts) -> CommonResult | None:

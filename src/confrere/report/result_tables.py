@@ -328,12 +328,15 @@ def _facts(alone: SiteResult[Measured], together: SiteResult[Measured]) -> list[
 
 
 def _tested(site: SiteResult[Measured], after: str = ",") -> list[str]:
-    """How many patients a site was tested on, and how many of them are of the rarer class."""
-    if site.tested is None:
+    """How many patients a site was tested on, and how many of them are of class 1, or outside the most frequent class."""
+    counts = site.tested
+    if counts is None:
         return []
-    found = [f"{words.plain_number(site.tested.patients)}{after}"]
-    if site.tested.rarer < site.tested.patients:
-        found.append(f"{words.plain_number(site.tested.rarer)} {site.tested.rarer_class or 'rarer'}")
+    found = [f"{words.plain_number(counts.patients)}{after}"]
+    if counts.positive is not None:
+        found.append(f"{words.plain_number(counts.positive)} {counts.positive_class}")
+    elif counts.rarer < counts.patients:
+        found.append(f"{words.plain_number(counts.rarer)} {counts.rarer_class or 'rarer'}")
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from confrere.core import metrics
 from confrere.core.results import Measured, ModelVerdict, PrivacySpent, Tested
-from confrere.statistics.verdict import EARLIER, LEAST_SEEDS, Gain, GapClosed
+from confrere.statistics.verdict import EARLIER, LEAST_RARER, LEAST_SEEDS, Gain, GapClosed
 
 metric = metrics.named
 """A metric by its name, with its label and its meaning."""
@@ -82,6 +82,33 @@ def gained(name: str, value: Gain) -> str:
     return _with_interval(name, value.mean, value.low, value.high)
 
 
+def compared(name: str, value: Gain) -> str:
+    """A gain with its direction in words: «better by 0.036 (95 % interval 0.005 to 0.067)», «worse by …», «no difference …».
+
+    An interval that includes both directions names them: «(95 % interval 0.010 worse to 0.034 better)».
+    """
+    unit = " points" if metric(name).percent else ""
+
+    def part(text: str) -> tuple[str, str]:
+        sign = {"+": "better", "−": "worse"}.get(text[:1], "")
+        return text.lstrip("+−"), sign
+
+    size, direction = part(signed(name, value.mean))
+    found = f"{direction} by {size}{unit}" if direction else "no difference"
+    if value.word == EARLIER:
+        return found
+    if value.low is None or value.high is None:
+        return f"{found} ({no_interval(value.pairs)})"
+    if value.low == value.high == 0:
+        return "no difference in any seed"
+    (low, below), (high, above) = (part(signed(name, end)) for end in (value.low, value.high))
+    if below == above == "worse":
+        low, high = high, low
+    if below == above == direction:
+        return f"{found} (95 % interval {low} to {high})"
+    return f"{found} (95 % interval {f'{low} {below}'.rstrip()} to {f'{high} {above}'.rstrip()})"
+
+
 def _with_interval(name: str, mean: float, low: float, high: float) -> str:
     unit = " points" if metric(name).percent else ""
     return f"{signed(name, mean)}{unit} (95 % interval {signed(name, low)} to {signed(name, high)})"
@@ -139,10 +166,17 @@ def no_interval(pairs: int) -> str:
 
 
 def tested(counts: Tested | None) -> str:
-    """«60 patients, 14 of them «abnormal»»; nothing where it was not recorded."""
+    """«60 patients, 14 of them «abnormal»»: those of class 1 where there are two; nothing where it was not recorded.
+
+    Where patients of the other class are too few to judge, they are counted too.
+    """
     if counts is None:
         return ""
     patients = count(counts.patients, "patient").replace("\u2009", "\u202f")  # not broken over lines
+    if counts.positive is not None and counts.positive_class is not None:
+        both = counts.rarer_class != counts.positive_class and counts.rarer < LEAST_RARER
+        rest = f" and {plain_number(counts.rarer)} «{counts.rarer_class}»" if both else ""
+        return f"{patients}, {plain_number(counts.positive)} of them «{counts.positive_class}»{rest}"
     if counts.rarer_class is not None:
         return f"{patients}, {plain_number(counts.rarer)} of them «{counts.rarer_class}»"
     if counts.rarer < counts.patients:

@@ -108,7 +108,10 @@ def tested(test: Records, task: Task) -> Tested | None:
     labels = test.targets.reshape(-1).long()
     common = int(torch.bincount(labels).argmax())
     rarer = len(torch.unique(patients[labels != common]))
-    return Tested(count, rarer, task.classes[1 - common] if len(task.classes) == 2 else None)
+    if len(task.classes) != 2:
+        return Tested(count, rarer)
+    positive = len(torch.unique(patients[labels == 1]))
+    return Tested(count, rarer, task.classes[1 - common], positive, task.classes[1])
 
 
 def by_columns(sites: Mapping[str, SiteResult[Figure]]) -> dict[str, list[str]]:

@@ -50,6 +50,8 @@ class PatientCounts:
     """Those outside the most frequent class; for a number, or for several labels, all of them."""
     rarer_class: int | None = None
     """Which class the rarer one is, where there are two."""
+    positive: int | None = None
+    """Those of class 1, where there are two."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def _same(runs: Way, alone: Way, sites: Sequence[str]) -> bool:
 
 def _counted(runs: Iterable[Judged]) -> PatientCounts:
     names, outside, classes = list[NDArray[np.str_]](), list[NDArray[np.str_]](), 0
+    ill = list[NDArray[np.str_]]()
     said = list(runs)
     truth = np.concatenate([r.predictions.targets for r in said]) if said else np.zeros(0)
     binary = False
@@ -147,9 +150,13 @@ def _counted(runs: Iterable[Judged]) -> PatientCounts:
         names.append(run.marks)
         targets = run.predictions.targets
         outside.append(run.marks[targets.reshape(-1) != common] if classes else run.marks)
+        if binary:
+            ill.append(run.marks[targets.reshape(-1) == 1])
     patients = len(np.unique(np.concatenate(names))) if names else 0
     rarer = len(np.unique(np.concatenate(outside))) if outside else 0
-    return PatientCounts(patients, rarer, 1 - common if binary else None)
+    if not binary:
+        return PatientCounts(patients, rarer)
+    return PatientCounts(patients, rarer, 1 - common, len(np.unique(np.concatenate(ill))))
 
 
 @dataclass(frozen=True)

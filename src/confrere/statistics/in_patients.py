@@ -7,13 +7,17 @@ intercept are those of a logistic regression of the outcome on the model's log-o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confrere.core.metrics import Predictions
 from confrere.core.results import InPatients
+from confrere.statistics.contributions import Judged
+from confrere.statistics.intervals import variance_parts
+from confrere.statistics.verdict import Effect
 
 Floats = NDArray[np.float64]
 
@@ -45,6 +49,77 @@ def in_patients(runs: Sequence[Predictions], threshold: float | None = None) -> 
         calibration=_curve(probability, ill),
         net_benefit=tuple((t, net_benefit(probability, ill, t)) for t in THRESHOLDS),
     )
+
+
+@dataclass(frozen=True)
+class PairedErrors:
+    """The errors of a site's models less those of training alone: by seed, and what each patient contributes."""
+
+    missed: tuple[Floats, Floats]
+    false_alarms: tuple[Floats, Floats]
+    rarer: int
+
+    @classmethod
+    def of(
+        cls, before: Sequence[Judged], after: Sequence[Judged], threshold: float, rarer: int
+    ) -> PairedErrors:
+        """The same test records in the same seeds, alone and together."""
+        names = np.unique(np.concatenate([run.marks for run in before]))
+        errors = [(_errors(b, threshold), _errors(a, threshold)) for b, a in zip(before, after, strict=True)]
+        places = [np.searchsorted(names, run.marks) for run in before]
+        missed, alarms = (
+            _paired([a[kind] - b[kind] for b, a in errors], places, len(names)) for kind in (0, 1)
+        )
+        return cls(missed, alarms, rarer)
+
+
+def with_changes(found: InPatients, sites: Sequence[PairedErrors], weights: Sequence[float]) -> InPatients:
+    """With the intervals of what changed over training alone, on the weighted mean of these sites."""
+    share = np.asarray(weights) / np.sum(weights)
+    rarer = sum(site.rarer for site in sites)
+
+    def interval(parts: Sequence[tuple[Floats, Floats]]) -> tuple[float, float] | None:
+        by_seed = np.sum([w * d for w, (d, _) in zip(share, parts, strict=True)], axis=0)
+        every = np.concatenate([w * c for w, (_, c) in zip(share, parts, strict=True)], axis=1)
+        if len(by_seed) < 2:
+            return None
+        between, shared = variance_parts(by_seed, every)
+        return Effect(tuple(by_seed.tolist()), float(between), float(shared), rarer).interval()
+
+    return replace(
+        found,
+        missed_change=interval([s.missed for s in sites]),
+        false_alarms_change=interval([s.false_alarms for s in sites]),
+    )
+
+
+def over_sites(found: Mapping[str, InPatients], weights: Mapping[str, float]) -> InPatients:
+    """The weighted mean of the sites' errors; thresholds and curves differ between sites and are left out."""
+    total = sum(weights.values())
+
+    def mean(field: str) -> float:
+        return sum(weights[s] * float(getattr(found[s], field)) for s in weights) / total
+
+    return InPatients(mean("threshold"), mean("ill"), mean("missed"), mean("false_alarms"), (), ())
+
+
+def _errors(run: Judged, threshold: float) -> tuple[Floats, Floats]:
+    """For each record 1 where it is missed, and 1 where it is a false alarm."""
+    logs, ill = run.predictions.logs, run.predictions.targets.reshape(-1) == 1
+    called = 1 / (1 + np.exp(logs[:, 0] - logs[:, 1])) >= threshold
+    return (ill & ~called).astype(float), (~ill & called).astype(float)
+
+
+def _paired(
+    differences: Sequence[Floats], places: Sequence[NDArray[np.int64]], patients: int
+) -> tuple[Floats, Floats]:
+    means = np.array([d.mean() for d in differences])
+    counts = [len(np.unique(place)) for place in places]
+    contributions = [
+        np.bincount(place, d - mean, minlength=patients) / len(d) * np.sqrt(n / max(1, n - 1))
+        for d, place, mean, n in zip(differences, places, means, counts, strict=True)
+    ]
+    return means, np.array(contributions)
 
 
 def net_benefit(probability: Floats, ill: NDArray[np.bool_], threshold: float) -> float:

@@ -40,7 +40,8 @@ FEW = Gain(0.1, 0.01, None, None, 5, "too few to judge")
 
 
 def text(answer: Answer) -> str:
-    return " ".join([answer.short, *(str(part) for part in answer.rest)])
+    rest = (re.sub(r"<[^>]+>", "", str(part)).replace("\u00a0", " ") for part in answer.rest)
+    return " ".join([answer.short, *rest])
 
 
 def test_a_comparison_answers_all_seven(tmp_path: Path) -> None:
@@ -66,10 +67,12 @@ def fitted(site: str, shares: list[float]) -> Event:
 
 def test_help_is_measured_by_how_much_of_a_model_builds_on_the_proxy() -> None:
     runs = [history([fitted("A", [0.5, 0.5]), fitted("B", [1.0])]), history([fitted("A", [0.1, 0.9])])]
-    said = text(who_helped({"A": BETTER, "B": UNCLEAR}, runs))
-    assert said.startswith("The peers as a whole, at 1 of 2 sites")
+    answer = who_helped({"A": BETTER, "B": UNCLEAR}, runs)
+    said = text(answer)
+    assert said.startswith("A gained from the other sites")
     assert "A 70 % and B 0 %" in said
-    assert "«confrere partners STUDY.toml --site SITE» measures it" in said
+    assert "What one peer brought was not measured" in said
+    assert [command for _, command in answer.commands] == ["confrere partners STUDY.toml --site SITE"]
 
 
 def test_a_model_of_a_site_alone_says_nothing_about_peers() -> None:
@@ -110,9 +113,13 @@ def records(**more: Any) -> dict[str, SiteRecords]:
     [
         (
             {"apart": {"tsh": 0.9, "age": 0.6}},
-            "mean of tsh 0.9 standard deviations above that of all records",
+            "mean of «tsh» 0.9 standard deviations above that of all records",
         ),
         ({"apart": {"tsh": -0.9}}, "0.9 standard deviations below"),
+        (
+            {"apart": {"pregnant": 0.9}, "shares": {"pregnant": (0.241, 0.012)}},
+            "«pregnant» in 24 % of the records (other sites: 1 %)",
+        ),
         ({"labels": {"well": 0.3, "ill": 0.7}}, "70 % of the records «ill» (median site: 25 %)"),
         ({"missing": {"tsh": 0.6}}, "60 % of values missing in columns with gaps (median site: 2 %)"),
     ],
@@ -142,20 +149,27 @@ def test_gaps_of_a_small_site_are_not_odd_by_chance() -> None:
 
 
 def test_without_a_profile_the_answer_is_which_command_makes_one() -> None:
-    assert "confrere compare" in text(odd_records({}))
+    assert "confrere compare" in odd_records({}).commands[0][1]
 
 
 def test_the_page_for_one_site_holds_no_distance_from_the_others(tmp_path: Path) -> None:
     document = json.loads((with_patients(tmp_path) / "comparison.json").read_text())
     document["records"] = {
-        s: SiteRecords(400, {"well": 0.75, "ill": 0.25}, {"tsh": 0.31}, {"secret_column": 0.87}).as_json()
+        s: SiteRecords(
+            400,
+            {"well": 0.75, "ill": 0.25},
+            {"tsh": 0.31},
+            {"secret_column": 0.87, "secretflag": 0.6},
+            shares={"secretflag": (0.5, 0.1)},
+        ).as_json()
         for s in THYROID
     }
     (tmp_path / "comparison.json").write_text(json.dumps(document))
     everyone = words_of(write_report(tmp_path))
-    assert "secret_column 0.9 standard deviations above" in everyone
+    assert "«secret_column» 0.9 standard deviations above" in everyone
+    assert "secretflag" in everyone
     page = write_report(tmp_path, None, "SVI").read_text(encoding="utf-8")
-    assert "secret_column" not in page
+    assert "secret" not in page
     assert "tsh (31" in page
 
 
@@ -223,7 +237,7 @@ def compared(pooled: Gain | None = None) -> ComparisonResult:
 @pytest.mark.parametrize(
     ("judged", "pooled", "short"),
     [
-        ({"A": BETTER, "B": UNCLEAR}, None, "Rehearse with real nodes"),
+        ({"A": BETTER, "B": UNCLEAR}, None, "Rehearse it with your IT department"),
         ({"A": BETTER, "B": WORSE}, None, "Go on without the sites that lose"),
         ({"A": WORSE, "B": UNCLEAR}, None, "Do not take part with these settings"),
         ({"A": UNCLEAR}, BETTER, "Look for better settings"),
@@ -251,5 +265,5 @@ def test_where_some_sites_gain_their_patients_come_first(tmp_path: Path) -> None
     judged = {s: BETTER if s == "SVHD" else UNCLEAR for s in found.sites}
     answer = by_how_much(found, "log_loss", judged)
     assert answer.short == "Missed 12 → 2, false alarms 4 → 4"
-    assert "Of 100 patients like those of «SVHD», 25 with the condition. Over all sites" in text(answer)
+    assert "Of 100 patients like those of «SVHD», 25 with the condition. Over all sites:" in text(answer)
     assert "missed 12 → 6, false alarms 4 → 4." in text(answer)

@@ -101,7 +101,7 @@ def test_a_site_that_is_worse_off_is_named_in_the_first_sentence(thyroid: Path) 
     "sentence",
     [
         "Do the referral centres recognise abnormal thyroid function better together than alone?",
-        "each a model made differentially private before it left. No record is among them.",
+        "made differentially private before they left. No record is among them.",
         "Privacy spent: 3.0 of 3.0 (ε, δ = 1e-5, per record, accountant pld); proven; at every site.",
         "Compared with pooling all records",
         "«SVHD» gains most",
@@ -219,7 +219,8 @@ def test_any_number_of_sites(tmp_path: Path, count: int) -> None:
 def test_regression_is_told_in_its_own_measures(tmp_path: Path) -> None:
     said = report_of(tmp_path, metrics=("rmse", "r2"))
     assert "Judged by RMSE: the typical size of an error" in said
-    assert "RMSE, where lower is better," in said
+    assert "(lower is better)" in said
+    assert re.search(r"RMSE averaged over the sites: [^:]+ together \(ProxyFL\): (better|worse) by", said)
     assert "AUC" not in said
 
 
@@ -336,6 +337,26 @@ def test_the_gain_is_stated_in_patients_with_their_number(tmp_path: Path) -> Non
         in page
     )
     assert "0.90 → 0.90" in page
+
+
+def test_a_change_in_patients_has_its_interval(tmp_path: Path) -> None:
+    document = json.loads((with_patients(tmp_path) / "comparison.json").read_text())
+    for row in document["strategies"]["proxyfl"]["sites"].values():
+        row["in_patients"] |= {"missed_change": [-0.081, -0.012], "false_alarms_change": [-0.003, 0.002]}
+    (tmp_path / "comparison.json").write_text(json.dumps(document))
+    comparison = read_comparison(tmp_path)
+    told = "95 % intervals of the change: missed −8 to −1, false alarms −0.3 to +0.2."
+    assert told in (sentence(comparison, "SVI") or "")
+    assert "missed 12 → 7 (−8 to −1)" in words_of(write_report(tmp_path))
+
+
+def test_no_command_is_on_the_first_screen(tmp_path: Path) -> None:
+    said = words_of(write_report(with_patients(tmp_path)))
+    first, _, rest = said.partition("How to read this")[0].partition("For the person who runs the study")
+    assert "confrere " not in first
+    assert "confrere partners STUDY.toml --site SITE" in rest
+    alone = words_of(write_report(tmp_path, None, "SVI"))
+    assert "confrere " not in alone.partition("For the person who runs the study")[0]
 
 
 def test_without_two_classes_nothing_is_said_of_patients(tmp_path: Path) -> None:

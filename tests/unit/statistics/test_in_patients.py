@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from confrere.core.metrics import Predictions
-from confrere.statistics.in_patients import in_patients, net_benefit
+from confrere.site.predictions import RecordPredictions
+from confrere.statistics.contributions import effects
+from confrere.statistics.in_patients import PairedErrors, in_patients, net_benefit, with_changes
 
 
 def predictions(odds: list[float], ill: list[int]) -> Predictions:
@@ -58,3 +60,38 @@ def test_warning_everyone_at_the_share_of_the_ill_has_no_net_benefit() -> None:
 def test_only_two_classes_with_patients_of_both_have_a_meaning_in_patients() -> None:
     assert in_patients([predictions([1.0, 2.0], [1, 1])]) is None
     assert in_patients([Predictions(np.zeros((2, 3)), np.array([0, 2]))]) is None
+
+
+def runs(shift: float, seeds: int = 5, patients: int = 120) -> list[RecordPredictions]:
+    """Models that find all of the ill and raise false alarms; a shift towards «well» raises fewer."""
+    found = []
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        chosen = rng.permutation(200)[:patients]
+        ill = chosen % 4 == 0
+        odds = np.where(ill, 5.0, rng.normal(size=patients) + shift)
+        found.append(RecordPredictions(odds[:, None].astype("float32"), ill.astype(int), chosen.astype(str)))
+    return found
+
+
+def changed(before: list[RecordPredictions], after: list[RecordPredictions]) -> tuple[float, float]:
+    found = in_patients([r.predictions for r in after], 0.5)
+    assert found is not None
+    found = with_changes(found, [PairedErrors.of(before, after, 0.5, 50)], [1.0])
+    assert found.missed_change == (0.0, 0.0)
+    assert found.false_alarms_change is not None
+    return found.false_alarms_change
+
+
+def test_the_interval_of_a_change_is_that_of_the_same_change_in_accuracy() -> None:
+    before, after = runs(0.0), runs(-0.7)
+    low, high = changed(before, after)
+    judged = effects({"local": [{"A": r} for r in before], "x": [{"A": r} for r in after]}, "local")
+    expected = judged["x"].sites["A"]["accuracy"].interval()
+    assert expected is not None
+    assert (-high, -low) == pytest.approx(expected, rel=1e-3)
+    assert high < 0
+
+
+def test_the_same_models_change_nothing() -> None:
+    assert changed(runs(0.0), runs(0.0)) == (0.0, 0.0)

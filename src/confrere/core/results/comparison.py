@@ -10,7 +10,7 @@ from confrere.core.events import Json
 from confrere.core.metrics import in_order, proper
 from confrere.core.results.document import Document, Metrics
 from confrere.core.results.privacy import PrivacySpent
-from confrere.core.results.run import Group, Measured, SiteResult
+from confrere.core.results.run import Group, InPatients, Measured, SiteResult
 
 ALONE = "local"
 """Training alone, without noise: what every comparison is measured against."""
@@ -56,7 +56,7 @@ class StrategyResult(Document):
     """One way to learn, over all seeds of a comparison."""
 
     UNSTATED = ("name",)
-    OPTIONAL = ("by_columns", "common")
+    OPTIONAL = ("by_columns", "common", "in_patients")
     KEYS: ClassVar[Mapping[str, str]] = {"gains": "gain_over_alone"}
 
     name: str
@@ -72,6 +72,8 @@ class StrategyResult(Document):
     """On the common test records, where the study has them."""
     label: str = ""
     """Its name in tables and reports: «ProxyFL, with noise»."""
+    in_patients: InPatients | None = None
+    """Over all sites, each weighted by its test patients, where there are two classes."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.name)
@@ -125,6 +127,8 @@ class Gap(Document):
 class SiteRecords(Document):
     """What the records of a site look like, in a rehearsal that holds the records of all sites. Private to the site."""
 
+    OPTIONAL = ("shares",)
+
     records: int
     labels: Mapping[str, float] = field(default_factory=dict)
     """The share of each class, or what else the kind of task sums up."""
@@ -134,6 +138,8 @@ class SiteRecords(Document):
     """The columns in which sites differ most: how far the site's mean lies from that of all records, in standard deviations."""
     columns: int = 0
     """How many columns these were picked from."""
+    shares: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Of these columns, those with two values: the share of this site's records, and of the other sites' records."""
 
 
 @dataclass(frozen=True)

@@ -38,18 +38,23 @@ class Measured(Document):
 class Tested(Document):
     """How many distinct test patients the figures of a site rest on; in a comparison, over all seeds."""
 
-    OPTIONAL = ("rarer_class",)
+    OPTIONAL = ("rarer_class", "positive", "positive_class")
 
     patients: int
     rarer: int
     """Those outside the most frequent class; for a number, or for several labels, all of them."""
     rarer_class: str | None = None
     """The name of the rarer class, where there are two."""
+    positive: int | None = None
+    """Those of class 1 (the ill), where there are two classes."""
+    positive_class: str | None = None
 
 
 @dataclass(frozen=True)
 class InPatients(Document):
     """What a model of two classes means for the patients of a site; all shares are of its test patients."""
+
+    OPTIONAL = ("missed_change", "false_alarms_change")
 
     threshold: float
     """The model warns where the stated probability of class 1 reaches it."""
@@ -64,6 +69,9 @@ class InPatients(Document):
     slope: float | None = None
     """Of the calibration; 1 is perfect. None where it has no value."""
     intercept: float | None = None
+    missed_change: tuple[float, float] | None = None
+    """95 % interval of `missed` less that of training alone, paired by patient and seed; None where there are too few."""
+    false_alarms_change: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from confrere.core.results import ComparisonResult
 from confrere.report import words
 from confrere.report.gains import not_worth_it, site_gain, too_few
 from confrere.report.history import History
-from confrere.report.page.by_how_much import by_how_much, pooling
+from confrere.report.page.by_how_much import by_how_much, featured, in_metric, pooling
+from confrere.report.page.in_patients import hundred_patients
 from confrere.report.page.markup import Markup, tag
 from confrere.report.page.next_step import next_step
 from confrere.report.page.odd_records import odd_records
 from confrere.report.page.privacy_left import privacy_left
-from confrere.report.page.questions import laid_out
+from confrere.report.page.questions import Answer, for_the_researcher, laid_out
 from confrere.report.page.sections import Page, report_section
 from confrere.report.page.site_table import CLASSES, MANY, site_table
 from confrere.report.page.what_left import what_left
@@ -90,29 +91,60 @@ def answer(
     ]
     if name is None or together is None or alone is None:
         return tag("header", *head, tag("p", _nothing(comparison), class_="answer"))
-    judged = {s: g for s in comparison.sites if (g := site_gain(comparison, s, name))}
+    judged = _judged(comparison, name)
     told = (tag("strong", text, class_=kind) if kind else text for kind, text in verdict(judged))
-    first, sites = next(iter(histories), None), list(together.sites.values())
     worth = not_worth_it(comparison)
-    return tag(
-        "header",
+    words_of = tag(
+        "div",
         *head,
         tag("p", "Is it better than learning alone?", class_="asked"),
         tag("p", *told, class_="answer"),
         tag("p", tag("strong", worth, class_="worse")) if worth else None,
-        laid_out(
-            [
-                by_how_much(comparison, name, judged),
-                what_left(sites, first),
-                privacy_left(sites, first),
-                who_helped(judged, histories, found),
-                odd_records(comparison.records),
-                next_step(comparison, name, judged, first),
-            ]
-        ),
+    )
+    shown = featured(comparison, judged)
+    picture = hundred_patients(*shown) if shown else None
+    return tag(
+        "header",
+        tag("div", words_of, picture, class_="opening") if picture else words_of,
+        laid_out(answers(comparison, histories, found)),
         site_table(comparison, name, judged),
+        tag("p", _spreads(comparison), class_="under"),
         tag("p", _others(comparison, name), class_="under"),
         tag("p", pooled, class_="under") if (pooled := pooling(comparison, name)) else None,
+    )
+
+
+def answers(
+    comparison: ComparisonResult, histories: Sequence[History], found: Mapping[str, str] | None = None
+) -> list[Answer]:
+    """The questions after the first; none where the comparison has no answer."""
+    name, together = comparison.headline, comparison.together
+    if name is None or together is None or comparison.alone is None:
+        return []
+    judged = _judged(comparison, name)
+    first, sites = next(iter(histories), None), list(together.sites.values())
+    return [
+        by_how_much(comparison, name, judged),
+        what_left(sites, first),
+        privacy_left(sites, first),
+        who_helped(judged, histories, found),
+        odd_records(comparison.records),
+        next_step(comparison, name, judged, first),
+    ]
+
+
+def _judged(comparison: ComparisonResult, name: str) -> dict[str, Gain]:
+    return {s: g for s in comparison.sites if (g := site_gain(comparison, s, name))}
+
+
+def _spreads(comparison: ComparisonResult) -> str | None:
+    """What ± and the bars mean."""
+    seeds = len(comparison.seeds)
+    if seeds < 2:
+        return None
+    return (
+        f"± is one standard deviation over {seeds} random splits into training and test patients. It does not decide: the "
+        "word follows from the bar, the interval of the paired difference, which is clear where it does not reach 0."
     )
 
 
@@ -127,12 +159,13 @@ def _others(comparison: ComparisonResult, name: str) -> str:
             others.append(
                 f"{words.metric(other).label} {' → '.join(words.measured(other, m) for m in means)}"
             )
-    shown = f" Shown beside it, mean over sites: {'; '.join(others)}." if others else ""
+    shown = f" Also shown, mean over sites: {'; '.join(others)}." if others else ""
     few = too_few(comparison)
     note = (
         f" The means include {_these(few, len(comparison.sites))}, with too few test patients." if few else ""
     )
-    return judged + shown + (note if others else "")
+    mean = in_metric(comparison, name)
+    return judged + (f" {mean}" if mean else "") + shown + (note if others else "")
 
 
 def _these(sites: Sequence[str], total: int) -> str:
@@ -157,3 +190,10 @@ def _answer(page: Page) -> Markup | None:
     if page.comparison is None:
         return None
     return answer(page.comparison, page.histories.get("together", ()), page.partners)
+
+
+@report_section("commands", order=145)
+def _commands(page: Page) -> Markup | None:
+    if page.comparison is None:
+        return None
+    return for_the_researcher(answers(page.comparison, page.histories.get("together", ()), page.partners))

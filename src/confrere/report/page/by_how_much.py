@@ -2,64 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from confrere.core.results import ComparisonResult, InPatients
+from confrere.core.results import ComparisonResult, InPatients, StrategyResult
 from confrere.report import words
-from confrere.report.gains import gap_closed, mean_gain
+from confrere.report.gains import gap_closed, mean_gain, site_gain
 from confrere.report.page.questions import Answer, sentences
+from confrere.statistics.in_patients import over_sites
 from confrere.statistics.verdict import EARLIER, Gain
 
 NAMED = 3
-"""More sites that gain are not named one by one."""
+"""At most this many sites that gain are shown one by one."""
 
 
 def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -> Answer:
-    """Missed patients and false alarms where together is better, and over all sites; the mean gain with its interval."""
-    alone, together = comparison.alone, comparison.together
-    assert alone is not None
-    assert together is not None
+    """Missed patients and false alarms where together is better, or over all sites; without classes, the mean gain."""
     gain, label = mean_gain(comparison, name), words.metric(name).label
-    lower = ", where lower is better," if not words.metric(name).higher_is_better else ""
-    mean = ""
-    if gain and name in alone.mean and name in together.mean:
-        mean = (
-            f"{'Averaged over the sites' if len(judged) > 1 else 'There'}, {label}{lower} goes "
-            f"from {words.measured(name, alone.mean[name])} alone "
-            f"to {words.measured(name, together.mean[name])} together ({together.label}): {words.gained(name, gain)}."
-        )
+    overall = _over_all(comparison)
+    found = featured(comparison, judged)
+    if found is None:
+        short = f"{label} {words.compared(name, gain)}" if gain else "not measured"
+        return Answer("By how much?", words.capital(short.partition(" (")[0]), (in_metric(comparison, name),))
+    site, (alone, together) = found
+    short, whose = of_100(alone, together), "the sites" if site is None else f"«{site}»"
+    rest = [
+        f"Of 100 patients like those of {whose}, {round(100 * alone.ill)} with the condition.",
+        changes(together),
+    ]
+    better = [s for s, g in judged.items() if g.word == "better" and s != site]
+    for other in better[: NAMED - 1]:
+        if both := both_ways(comparison, other):
+            rest.append(f"«{other}»: {of_100(*both)}.")
+    if site is None:
+        rest.append("Each site counts by its test patients.")
+    elif overall is not None and len(judged) > 1:
+        rest.append(f"Over all sites: {of_100(*overall)}.")
+    return Answer("By how much?", words.capital(short), (sentences(*rest),))
+
+
+def in_metric(comparison: ComparisonResult, name: str) -> str:
+    """The mean gain in the metric that decides, and the site that gains least."""
+    alone, together = comparison.alone, comparison.together
+    gain = mean_gain(comparison, name)
+    if (
+        gain is None
+        or alone is None
+        or together is None
+        or name not in alone.mean
+        or name not in together.mean
+    ):
+        return ""
+    judged = {s: g for s in comparison.sites if (g := site_gain(comparison, s, name))}
+    over = "averaged over the sites" if len(judged) > 1 else "at the one site"
+    mean = (
+        f"{words.capital(words.metric(name).label)} {over}: {words.measured(name, alone.mean[name])} alone, "
+        f"{words.measured(name, together.mean[name])} together ({together.label}): {words.compared(name, gain)}."
+    )
     least = ""
     if len(judged) > 1:
         worst = min(judged, key=lambda s: judged[s].mean)
-        least = f"«{worst}» {fares(name, judged[worst].mean)}: {words.gained(name, judged[worst])}."
+        least = f"«{worst}» {fares(name, judged[worst].mean)}: {words.compared(name, judged[worst])}."
+    return sentences(mean, least)
+
+
+def featured(
+    comparison: ComparisonResult, judged: Mapping[str, Gain]
+) -> tuple[str | None, tuple[InPatients, InPatients]] | None:
+    """The site whose patients are shown first: of those with a clear gain the one that gains most; else None, all sites."""
     better = [s for s, g in judged.items() if g.word == "better"]
-    patients, there = _over_sites(comparison, comparison.sites), _over_sites(comparison, better)
-    if patients is not None:
-        before, after = patients
-        short = of_100(before, after)
-        whose = (
-            f"Of 100 patients like those of the sites, {round(100 * before.ill)} with the condition; each site counts by "
-            "its test patients."
-        )
-        if there is not None and len(better) < len(judged):
-            names = (
-                words.listing([f"«{s}»" for s in better]) if len(better) <= NAMED else "the sites that gain"
-            )
-            whose = (
-                f"Of 100 patients like those of {names}, {round(100 * there[0].ill)} with the condition. Over all sites, each "
-                f"by its test patients: {short}."
-            )
-            short = of_100(*there)
-    else:
-        short = f"{label} {words.signed(name, gain.mean)}" if gain else "Not measured"
-        whose = ""
-    return Answer("By how much?", words.capital(short), (sentences(whose, mean, least),))
+    site = max(better, key=lambda s: judged[s].mean) if better else None
+    both = both_ways(comparison, site) if site is not None else _over_all(comparison)
+    return (site, both) if both else None
+
+
+def both_ways(comparison: ComparisonResult, site: str) -> tuple[InPatients, InPatients] | None:
+    """Alone and together at one site, where both were measured."""
+    ways = [
+        s.sites[site].in_patients if s and site in s.sites else None
+        for s in (comparison.alone, comparison.together)
+    ]
+    alone, together = ways
+    return (alone, together) if alone and together else None
 
 
 def of_100(alone: InPatients, together: InPatients) -> str:
     """«missed 12 → 7, false alarms 4 → 4»."""
     missed = f"missed {round(100 * alone.missed)} → {round(100 * together.missed)}"
     return f"{missed}, false alarms {round(100 * alone.false_alarms)} → {round(100 * together.false_alarms)}"
+
+
+def changes(together: InPatients) -> str:
+    """«95 % intervals of the change: missed −6 to −1, false alarms −15 to −4.»"""
+    if together.missed_change is None or together.false_alarms_change is None:
+        return ""
+    missed, alarms = interval_of_100(together.missed_change), interval_of_100(together.false_alarms_change)
+    return f"95 % intervals of the change: missed {missed}, false alarms {alarms}."
+
+
+def interval_of_100(ends: tuple[float, float]) -> str:
+    """«−6 to +1», in patients of 100; with a decimal where both ends round to none."""
+    digits = 0 if any(round(100 * end) for end in ends) else 1
+    return " to ".join(_signed(100 * end, digits) for end in ends)
+
+
+def _signed(value: float, digits: int) -> str:
+    text = f"{value:+.{digits}f}"
+    return text.replace("-", "−") if any(c in "123456789" for c in text) else "0"
 
 
 def pooling(comparison: ComparisonResult, name: str) -> str | None:
@@ -71,7 +119,7 @@ def pooling(comparison: ComparisonResult, name: str) -> str | None:
     if closed.share is not None:
         return (
             f"Compared with pooling all records: {words.share_closed(closed)} of the gap closed, between alone and {pooled}, "
-            f"by {label}; pooling gains {words.gained(name, closed.gap)}."
+            f"by {label}; pooling is {words.compared(name, closed.gap)}."
         )
     rest = {
         "better": "how much of that gap was closed is too uncertain to state",
@@ -79,7 +127,7 @@ def pooling(comparison: ComparisonResult, name: str) -> str | None:
         "too few to judge": "which may be chance",
         EARLIER: EARLIER,
     }.get(closed.gap.word, "so there is no clear gap to close")
-    return f"Compared with pooling all records: {pooled} gains {words.gained(name, closed.gap)} in {label} over alone; {rest}."
+    return f"Compared with pooling all records: {pooled}, against alone by {label}: {words.compared(name, closed.gap)}; {rest}."
 
 
 def fares(name: str, gain: float) -> str:
@@ -87,21 +135,15 @@ def fares(name: str, gain: float) -> str:
     return "loses most" if words.signed(name, gain).startswith("−") else "gains least"
 
 
-def _over_sites(comparison: ComparisonResult, sites: Iterable[str]) -> tuple[InPatients, InPatients] | None:
-    """Alone and together over these sites, each weighted by its test patients; None where a site states none."""
-    alone, together = comparison.alone, comparison.together
-    assert alone is not None
-    assert together is not None
-    weights = {s: t.patients for s in sites if (t := alone.sites[s].tested)}
-    found = [{s: r.in_patients for s, r in way.sites.items() if r.in_patients} for way in (alone, together)]
-    if not weights or any(s not in way for s in weights for way in found):
-        return None
-    before, after = (_mean(way, weights) for way in found)
-    return before, after
+def _over_all(comparison: ComparisonResult) -> tuple[InPatients, InPatients] | None:
+    """Alone and together over all sites, each weighted by its test patients; results that do not state it have no interval."""
+    alone, together = (_mean_of(s) if s else None for s in (comparison.alone, comparison.together))
+    return (alone, together) if alone and together else None
 
 
-def _mean(found: Mapping[str, InPatients], weights: Mapping[str, int]) -> InPatients:
-    def mean(key: str) -> float:
-        return sum(n * float(getattr(found[s], key)) for s, n in weights.items()) / sum(weights.values())
-
-    return InPatients(mean("threshold"), mean("ill"), mean("missed"), mean("false_alarms"), (), ())
+def _mean_of(way: StrategyResult) -> InPatients | None:
+    if way.in_patients is not None:
+        return way.in_patients
+    found = {s: r.in_patients for s, r in way.sites.items() if r.in_patients}
+    weights = {s: float(t.patients) for s, r in way.sites.items() if (t := r.tested)}
+    return over_sites(found, weights) if weights and found.keys() == weights.keys() else None

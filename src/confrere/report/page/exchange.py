@@ -49,8 +49,8 @@ def who_sent_what(history: History | None, sites: Sequence[str], run: str) -> Ma
     side = tag("div", _slider(len(rounds)), _weights(history, everyone))
     lead = (
         f"Each arrow is a model that went from one site to another ({run}). "
-        f"{words.count(len(history.sendings), 'parcel')}, "
-        f"{words.size(sum(s.bytes for s in history.sendings))} in {words.count(len(rounds), 'round')}: "
+        f"All sites together sent {words.count(len(history.sendings), 'model')}, "
+        f"{words.size(sum(s.bytes for s in history.sendings))}, in {words.count(len(rounds), 'round')}: "
         f"{_held(history)}."
     )
     small = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confrere.core.results import ComparisonResult, InPatients, SiteResult
 from confrere.report import words
 from confrere.report.page import charts
-from confrere.report.page.by_how_much import of_100
+from confrere.report.page.by_how_much import both_ways, changes, interval_of_100, of_100
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.scale import Scale, around
 from confrere.report.page.sections import Page, report_section
@@ -14,13 +14,14 @@ from confrere.statistics.verdict import LEAST_RARER
 
 SHOWN = 6
 """Sites with pictures; the table has all."""
-CELL, COLUMNS = 11, 20
+CELL, COLUMNS = 11, 10
 KINDS = (
     ("found", "has it, and found"),
     ("missed", "has it, and missed"),
     ("alarm", "does not have it: false alarm"),
     ("well", "does not have it, and left alone"),
 )
+SHORT = {"found": "ill, found", "missed": "ill, missed", "alarm": "false alarm", "well": "well"}
 
 
 def sentence(comparison: ComparisonResult, site: str, whose: str = "") -> str | None:
@@ -34,7 +35,26 @@ def sentence(comparison: ComparisonResult, site: str, whose: str = "") -> str | 
     few = " Too few to judge." if counts and counts.rarer < LEAST_RARER else ""
     whose = whose or f"those of {site}"
     ill = f"Of 100 patients like {whose}, {round(100 * alone.ill)} have the condition"
-    return f"{ill}: {of_100(alone, together)}{based}.{few}"
+    interval = f" {changes(together)}" if together.missed_change else ""
+    return f"{ill}: {of_100(alone, together)}{based}.{interval}{few}"
+
+
+def hundred_patients(site: str | None, both: tuple[InPatients, InPatients]) -> Markup:
+    """The picture of the first screen: a hundred patients, alone and together."""
+    alone, together = both
+    whose = f"«{site}»" if site is not None else "the sites"
+    return tag(
+        "figure",
+        tag("p", f"100 patients like those of {whose}", class_="asked"),
+        tag(
+            "div",
+            tag("div", icons(alone, f"{whose}, alone"), tag("p", "alone")),
+            tag("div", icons(together, f"{whose}, together"), tag("p", "together")),
+            class_="pair",
+        ),
+        _icon_legend(short=True),
+        class_="hundred",
+    )
 
 
 def in_patients(comparison: ComparisonResult) -> Markup | None:
@@ -47,8 +67,8 @@ def in_patients(comparison: ComparisonResult) -> Markup | None:
             site,
             words.tested(result.tested) or "–",
             f"{100 * alone.threshold:.0f} %",
-            f"{round(100 * alone.missed)} → {round(100 * together.missed)}",
-            f"{round(100 * alone.false_alarms)} → {round(100 * together.false_alarms)}",
+            _changed(alone.missed, together.missed, together.missed_change),
+            _changed(alone.false_alarms, together.false_alarms, together.false_alarms_change),
             f"{_plain(alone.slope)} → {_plain(together.slope)}",
             f"{_plain(alone.intercept)} → {_plain(together.intercept)}",
         ]
@@ -60,9 +80,10 @@ def in_patients(comparison: ComparisonResult) -> Markup | None:
     lead = (
         "Alone → together. A model warns where the stated probability reaches the threshold, which is the share of patients "
         "with the condition unless the study states one (evaluation.threshold). Missed: patients with the condition and "
-        "no warning; false alarms: a warning without the condition; both of 100 patients of the site. A calibration slope "
-        "of 1 and an intercept of 0 are perfect; a slope below 1 means that stated probabilities are too extreme. These are "
-        "means over seeds, not judged."
+        "no warning; false alarms: a warning without the condition; both of 100 patients of the site. In brackets: the 95 % "
+        "interval of the change, over patients and seeds; it carries no word. A calibration slope of 1 "
+        "and an intercept of 0 are perfect; a slope below 1 means that stated probabilities are too extreme. All figures are "
+        "means over seeds."
     )
     pictures = [_pictures(site, *found[site]) for site in list(found)[:SHOWN]]
     more = len(found) - len(pictures)
@@ -109,13 +130,23 @@ def icons(found: InPatients, label: str) -> Markup:
     )  # fmt: skip
 
 
-def _icon_legend() -> Markup:
+def _icon_legend(short: bool = False) -> Markup:
     """The shapes of the hundred patients."""
     keys = (
-        tag("li", tag("svg", _icon(kind, 1, 1), width=14, height=14, aria_hidden="true"), text)
+        tag(
+            "li",
+            tag("svg", _icon(kind, 1, 1), width=14, height=14, aria_hidden="true"),
+            SHORT[kind] if short else text,
+        )
         for kind, text in KINDS
     )
     return tag("ul", *keys, class_="legend")
+
+
+def _changed(alone: float, together: float, change: tuple[float, float] | None) -> Markup:
+    interval = tag("small", f" ({interval_of_100(change)})", class_="whole") if change else None
+    both = f"{round(100 * alone)} → {round(100 * together)}"
+    return tag("span", tag("span", both, class_="whole"), interval)
 
 
 def _icon(kind: str, x: int, y: int) -> Markup:
@@ -170,11 +201,10 @@ def _net_benefit(site: str, alone: InPatients, together: InPatients) -> Markup:
 def _both(
     comparison: ComparisonResult, site: str
 ) -> tuple[InPatients, InPatients, SiteResult[object]] | None:
-    results = [s.sites.get(site) for s in (comparison.alone, comparison.together) if s]
-    if len(results) < 2 or results[0] is None or results[1] is None:
+    found = both_ways(comparison, site)
+    if found is None or comparison.alone is None:
         return None
-    alone, together = results[0].in_patients, results[1].in_patients
-    return (alone, together, results[0]) if alone and together else None
+    return (*found, comparison.alone.sites[site])
 
 
 def _plain(value: float | None) -> str:

@@ -12,6 +12,17 @@ from confrere.report.page.questions import Answer, sentences
 from confrere.statistics.verdict import EARLIER, LEAST_RARER, LEAST_SEEDS, Gain
 
 QUESTION = "What next?"
+REHEARSE, SETTINGS, REFUSE = (
+    "Rehearse it with your IT department",
+    "Look for better settings",
+    "Do not take part with these settings",
+)
+_PLAN = ("What other settings or a larger ε would bring, as an estimate", "confrere plan STUDY.toml")
+COMMANDS = {
+    REHEARSE: ("A rehearsal with real nodes on one machine", "confrere rehearse STUDY.toml"),
+    SETTINGS: _PLAN,
+    REFUSE: _PLAN,
+}
 
 
 def next_step(
@@ -24,7 +35,9 @@ def next_step(
     """The step that the verdicts of these sites suggest."""
     assert comparison.together is not None
     short, reason = _step(comparison, name, judged)
-    return Answer(question, short, (sentences(reason, _unproven(comparison.together, history)),))
+    unproven, commands = _unproven(comparison.together, history)
+    found = (COMMANDS[short],) if short in COMMANDS else ()
+    return Answer(question, short, (sentences(reason, unproven),), (*found, *commands))
 
 
 def _step(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -> tuple[str, str]:
@@ -52,8 +65,8 @@ def _step(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -
             else f"{_these(better)} {_gain(better)} clearly and no site loses clearly"
         )
         return (
-            "Rehearse with real nodes",
-            f"Because {who}. «confrere rehearse STUDY.toml» tries the software of all sites on one machine.",
+            REHEARSE,
+            f"Because {who}. A rehearsal runs the software of all sites on one machine.",
         )
     if better:
         return (
@@ -63,8 +76,8 @@ def _step(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -
     if worse:
         who = "this site loses" if one else f"{_these(worse)} {_lose(worse)} clearly and no site gains"
         return (
-            "Do not take part with these settings",
-            f"Because {who}. «confrere plan STUDY.toml» estimates whether other settings or a larger ε would help.",
+            REFUSE,
+            f"Because {who}. Other settings, or a larger ε, may help; that can be estimated first.",
         )
     return _unclear(comparison, name)
 
@@ -75,9 +88,9 @@ def _unclear(comparison: ComparisonResult, name: str) -> tuple[str, str]:
     wait = "Until a gain is clear, alone costs no privacy."
     if pooled is not None and pooled.word == "better":
         return (
-            "Look for better settings",
-            "Because pooling all records would gain clearly, so there is something to gain: «confrere plan STUDY.toml» "
-            f"estimates what other settings or a larger ε would bring. {wait}",
+            SETTINGS,
+            "Because pooling all records would gain clearly, so there is something to gain. What other settings or a larger "
+            f"ε would bring can be estimated first. {wait}",
         )
     if pooled is not None:
         return (
@@ -97,16 +110,20 @@ def _too_few(comparison: ComparisonResult, few: list[str]) -> str:
     return f"at least {LEAST_RARER} test patients of the rarer class are needed{have} at a site to judge it"
 
 
-def _unproven(together: StrategyResult, history: History | None) -> str | None:
+def _unproven(
+    together: StrategyResult, history: History | None
+) -> tuple[str | None, tuple[tuple[str, str], ...]]:
     """A guarantee that is not proven comes before everything else that leaves a site."""
     spent = [s.privacy for s in together.sites.values() if s.privacy]
     if not spent or all(p.proven for p in spent):
-        return None
+        return None, ()
     why = history.started.get("unproven") if history else None
-    remedy = " («confrere schema draft»)" if why and "schema" in str(why) else ""
-    return f"Before real records are used, make the guarantee a proven one{remedy}" + (
+    remedy: tuple[tuple[str, str], ...] = ()
+    if why and "schema" in str(why):
+        remedy = (("A schema, which a proven guarantee needs", "confrere schema draft FILE.csv"),)
+    return "Before real records are used, make the guarantee a proven one" + (
         f": {why}." if why else "."
-    )
+    ), remedy
 
 
 def _these(sites: list[str]) -> str:

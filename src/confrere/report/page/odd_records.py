@@ -7,6 +7,7 @@ the other sites would disclose theirs.
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -34,14 +35,18 @@ COLUMNS = 6
 def odd_records(records: Mapping[str, SiteRecords]) -> Answer:
     """Which sites stand out, and in what."""
     if len(records) < 2:
-        why = (
-            "These results hold no profile of the records. «confrere compare» adds one; «confrere datasets show NAME» draws "
-            "that of a bundled data set."
+        return Answer(
+            QUESTION,
+            "Not known",
+            ("These results hold no profile of the records.",),
+            (("A profile of each site's records", "confrere compare STUDY.toml"),),
         )
-        return Answer(QUESTION, "Not known", (why,))
     errors = standard_errors(records)
     odd = {s: facts for s, own in records.items() if (facts := _odd(own, records, errors))}
-    told = [f"«{s}»: {words.listing(facts, 3)}." for s, facts in list(odd.items())[:3]]
+    told = [
+        tag("span", tag("b", s), f": {words.listing(facts, 3)}.", class_="line-of")
+        for s, facts in list(odd.items())[:3]
+    ]
     if not odd:
         rest = (
             f"No column's mean lies {FAR:g} standard deviations from that of all records, and neither the share of a class "
@@ -50,7 +55,7 @@ def odd_records(records: Mapping[str, SiteRecords]) -> Answer:
         return Answer(QUESTION, "No site stands out", (rest, " ", _link()))
     names = words.listing(list(odd), 3) if len(odd) <= 3 else f"{len(odd)} of {len(records)} sites stand out"
     short = f"{names} stand{'s' if len(odd) == 1 else ''} out" if len(odd) <= 3 else names
-    return Answer(QUESTION, words.capital(short), (" ".join(told), " ", _link()))
+    return Answer(QUESTION, words.capital(short), (*told, _link()))
 
 
 def own_records(site: SiteResult[object], own: SiteRecords | None, question: str) -> Answer:
@@ -67,13 +72,13 @@ def own_records(site: SiteResult[object], own: SiteRecords | None, question: str
         facts.append(f"{100 * site.in_patients.ill:.0f} % of your test patients have the condition.")
     if site.missing_columns:
         facts.append(f"They lack {words.lacks(site.missing_columns)}.")
-    facts.append(
-        "The records of other sites are private to them, so this page cannot tell how yours differ; "
-        f"«confrere partners STUDY.toml --site {site.name} --by profiles» compares profiles, with noise where the study "
-        "sets privacy.selection_share."
-    )
+    facts.append("The records of other sites are private to them, so this page cannot tell how yours differ.")
     short = "Your own records only" if len(facts) > 1 else "Not known"
-    return Answer(question, short, (sentences(*facts),))
+    what = (
+        "How the site's profile compares with others, with noise where the study sets privacy.selection_share"
+    )
+    command = f"confrere partners STUDY.toml --site {shlex.quote(site.name)} --by profiles"
+    return Answer(question, short, (sentences(*facts),), ((what, command),))
 
 
 def of_a_run(sites: Sequence[SiteResult[object]], history: History) -> Answer:
@@ -88,7 +93,7 @@ def of_a_run(sites: Sequence[SiteResult[object]], history: History) -> Answer:
         )
     lacking = [f"{s.name} lacks {words.lacks(s.missing_columns)}" for s in sites if s.missing_columns]
     facts += [f"{words.listing(lacking, 3)}."] if lacking else []
-    facts.append("A single run holds no profile of the records; «confrere compare STUDY.toml» draws one.")
+    facts.append("A single run holds no profile of the records; a comparison does.")
     return Answer(QUESTION, "Known in part" if len(facts) > 1 else "Not known", (sentences(*facts),))
 
 
@@ -114,9 +119,13 @@ def _odd(own: SiteRecords, every: Mapping[str, SiteRecords], errors: float) -> l
         distance = own.apart[furthest]
         if abs(distance) >= FAR and abs(distance) * math.sqrt(own.records) >= errors:
             side = "above" if distance > 0 else "below"
-            facts.append(
-                f"mean of {furthest} {abs(distance):.1f} standard deviations {side} that of all records"
-            )
+            if furthest in own.shares:
+                mine, theirs = (_percent(share) for share in own.shares[furthest])
+                facts.append(f"«{furthest}» in {mine} of the records (other sites: {theirs})")
+            else:
+                facts.append(
+                    f"mean of «{furthest}» {abs(distance):.1f} standard deviations {side} that of all records"
+                )
     facts += _labels(own, every, errors)
     gaps = {site: _gap_share(r, every) for site, r in every.items()}
     here, usual = _gap_share(own, every), statistics.median(gaps.values())
@@ -153,7 +162,7 @@ def _error(share: float, records: int) -> float:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def _link() -> Markup:
@@ -191,10 +200,7 @@ def picture(records: Mapping[str, SiteRecords], sites: Sequence[str]) -> Markup 
         rows.append([s, f"{own.records:,}".replace(",", "\u202f"), labels, *([_gaps(own)] if gaps else [])])
     if gaps:
         head.append("Missing values")
-    lead = (
-        "From the records of all sites, which this rehearsal holds: private to each site, unless the data set is public. These "
-        "are the numbers that «confrere datasets show» draws."
-    )
+    lead = "From the records of all sites, which this rehearsal holds: private to each site, unless the data set is public."
     return section(
         "How the records differ",
         table(head, rows, text=len(head)),
@@ -213,23 +219,28 @@ def _gaps(own: SiteRecords) -> str:
 
 def _distances(records: Mapping[str, SiteRecords], shown: Sequence[str], columns: Sequence[str]) -> Markup:
     """Sites by columns; a cell is filled by how far the site's mean lies from that of all records."""
-    rows: list[list[Child]] = [[s, *(_cell(records[s].apart.get(c, 0.0)) for c in columns)] for s in shown]
+    rows: list[list[Child]] = [[s, *(_cell(records[s], c) for c in columns)] for s in shown]
+    shares = any(c in records[shown[0]].shares for c in columns)
+    explained = (
+        f"The {len(columns)} columns that differ most. ▲ and ▼ mark {FAR:g} standard deviations or more."
+        + (" Columns with two values show the share of the site's records instead." if shares else "")
+    )
     return tag(
         "div",
         tag("h3", "How far a site's mean lies from that of all records, in standard deviations"),
-        tag(
-            "p",
-            f"The {len(columns)} columns that differ most. ▲ and ▼ mark {FAR:g} standard deviations or more.",
-            class_="under",
-        ),
+        tag("p", explained, class_="under"),
         table(["Site", *map(breakable, columns)], rows, kind="heat"),
     )
 
 
-def _cell(distance: float) -> Markup:
+def _cell(own: SiteRecords, column: str) -> Markup:
+    distance = own.apart.get(column, 0.0)
     sign = "▲ " if distance >= FAR else "▼ " if distance <= -FAR else ""
     kind = "plain" if not sign else "above" if distance > 0 else "below"
     text = f"{distance:+.1f}".replace("-", "−") if abs(distance) >= 0.05 else "0"
+    if column in own.shares:
+        share = own.shares[column][0]
+        text = "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
     return tag("span", f"{sign}{text}", class_=f"cell {kind}")
 
 

@@ -29,12 +29,11 @@ def privacy_left(sites: Iterable[SiteResult[object]], history: History | None) -
         _short(worst),
         (
             sentences(
+                _means(worst, history, proven),
                 f"{'Privacy spent' if proven else 'Privacy claimed, not proven'}: {words.privacy(worst)}; "
                 f"{'proven; ' if proven else ''}{_where(spent, rows)}.",
-                _means(worst, history, proven),
                 f"{words.count(missing, 'site has', 'sites have')} {words.NO_NOISE}." if missing else None,
-                "That is what a real run guarantees. This is a rehearsal: its noise is drawn from a seed, so its own files are "
-                "not private.",
+                "That is for a real run. This is a rehearsal: its noise is drawn from a seed, so its files are not private.",
             ),
         ),
     )

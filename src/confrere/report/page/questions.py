@@ -1,16 +1,16 @@
 """The seven questions of the first screen, and how their answers are laid out.
 
 Is it better for us? By how much? What left? How much privacy is left? Who helped? Is our data odd? What should we do next?
-Each answer comes from what was measured. Where that cannot tell, it says why, and which command would.
+Each answer comes from what was measured. Where that cannot tell, it says why. Commands are listed at the end of the page, for
+the person who runs the study.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from confrere.report.page.markup import Child, Markup, tag, together
+from confrere.report.page.markup import Child, Markup, section, tag
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Answer:
     question: str
     short: str
     rest: tuple[Child, ...] = ()
+    commands: tuple[tuple[str, str], ...] = ()
+    """What would tell more or come next, and the command: for the person who runs the study, not for this answer."""
 
 
 def laid_out(answers: Iterable[Answer]) -> Markup:
@@ -34,17 +36,18 @@ def _row(answer: Answer) -> Markup:
         tag(
             "dd",
             tag("p", answer.short, class_="big"),
-            tag("p", *map(_unbroken, answer.rest)) if answer.rest else None,
+            tag("p", *answer.rest) if answer.rest else None,
         ),
     )
 
 
-def _unbroken(part: Child) -> Child:
-    """The options of a command in a sentence, such as «--site», are not broken over lines."""
-    if part is None or isinstance(part, Markup):
-        return part
-    pieces = re.split(r"(?<![\w-])(--[a-z][a-z-]*)", part)
-    return together(tag("span", p, class_="whole") if p.startswith("--") else p for p in pieces)
+def for_the_researcher(answers: Iterable[Answer]) -> Markup | None:
+    """The commands that the answers lead to."""
+    found = dict.fromkeys(pair for answer in answers for pair in answer.commands)
+    if not found:
+        return None
+    rows = (tag("li", f"{what}: ", tag("code", command)) for what, command in found)
+    return section("For the person who runs the study", tag("ul", *rows, class_="plain"), id_="commands")
 
 
 def sentences(*parts: str | None) -> str:

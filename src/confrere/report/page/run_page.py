@@ -10,7 +10,7 @@ from confrere.report import words
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.odd_records import of_a_run
 from confrere.report.page.privacy_left import privacy_left
-from confrere.report.page.questions import Answer, laid_out
+from confrere.report.page.questions import Answer, for_the_researcher, laid_out
 from confrere.report.page.sections import Page, body, report_section
 from confrere.report.page.what_left import what_left
 from confrere.report.page.who_helped import who_helped
@@ -65,7 +65,7 @@ def _answers(run: RunRecord, rows: Sequence[SiteResult[float]]) -> list[Answer]:
     """The seven questions; a single run cannot answer all of them."""
     alone = (
         "One run has no spread, and nothing here says whether learning together is better than "
-        "learning alone: for that, compare it with alone over several seeds (confrere compare)."
+        "learning alone: for that, compare it with alone over several seeds."
     )
     if run.history.verdicts:
         alone += " The verdicts below are about the models of this run only."
@@ -85,7 +85,8 @@ def _answers(run: RunRecord, rows: Sequence[SiteResult[float]]) -> list[Answer]:
         Answer(
             "What next?",
             "Compare with alone",
-            ("Because only that can show a gain: «confrere compare STUDY.toml», five seeds by default.",),
+            ("Because only that can show a gain.",),
+            (("Together against alone, over five seeds", "confrere compare STUDY.toml"),),
         ),
     ]
 
@@ -103,6 +104,13 @@ def _summary(run: RunRecord) -> Markup:
     return tag(
         "span", f"Mean over {words.count(len(run.sites), 'site')}: ", tag("strong", ", ".join(means)), "."
     )
+
+
+@report_section("commands of a run", order=145)
+def _commands(page: Page) -> Markup | None:
+    if page.run is None or not page.run.finished:
+        return None
+    return for_the_researcher(_answers(page.run, _rows(page.run, page.sites)))
 
 
 @report_section("results", order=20)

@@ -11,13 +11,14 @@ from confrere.core.results import ComparisonResult
 from confrere.report import words
 from confrere.report.gains import site_gain
 from confrere.report.history import History
+from confrere.report.page.by_how_much import both_ways, of_100
 from confrere.report.page.in_patients import in_patients, sentence
-from confrere.report.page.markup import Child, Markup, tag
+from confrere.report.page.markup import Child, tag
 from confrere.report.page.next_step import next_step
 from confrere.report.page.odd_records import own_records
 from confrere.report.page.privacy_left import privacy_left
 from confrere.report.page.provenance import how_to_read
-from confrere.report.page.questions import Answer, laid_out
+from confrere.report.page.questions import Answer, for_the_researcher, laid_out
 from confrere.report.page.what_left import what_left
 from confrere.report.page.who_helped import who_helped
 from confrere.statistics.verdict import EARLIER
@@ -44,61 +45,62 @@ def site_page(
             f'"{site}" is not a site of this comparison{nearest(site, known)}; its sites: {", ".join(known)}'
         )
     strategies = {
-        n: replace(s, sites={k: v for k, v in s.sites.items() if k == site})
+        n: replace(s, sites={k: v for k, v in s.sites.items() if k == site}, in_patients=None)
         for n, s in comparison.strategies.items()
     }
-    records = {site: replace(own, apart={})} if (own := comparison.records.get(site)) else {}
+    records = {site: replace(own, apart={}, shares={})} if (own := comparison.records.get(site)) else {}
     only = replace(comparison, strategies=strategies, records=records)
     title = comparison.title or comparison.question or "A comparison"
     seeds = words.count(len(comparison.seeds), "seed")
+    found_answers = answers(only, site, histories, found)
     header = tag(
         "header",
         tag("p", tag("b", "Confrère"), f" · {title} · {seeds}", class_="kicker"),
         tag("h1", f"What learning together means for {site}"),
-        questions(only, site, histories, found)
-        or tag("p", "There is no answer: this site was not measured both ways."),
+        laid_out(found_answers)
+        if found_answers
+        else tag("p", "There is no answer: this site was not measured both ways."),
     )
-    return f"{site}: {title}", [header, in_patients(only), how_to_read(only.metrics, len(only.seeds))]
+    body: list[Child] = [header, in_patients(only), for_the_researcher(found_answers)]
+    return f"{site}: {title}", [*body, how_to_read(only.metrics, len(only.seeds))]
 
 
-def questions(
+def answers(
     comparison: ComparisonResult,
     site: str,
     histories: Sequence[History] = (),
     found: Mapping[str, str] | None = None,
-) -> Markup | None:
+) -> list[Answer]:
     """Better for me? By how much? What left? Privacy? Who helped? Is my data odd? What now?"""
     together, alone, name = comparison.together, comparison.alone, comparison.headline
     if together is None or alone is None or name is None or site not in together.sites:
-        return None
+        return []
     gain, own, before = site_gain(comparison, site, name), together.sites[site], alone.sites[site]
     if gain is None:
-        return None
+        return []
     label, judged, first = words.metric(name).label, {site: gain}, next(iter(histories), None)
     figures = " → ".join(words.measured(name, s.metrics.get(name)) for s in (before, own))
     based = f", on {words.tested(before.tested)}" if before.tested else ""
-    lower = "; lower is better" if not words.metric(name).higher_is_better else ""
     patients = sentence(comparison, site, "yours")
-    short = patients.partition(": ")[2].partition(";")[0] if patients else words.gained(name, gain)
-    return laid_out(
-        [
-            Answer(
-                "Is it better for us?",
-                BETTER[gain.word],
-                (f"{words.capital(label)} {figures}: {words.gained(name, gain)}{based}{lower}.",),
+    both = both_ways(comparison, site)
+    short = of_100(*both) if both else words.compared(name, gain)
+    return [
+        Answer(
+            "Is it better for us?",
+            BETTER[gain.word],
+            (f"{words.capital(label)} {figures}: {words.compared(name, gain)}{based}.",),
+        ),
+        Answer(
+            "By how much, in patients?",
+            words.capital(short),
+            (
+                patients
+                or f"Patients are counted for tasks with two classes only; this is the gain in {label}.",
             ),
-            Answer(
-                "By how much, in patients?",
-                words.capital(short),
-                (
-                    patients
-                    or f"Patients are counted for tasks with two classes only; this is the gain in {label}.",
-                ),
-            ),
-            what_left([own], first, "What left our building?"),
-            privacy_left([own], first),
-            who_helped(judged, histories, found, "Who helped us?"),
-            own_records(before, comparison.records.get(site), "Is our data odd?"),
-            next_step(comparison, name, judged, first, "What should we do next?"),
-        ]
-    )
+        ),
+        what_left([own], first, "What left our building?"),
+        privacy_left([own], first),
+        who_helped(judged, histories, found, "Who helped us?"),
+        own_records(before, comparison.records.get(site), "Is our data odd?"),
+        next_step(comparison, name, judged, first, "What should we do next?"),
+    ]

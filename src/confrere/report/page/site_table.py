@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from confrere.core.results import ComparisonResult, InPatients
 from confrere.report import words
 from confrere.report.page import charts
-from confrere.report.page.by_how_much import of_100
+from confrere.report.page.by_how_much import both_ways, interval_of_100, of_100
 from confrere.report.page.markup import Child, Markup, tag
 from confrere.report.page.scale import Scale, around
 from confrere.statistics.verdict import EARLIER, Gain, Word
@@ -49,14 +49,15 @@ def rows_of(comparison: ComparisonResult, name: str, judged: dict[str, Gain], sh
     ends = [v for g in judged.values() for v in (g.low, g.high, g.mean) if v is not None]
     scale = around(ends, zero=True)
     metric = words.metric(name)
-    unit = ", points" if metric.percent else ""
+    unit = " in points" if metric.percent else ""
     lower = " (lower is better)" if not metric.higher_is_better else ""
+    sides = tag("span", tag("span", "← worse"), tag("span", "better →"), class_="sides")
     heads: list[tuple[str, Child]] = [
         ("figure", f"{words.capital(metric.label)}, alone → together{lower}"),
-        ("picture", tag("span", f"What together adds{unit}", _axis(scale, name))),
+        ("picture", tag("span", f"Together against alone{unit}", sides, _axis(scale, name))),
     ]
-    if any(_both(comparison, s) for s in shown):
-        heads.append(("patients", "Of 100 patients, alone → together"))
+    if any(both_ways(comparison, s) for s in shown):
+        heads.append(("patients", "Of 100 patients, alone → together (95 % interval of the change)"))
     heads += [("figure", "Left the site"), ("", "In a word")]
     head = tag(
         "tr",
@@ -80,17 +81,17 @@ def _row(
     assert together is not None
     before, after = (s.sites[site].metrics.get(name) for s in (alone, together))
     mark = charts.Mark(
-        CLASSES[gain.word], gain.mean, gain.low, gain.high, f"{site}: {words.gained(name, gain)}"
+        CLASSES[gain.word], gain.mean, gain.low, gain.high, f"{site}: {words.compared(name, gain)}"
     )
-    both = _both(comparison, site)
+    both = both_ways(comparison, site)
     patients = tag("td", _of_100(*both) if both else "–", class_="patients", data_label="Of 100 patients")
     return tag(
         "tr",
         tag("th", site, tag("small", basis(comparison, site)), scope="row"),
         tag(
             "td",
-            tag("span", words.measured(name, before), class_="whole"),
-            " → ",
+            tag("span", words.measured(name, before), " →", class_="whole"),
+            " ",
             tag("span", words.measured(name, after), class_="whole"),
             class_="figure",
             data_label=f"{words.capital(words.metric(name).label)}, alone → together",
@@ -100,7 +101,7 @@ def _row(
             _axis(scale, name, "own"),
             charts.row([mark], scale, zero=True),
             class_="picture",
-            data_label="What together adds",
+            data_label="Together against alone (to the right is better)",
         ),
         patients if columns == 5 else None,
         tag("td", tag("span", sent, class_="whole"), class_="figure", data_label="Left the site"),
@@ -127,17 +128,22 @@ def _sent(comparison: ComparisonResult, sites: Sequence[str]) -> dict[str, str]:
     return dict(zip(found, words.in_one_unit(list(found.values())), strict=True))
 
 
-def _both(comparison: ComparisonResult, site: str) -> tuple[InPatients, InPatients] | None:
-    alone, together = (
-        s.sites[site].in_patients if s is not None and site in s.sites else None
-        for s in (comparison.alone, comparison.together)
-    )
-    return (alone, together) if alone and together else None
-
-
 def _of_100(alone: InPatients, together: InPatients) -> Markup:
-    """Missed and false alarms; each is kept on one line."""
-    missed, _, alarms = of_100(alone, together).partition(" false")
+    """Missed and false alarms, each on a line of its own, with the interval of its change."""
+    found = zip(
+        of_100(alone, together).split(", "),
+        (together.missed_change, together.false_alarms_change),
+        strict=True,
+    )
     return tag(
-        "span", tag("span", missed, class_="whole"), " ", tag("span", f"false{alarms}", class_="whole")
+        "span",
+        *(
+            tag(
+                "span",
+                tag("span", text, class_="whole"),
+                tag("small", f" ({interval_of_100(ends)})", class_="whole") if ends else None,
+                class_="line-of",
+            )
+            for text, ends in found
+        ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from confrere.core.results import SiteResult
@@ -25,11 +26,13 @@ def what_left(
     if not any(sent):
         return Answer(question, "Nothing", ("No site sent a model or a record.",))
     low, high = words.in_one_unit([min(sent), max(sent)])
-    each = high if low == high else f"{low.partition(' ')[0]} to {high}"
+    each = words.size(max(sent))
+    if words.size(min(sent)) != each:
+        each = f"{low.partition(' ')[0]} to {high}"
     if len(rows) > 1:
         each += " per site"
     if history is None or not history.sendings:
-        return Answer(question, each, ("In one run. The journal that lists the parcels is not here.",))
+        return Answer(question, each, ("In one run. The journal that lists what was sent is not here.",))
     claimed = any(s.privacy is not None and not s.privacy.proven for s in rows)
     return Answer(question, each, (f"{_what(history, claimed, rows)} No record is among them.",))
 
@@ -39,11 +42,17 @@ def _what(history: History, claimed: bool, rows: list[SiteResult[object]]) -> st
     names = {row.name for row in rows}
     parcels = [s for s in history.sendings if s.sender in names]
     held = {s.custody for s in parcels}
-    count = f"{words.count(len(parcels), 'parcel')} in {words.count(len(history.rounds), 'round')}"
+    each = set(Counter(s.sender for s in parcels).values())
+    rounds = words.count(len(history.rounds), "round")
+    if len(rows) > 1 and len(each) == 1:
+        count = f"Each site sent {words.count(each.pop(), 'model')} over {rounds}"
+    else:
+        who = "This site" if len(rows) == 1 else "The sites together"
+        count = f"{who} sent {words.count(len(parcels), 'model')} over {rounds}"
     if held <= {"PUBLIC", "PROTECTED"}:
         made = "trained with noise, under a guarantee that is not proven" if claimed else None
-        return f"{count}, each a model {made or 'made differentially private before it left'}."
+        return f"{count}, {made or 'made differentially private before they left'}."
     if held <= {"PUBLIC", "PROTECTED", "UNPROVEN"}:
-        return f"{count}: models shaped by records, without a proven guarantee or above a ceiling on ε."
+        return f"{count}, shaped by records, without a proven guarantee or above a ceiling on ε."
     marks = ", ".join(sorted(held - {"PUBLIC", "PROTECTED", "UNPROVEN"}))
     return f"{count}, and the journal marks some of them {marks}: this must not happen. Ask who ran this."

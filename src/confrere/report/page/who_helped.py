@@ -9,6 +9,7 @@ comparison as `partners-*.json`, are quoted.
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from confrere.report.page.questions import Answer, sentences
 from confrere.statistics.verdict import Gain
 
 QUESTION = "Who helped?"
+NAMED = 3
+"""More sites that gained are counted."""
 SHOWN = 6
 """Sites that are listed one by one; of more, the least and the most are stated."""
 
@@ -36,9 +39,15 @@ def who_helped(
     used = {s: u for s in sites if (u := _used(histories, s)) is not None}
     measured = [f"{site}: {reason}" for site, reason in (found or {}).items() if site in sites]
     parts = [_in_words(weighed) if weighed else _of_the_model(used) if used else None, *measured]
+    commands: tuple[tuple[str, str], ...] = ()
     if not weighed and len(measured) < len(sites):
-        parts.append(_one_by_one(sites, bool(measured)))
-    return Answer(question, _short(judged, used, bool(weighed)), (sentences(*parts),))
+        which = "For the other sites, what" if measured else "What"
+        parts.append(f"{which} one peer brought was not measured: the models of all peers are mixed.")
+        site = sites[0] if len(sites) == 1 else "SITE"
+        commands = (
+            ("What each peer brings to a site", f"confrere partners STUDY.toml --site {shlex.quote(site)}"),
+        )
+    return Answer(question, _short(judged, used, bool(weighed)), (sentences(*parts),), commands)
 
 
 def partner_searches(folder: Path, comparison: ComparisonResult) -> dict[str, str]:
@@ -62,15 +71,19 @@ def _short(judged: Mapping[str, Gain], used: Mapping[str, float], weighed: bool)
     if len(judged) == 1:
         word = next(iter(judged.values())).word
         return {
-            "better": "The peers as a whole",
-            "worse": "Nobody: together is worse",
+            "better": "The peers, all together",
+            "worse": "No one: together is worse",
             "no clear difference": "No clear help",
         }.get(word, "Too few to judge")
     if judged:
+        if len(better) == len(judged):
+            return "Every site gained from the others"
         if better:
-            return f"The peers as a whole, at {len(better)} of {len(judged)} sites"
+            named = len(better) <= NAMED
+            who = words.listing(better) if named else f"{len(better)} of {len(judged)} sites"
+            return f"{words.capital(who)} gained from the other sites"
         few = all(g.word == "too few to judge" for g in judged.values())
-        return "Too few to judge" if few else "No clear help at any site"
+        return "Too few to judge" if few else "No site clearly gained from the others"
     if weighed:
         return "Peers count by measured weight"
     return "Measured for all peers together" if used else "Not measured"
@@ -92,7 +105,7 @@ def _of_the_model(used: Mapping[str, float]) -> str:
         low, high = min(used, key=lambda s: used[s]), max(used, key=lambda s: used[s])
         each = f"from {100 * used[low]:.0f} % ({low}) to {100 * used[high]:.0f} % ({high})"
         whose = "a site's model"
-    return f"How much of {whose} builds on the proxy that all sites train, by cross-validation on its own records: {each}."
+    return f"How much of {whose} builds on the model that all sites train, as its own records favour: {each}."
 
 
 def _weights(histories: Sequence[History], sites: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -116,13 +129,3 @@ def _in_words(weighed: Mapping[str, Mapping[str, float]]) -> str:
         told.append(f"for {user}, {words.listing([f'{p} {peers[p]:.2f}' for p in ranked], SHOWN)}")
     more = f"; and {len(weighed) - SHOWN} more users" if len(weighed) > SHOWN else ""
     return f"Mean weight of each peer over all rounds, measured on gradients: {'; '.join(told)}{more}."
-
-
-def _one_by_one(sites: Sequence[str], some: bool) -> str:
-    """Why one peer's part is unknown, and how to measure it."""
-    site = sites[0] if len(sites) == 1 else "SITE"
-    which = "For the other sites: the" if some else "The"
-    return (
-        f"{which} models of all peers are mixed, so this run cannot tell what one of them brought; "
-        f"«confrere partners STUDY.toml --site {site}» measures it."
-    )
