@@ -45,7 +45,7 @@ def hundred_patients(site: str | None, both: tuple[InPatients, InPatients]) -> M
     whose = f"«{site}»" if site is not None else "the sites"
     return tag(
         "figure",
-        tag("p", f"100 patients like those of {whose}", class_="asked"),
+        tag("figcaption", f"100 patients like those of {whose}"),
         tag(
             "div",
             tag("div", icons(alone, f"{whose}, alone"), tag("p", "alone")),
