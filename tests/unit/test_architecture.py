@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import confrere
 
 SOURCE = Path(__file__).parents[2] / "src" / "confrere"
 LEVELS = [
@@ -138,9 +141,36 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     assert not [p for p in files() if p.stem in ("utils", "util", "helpers", "common", "misc", "base")]
 
 
-LONGEST_MODULE = 500
+LONGEST_MODULE, LONGEST_FUNCTION, MOST_PARAMETERS = 500, 60, 6
 
 
 def test_no_module_is_long() -> None:
     lengths = {str(p.relative_to(SOURCE)): len(p.read_text("utf-8").splitlines()) for p in files()}
     assert {name: n for name, n in lengths.items() if n > LONGEST_MODULE} == {}
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(path: Path) -> Iterator[tuple[str, Function]]:
+    """All functions of a file, each with its name there."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, Function):
+            yield f"{path.relative_to(SOURCE)}: {node.name}", node
+
+
+def test_no_function_is_long() -> None:
+    lengths = {n: f.end_lineno - f.lineno + 1 for p in files() for n, f in functions(p) if f.end_lineno}
+    assert {name: n for name, n in lengths.items() if n > LONGEST_FUNCTION} == {}
+
+
+def parameters(function: Function) -> int:
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+    return len([n for n in names if n not in ("self", "cls")])
+
+
+def test_no_function_has_many_parameters() -> None:
+    """Where a caller would state more, a value is passed. The options of a command and of the Python API are theirs."""
+    inner = [p for p in files() if room_of(p) != "cli"]
+    counts = {n: parameters(f) for p in inner for n, f in functions(p) if f.name not in confrere.__all__}
+    assert {name: n for name, n in counts.items() if n > MOST_PARAMETERS} == {}

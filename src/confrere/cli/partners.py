@@ -71,13 +71,17 @@ def partners(
     if report is not None:
         write_partners(found, report)
     if as_json:
-        written = bool(write and found.chosen)
-        if written:
-            _write(study, found)
-        print_json({**found.as_json(), "written": written})
+        _print_json(study, found, write)
     else:
         _show(found, report)
         _offer(study, found, write)
+
+
+def _print_json(study: Path, found: PartnerSearch, write: bool | None) -> None:
+    written = bool(write and found.chosen)
+    if written:
+        _write(study, found)
+    print_json({**found.as_json(), "written": written})
 
 
 def _show(found: PartnerSearch, report: Path | None) -> None:

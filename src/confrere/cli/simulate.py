@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from confrere.simulation.profiling import Profile
     from confrere.site.run_folder import Run
 
+PROCESSES = (
+    "--processes was removed; use --workers N to spread the sites over processes, or `confrere rehearse STUDY.toml` for"
+    " one process per site"
+)
+
 
 def simulate(
     study: OptionalStudyFile = None,
@@ -69,10 +74,7 @@ def simulate(
     from confrere.study.exchange_settings import attacked
 
     if processes:
-        raise StudyError(
-            "--processes was removed; use --workers N to spread the sites over processes,"
-            " or `confrere rehearse STUDY.toml` for one process per site"
-        )
+        raise StudyError(PROCESSES)
     if profile and (workers not in (None, 1) or engine != "memory"):
         raise StudyError("--profile looks at one process; leave --workers and --engine out")
     how: dict[str, Any] = {"device": device, "workers": workers, "engine": engine, "trainer": trainer}

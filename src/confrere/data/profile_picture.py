@@ -157,7 +157,7 @@ def _interval(rates: Any, counts: Any) -> tuple[Any, Any]:
 def _gaps(axes: Axes, seen: FederationProfile, order: list[int], columns: list[str], figure: Figure) -> None:
     shares = np.array([[seen.sites[i].missing[c] for c in columns] for i in order])
     _heat(
-        axes, shares, columns, "Blues", 0.0, 1.0,
+        axes, shares, columns, "Blues", (0.0, 1.0),
         lambda y, x: f"{shares[y, x]:.0%}" if shares[y, x] > 0.0005 else "",
     )  # fmt: skip
     axes.set_title("Missing values", loc="left", fontsize=11)
@@ -172,7 +172,7 @@ def _apart(axes: Axes, seen: FederationProfile, order: list[int], columns: list[
             return f"{seen.sites[order[y]].means[columns[x]]:.0%}"
         return f"{values[y, x]:+.1f}" if abs(values[y, x]) >= 0.05 else "0"
 
-    _heat(axes, values, [seen.features[c] for c in columns], "RdBu_r", -limit, limit, text)
+    _heat(axes, values, [seen.features[c] for c in columns], "RdBu_r", (-limit, limit), text)
     axes.set_yticks(np.arange(len(order)), [seen.sites[i].name for i in order])
     axes.set_title(
         "The columns that differ most, coloured by how far a site's mean lies from that of all records,\n"
@@ -187,10 +187,10 @@ def _heat(
     values: Any,
     columns: list[str],
     colours: str,
-    low: float,
-    high: float,
+    limits: tuple[float, float],
     text: Callable[[int, int], str],
 ) -> None:
+    low, high = limits
     axes.imshow(values, cmap=colours, vmin=low, vmax=high, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
     for y in range(values.shape[0]):

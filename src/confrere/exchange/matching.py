@@ -90,12 +90,12 @@ def match(sites: Sequence[Tensor], shares: Sequence[float], most: int, prior: Pr
     precision = [share / prior.spread**2 for share in shares]
     places = [torch.arange(len(rows[0]))]
     for site in range(1, len(rows)):  # each given those before it
-        places.append(_assigned(site, rows[: site + 1], places, precision, most, prior, len(rows)))
+        places.append(_assigned(site, rows[: site + 1], places, precision, most, prior))
     for _ in range(prior.passes):
         before = [p.clone() for p in places]
         for site in range(len(rows)):
             places = _without_gaps(places, site)
-            places[site] = _assigned(site, rows, places, precision, most, prior, len(rows))
+            places[site] = _assigned(site, rows, places, precision, most, prior)
         places = _without_gaps(places)
         if all(torch.equal(a, b) for a, b in zip(before, places, strict=True)):
             break
@@ -105,10 +105,10 @@ def match(sites: Sequence[Tensor], shares: Sequence[float], most: int, prior: Pr
 
 def _assigned(
     site: int, rows: Sequence[Tensor], places: Sequence[Tensor], precision: Sequence[float], most: int,
-    prior: Prior, sites: int,
+    prior: Prior,
 ) -> Tensor:  # fmt: skip
     """The best places for one site's units, given where all others' are."""
-    others = [s for s in range(len(rows)) if s != site]
+    others, sites = [s for s in range(len(rows)) if s != site], len(precision)
     width = max((int(places[s].max()) + 1 for s in others if len(places[s])), default=0)
     sums, weights, counts = _sums(rows, places, precision, others, width)
     own, p, floor = rows[site], precision[site], 1 / prior.scale**2

@@ -24,6 +24,7 @@ from confrere.simulation.shard import Answer, Assignment, Shard, checked_answer,
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot
 from confrere.site.assemble import has_own_networks
+from confrere.site.collaboration import AllSites
 from confrere.study import parse
 
 PATIENCE = 120.0
@@ -231,7 +232,7 @@ def shard_simulation(data: bytes) -> Simulation:
     }
     federation = Federation(study.name, found["task"], sites, notes=tuple(found["notes"]))
     simulation = Simulation(
-        study, federation, names=found["names"], churn=found["churn"], trainer=found["trainer"]
+        study, federation, among=AllSites(found["names"], found["churn"]), trainer=found["trainer"]
     )
     simulation.prepare()
     return simulation

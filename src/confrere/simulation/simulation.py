@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,13 @@ from confrere.simulation.gc_pause import rare_collections
 from confrere.simulation.memory_estimate import check_memory
 from confrere.site.attackers import ColludingAttackers, attack_hooks
 from confrere.site.checkpoints import names_in
-from confrere.site.collaboration import Collaboration
+from confrere.site.collaboration import AllSites, Collaboration
 from confrere.site.faults import Fault, Faults
 from confrere.site.open_sites import Source, open_sites, records_hash
 from confrere.site.run_folder import Run, RunFolder, RunTimer, resume_folder, started
 from confrere.site.site_folder import write_site_folders
 from confrere.site.stopping import Clock, stop_reasons, stop_text
 from confrere.study import Study
-from confrere.study.churn import Churn
 
 
 def simulate(
@@ -102,12 +101,10 @@ class Simulation(Collaboration):
         device: str = "cpu",
         faults: tuple[Fault, ...] = (),
         trainer: Trainer | str | None = None,
-        names: Sequence[str] | None = None,
-        churn: Churn | None = None,
+        among: AllSites | None = None,
     ) -> None:
-        """`names` are all sites of the collaboration, and `churn` when they are there, where `federation` holds only
-        some of them."""
-        super().__init__(study, federation, device=device, trainer=trainer, names=names, churn=churn)
+        """`among` names all sites of the collaboration, where `federation` holds only some of them."""
+        super().__init__(study, federation, device=device, trainer=trainer, among=among)
         self.faults = faults
         self._marks: dict[str, str] = {}
         check_device(device)

@@ -6,7 +6,7 @@ A simulation goes through the rounds with them. A rehearsal checks them, lets no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from confrere.core.errors import StudyError
 from confrere.core.events import Event, Journal
@@ -38,6 +38,14 @@ MANY = 64
 """How many members are asked for their edges to find out whether a graph fits its members."""
 
 
+@dataclass(frozen=True)
+class AllSites:
+    """The names of all sites of a collaboration, and when they are there."""
+
+    names: Sequence[str]
+    churn: Churn
+
+
 class Collaboration:
     """The sites of a study, each with its own gate, ledger, mailbox and seeds."""
 
@@ -54,16 +62,14 @@ class Collaboration:
         *,
         device: str = "cpu",
         trainer: Trainer | str | None = None,
-        names: Sequence[str] | None = None,
-        churn: Churn | None = None,
+        among: AllSites | None = None,
     ) -> None:
-        """`names` are all sites of the collaboration, and `churn` when they are there, where `federation` holds only
-        some of them."""
+        """`among` names all sites of the collaboration, where `federation` holds only some of them."""
         self.study, self.federation, self.device = study, federation, device
         self.strategy: Strategy = study.rule()
         self.trainer = trainer_of(trainer)
-        self.names = sorted(names or federation.sites)
-        self._known_churn = churn
+        self.names = sorted(among.names if among is not None else federation.sites)
+        self._known_churn = among.churn if among is not None else None
         self.pools = bool(getattr(self.strategy, "pools", False))
         if len(self.names) < 2:
             raise StudyError(

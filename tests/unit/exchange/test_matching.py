@@ -83,7 +83,7 @@ def test_a_site_is_assigned_by_the_published_gain() -> None:
         itertools.permutations(range(most), 2),
         key=lambda columns: sum(gain(rows[2][k], c) for k, c in enumerate(columns)),
     )
-    found = _assigned(2, rows, [*places, torch.zeros(0, dtype=torch.long)], [p] * 3, most, prior, sites)
+    found = _assigned(2, rows, [*places, torch.zeros(0, dtype=torch.long)], [p] * sites, most, prior)
     assert tuple(found.tolist()) == best
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -50,28 +50,36 @@ def open_cut(
 ) -> Federation:
     """A table without sites, divided by a partition."""
     schema = schema or own.schema
-    encoded = encode_table(frame, schema).records
-    return open_partitioned(encoded, task_of(schema), opening, schema=schema, **{**own.cut, **options})
+    undivided = Undivided(encode_table(frame, schema).records, task_of(schema), schema)
+    return open_partitioned(undivided, opening, **{**own.cut, **options})
+
+
+@dataclass(frozen=True)
+class Undivided:
+    """A data set without sites of its own."""
+
+    records: Records
+    task: Task
+    schema: Schema | None = None
+    common_test: Records | None = None
 
 
 def open_partitioned(
-    cases: Records,
-    task: Task,
+    undivided: Undivided,
     opening: Opening,
     *,
     partition: str = "iid",
     sites: int = 3,
     records: int = 0,
-    schema: Schema | None = None,
-    common_test: Records | None = None,
     common: int = 0,
     **options: Any,
 ) -> Federation:
-    """Rehearsal sites, cut from one set that has none of its own; `records` is the size of each.
+    """Rehearsal sites, cut from one set; `records` is the size of each, `options` are those of the partition.
 
     `common` takes that many records out beforehand, all classes alike, as a common test.
     """
     notes, seed = opening.notes, opening.seed
+    cases, common_test = undivided.records, undivided.common_test
     if common:
         cases, common_test = held_out(cases, common, seed)
         taken = counted(len(common_test), "record")
@@ -80,4 +88,4 @@ def open_partitioned(
     named = {f"site{k + 1}": part for k, part in enumerate(parts)}
     out = {name: split(part, seed, opening.split, name, common_test) for name, part in named.items()}
     notes = (*notes, f"the set has no sites of its own: {sites} were cut from it ({partition}, seed {seed})")
-    return Federation(opening.name, task, out, schema, opening.card, notes)
+    return Federation(opening.name, undivided.task, out, undivided.schema, opening.card, notes)

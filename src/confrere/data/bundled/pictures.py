@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.bundled.opening import open_partitioned
+from confrere.data.bundled.opening import Undivided, open_partitioned
 from confrere.data.bundled.sets import BundledSet
 from confrere.data.bundled.slide_bags import bags_of
 from confrere.data.federation import Opening
@@ -24,7 +24,7 @@ def digits(own: BundledSet, opening: Opening, **options: Any) -> Federation:
     inputs = torch.from_numpy(table[:, :64].reshape(-1, 1, 8, 8) / 16.0)
     pictures = Records(inputs, torch.from_numpy(table[:, 64].astype(np.int64)))
     task = Task("multiclass", own.classes, (1, 8, 8))
-    return open_partitioned(pictures, task, opening, **{**own.cut, **options})
+    return open_partitioned(Undivided(pictures, task), opening, **{**own.cut, **options})
 
 
 def idx_pictures(own: BundledSet, opening: Opening, **options: Any) -> Federation:
@@ -71,7 +71,7 @@ def _cut(
     if options["partition"] == "given":
         options["records"] = 0  # the counts state it
     task = Task("binary" if len(classes) == 2 else "multiclass", classes, tuple(train.inputs.shape[1:]))
-    return open_partitioned(train, task, opening, common_test=test, **options)
+    return open_partitioned(Undivided(train, task, common_test=test), opening, **options)
 
 
 def _few(test: Records, count: int) -> Records:

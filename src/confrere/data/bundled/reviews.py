@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,29 +14,31 @@ from confrere.data.bundled.sets import BundledSet
 from confrere.data.federation import Opening
 from confrere.data.records import Federation
 
+TEXT = ("encoding", "buckets", "ngrams", "length")
+
 
 def reviews(
     own: BundledSet,
     opening: Opening,
     *,
-    encoding: Literal["hashed", "ids"] = "hashed",
-    buckets: int = 1024,
-    ngrams: int = 1,
-    length: int = 100,
     records: int = 0,
     hosts: int = 0,
     sizes: list[int] | None = None,
     common: int = 0,
+    **text: Any,
 ) -> Federation:
     """`records` draws that many reviews of each source (or for each host); `sizes` states it host by host.
 
-    `common` takes a common test of the hosts out beforehand.
+    `common` takes a common test of the hosts out beforehand. `text` are options of the text column (`TEXT`).
     """
-    if encoding not in ("hashed", "ids"):
+    for option in text:
+        if option not in TEXT:
+            has = ", ".join((*TEXT, "records", "hosts", "sizes", "common"))
+            raise StudyError(f"the data set 'movie-reviews' has no option {option!r}; it has {has}")
+    if (encoding := text.get("encoding", "hashed")) not in ("hashed", "ids"):
         raise StudyError(f'movie-reviews: encoding = {encoding!r}; known are "hashed" and "ids"')
-    (text,) = own.schema.columns
-    text = replace(text, encoding=encoding, buckets=buckets, ngrams=ngrams, length=length)
-    schema, frame = replace(own.schema, columns=(text,)), own.frame()
+    (column,) = own.schema.columns
+    schema, frame = replace(own.schema, columns=(replace(column, **text),)), own.frame()
     rng = np.random.default_rng([opening.seed, 0x4E71E])
     if sizes is not None:
         if hosts not in (0, len(sizes)) or min(sizes, default=0) < 2:

@@ -84,18 +84,17 @@ def encode_stream(
     site: str = "",
     *,
     rows: int = ROWS,
-    into: Path | None = None,
     drop: bool = False,
     cut: DateCut | None = None,
 ) -> Encoded:
-    """Encode in pieces of `rows` records; the inputs lie in a file (in `into`, or a temporary folder).
+    """Encode in pieces of `rows` records; the inputs are in a temporary file.
 
     Memory holds one piece, the targets and the patients' digests. The file goes when the records do.
     """
     buffer, earlier = _Buffer(rows, int(np.prod(schema.inputs))), Earlier(streams=True)
     translation = replace(source.translation(drop, cut), guess_dates=False)
     found = _Encoding(schema, RowEncoder(schema, translation, EncodingTally(), site, earlier, buffer.again))
-    with tempfile.NamedTemporaryFile(prefix="confrere-", dir=into) as out:
+    with tempfile.NamedTemporaryFile(prefix="confrere-") as out:
         for piece in source.pieces(schema, rows, drop):
             out.write(found.take(piece).data)
         if not found.count and not drop:

@@ -36,11 +36,10 @@ def recut(
     split: SplitRule = SPLIT,
     sites: int = 3,
     records: int = 0,
-    columns: Sequence[str] = (),
-    share: float = 0.5,
     **options: Any,
 ) -> Federation:
-    """The same records at other sites. `records` makes all sites equally large; the rest is of the way that `how` names."""
+    """The same records at other sites. `records` makes all sites equally large; `options` are those of the way `how`."""
+    columns, share = options.pop("columns", ()), options.pop("share", 0.5)
     everything = concatenate([s.all for s in federation.sites.values()])
     names = federation.task.features
     if how == "column":

@@ -116,6 +116,17 @@ def _project(
     return tuple(unpack(tap(packed, gradients, sources)))
 
 
+@dataclass(frozen=True)
+class AttentionOptions:
+    """What `nn.MultiheadAttention` is called with after the three sequences; names and order are PyTorch's."""
+
+    key_padding_mask: Tensor | None = None
+    need_weights: bool = True
+    attn_mask: Tensor | None = None
+    average_attn_weights: bool = True
+    is_causal: bool = False
+
+
 @rewrite(nn.MultiheadAttention, accepts=_accepts)
 def attention(
     layer: nn.MultiheadAttention,
@@ -123,16 +134,14 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
+    *given: Any,
+    **named: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention as PyTorch computes it, with its input and output projections tapped."""
+    options = AttentionOptions(*given, **named)
     if query.dim() != 3:
         raise UnsafeModule(f"attention needs a batch of sequences, not shape {tuple(query.shape)}")
-    if is_causal and attn_mask is None:
+    if options.is_causal and options.attn_mask is None:
         raise UnsafeModule("is_causal needs attn_mask")
     if not layer.batch_first:
         same = query is key, key is value
@@ -143,14 +152,14 @@ def attention(
     q, k, v = (
         x.view(*x.shape[:2], heads, -1).transpose(1, 2) for x in _project(layer, tap, query, key, value)
     )
-    mask = _mask(attn_mask, key_padding_mask, q, heads)
+    mask = _mask(options.attn_mask, options.key_padding_mask, q, heads)
     dropout = layer.dropout if layer.training else 0.0
     scores: Tensor | None = None
-    if need_weights:
+    if options.need_weights:
         raw = q @ k.mT / math.sqrt(q.shape[-1])
         scores = F.dropout(torch.softmax(raw if mask is None else raw + mask, -1), dropout)
         mixed = scores @ v
-        scores = scores.mean(1) if average_attn_weights else scores
+        scores = scores.mean(1) if options.average_attn_weights else scores
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout)
     mixed = mixed.transpose(1, 2).flatten(2)

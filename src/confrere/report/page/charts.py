@@ -66,10 +66,12 @@ class Axes:
     y: Scale
     x_words: Format
     y_words: Format
+    y_labels: int = 5
+    """The most labels of the upright axis."""
 
-    def labelled(self, most: int = 5) -> list[tuple[float, str]]:
+    def labelled(self) -> list[tuple[float, str]]:
         """The values to label upwards."""
-        return _labelled(self.y.ticks(most), self.y_words)
+        return _labelled(self.y.ticks(self.y_labels), self.y_words)
 
 
 def over_rounds(x: Scale, y: Scale, y_words: Format) -> Axes:
@@ -139,7 +141,6 @@ def lines(
     height: int = 170,
     width: int = NARROW,
     label: str,
-    most: int = 5,
 ) -> Markup:
     """Lines with bands over a shared x; `limit` is a horizontal line with its words, such as a budget.
 
@@ -150,7 +151,7 @@ def lines(
     def at(value: float) -> float:
         return bottom - (bottom - top) * min(max(axes.y(value), 0.0), 1.0)
 
-    upright = axes.labelled(most)
+    upright = axes.labelled()
     side = _side(upright)
     labels = [_text(written, str(side - 6), at(t) + 4, "end") for t, written in upright]
     frame: list[Child] = [

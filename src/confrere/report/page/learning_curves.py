@@ -206,11 +206,10 @@ def _spent_panel(
         tag("h3", title if total > 1 else names[0]),
         charts.lines(
             series,
-            charts.over_rounds(x, y, lambda v: f"{v:g}" if v else ""),
+            replace(charts.over_rounds(x, y, lambda v: f"{v:g}" if v else ""), y_labels=3),
             limit=None if end.budget is None else (end.budget, f"budget {words.epsilon(end.budget)}"),
             height=height,
             label=f"{title}: privacy spent over rounds",
-            most=3,
         ),
         tag("p", f"{'Spent' if end.proven else 'Claimed'}: {_terms(end)}", class_="under"),
     )

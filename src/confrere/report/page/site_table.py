@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from confrere.core.results import ComparisonResult, InPatients
 from confrere.report import words
@@ -56,7 +57,8 @@ def rows_of(comparison: ComparisonResult, name: str, judged: dict[str, Gain], sh
         ("figure", f"{words.capital(metric.label)}, alone → together{lower}"),
         ("picture", tag("span", f"Together against alone{unit}", sides, _axis(scale, name))),
     ]
-    if any(both_ways(comparison, s) for s in shown):
+    patients = any(both_ways(comparison, s) for s in shown)
+    if patients:
         heads.append(("patients", "Of 100 patients, alone → together (95 % interval of the change)"))
     heads += [("figure", "Left the site"), ("", "In a word")]
     head = tag(
@@ -65,7 +67,8 @@ def rows_of(comparison: ComparisonResult, name: str, judged: dict[str, Gain], sh
         *(tag("th", text, scope="col", class_=kind or None) for kind, text in heads),
     )
     sent = _sent(comparison, shown)
-    rows = (_row(comparison, name, judged[s], s, scale, sent.get(s, "–"), len(heads)) for s in shown)
+    form = _Rows(comparison, name, scale, patients)
+    rows = (form.row(s, judged[s], sent.get(s, "–")) for s in shown)
     return tag("table", tag("thead", head), tag("tbody", *rows), class_="answers")
 
 
@@ -73,40 +76,49 @@ def _axis(scale: Scale, name: str, kind: str = "") -> Markup:
     return charts.axis(scale, lambda v: words.signed(name, v), kind=kind)
 
 
-def _row(
-    comparison: ComparisonResult, name: str, gain: Gain, site: str, scale: Scale, sent: str, columns: int
-) -> Markup:
-    alone, together = comparison.alone, comparison.together
-    assert alone is not None
-    assert together is not None
-    before, after = (s.sites[site].metrics.get(name) for s in (alone, together))
-    mark = charts.Mark(
-        CLASSES[gain.word], gain.mean, gain.low, gain.high, f"{site}: {words.compared(name, gain)}"
-    )
-    both = both_ways(comparison, site)
-    patients = tag("td", _of_100(*both) if both else "–", class_="patients", data_label="Of 100 patients")
-    return tag(
-        "tr",
-        tag("th", site, tag("small", basis(comparison, site)), scope="row"),
-        tag(
-            "td",
-            tag("span", words.measured(name, before), " →", class_="whole"),
-            " ",
-            tag("span", words.measured(name, after), class_="whole"),
-            class_="figure",
-            data_label=f"{words.capital(words.metric(name).label)}, alone → together",
-        ),
-        tag(
-            "td",
-            _axis(scale, name, "own"),
-            charts.row([mark], scale, zero=True),
-            class_="picture",
-            data_label="Together against alone (to the right is better)",
-        ),
-        patients if columns == 5 else None,
-        tag("td", tag("span", sent, class_="whole"), class_="figure", data_label="Left the site"),
-        tag("td", word(gain), class_="verdict"),
-    )
+@dataclass(frozen=True)
+class _Rows:
+    """What the rows of one table have in common."""
+
+    comparison: ComparisonResult
+    metric: str
+    scale: Scale
+    patients: bool
+    """Whether there is a column «Of 100 patients»."""
+
+    def row(self, site: str, gain: Gain, sent: str) -> Markup:
+        comparison, name = self.comparison, self.metric
+        alone, together = comparison.alone, comparison.together
+        assert alone is not None
+        assert together is not None
+        before, after = (s.sites[site].metrics.get(name) for s in (alone, together))
+        mark = charts.Mark(
+            CLASSES[gain.word], gain.mean, gain.low, gain.high, f"{site}: {words.compared(name, gain)}"
+        )
+        both = both_ways(comparison, site)
+        patients = tag("td", _of_100(*both) if both else "–", class_="patients", data_label="Of 100 patients")
+        return tag(
+            "tr",
+            tag("th", site, tag("small", basis(comparison, site)), scope="row"),
+            tag(
+                "td",
+                tag("span", words.measured(name, before), " →", class_="whole"),
+                " ",
+                tag("span", words.measured(name, after), class_="whole"),
+                class_="figure",
+                data_label=f"{words.capital(words.metric(name).label)}, alone → together",
+            ),
+            tag(
+                "td",
+                _axis(self.scale, name, "own"),
+                charts.row([mark], self.scale, zero=True),
+                class_="picture",
+                data_label="Together against alone (to the right is better)",
+            ),
+            patients if self.patients else None,
+            tag("td", tag("span", sent, class_="whole"), class_="figure", data_label="Left the site"),
+            tag("td", word(gain), class_="verdict"),
+        )
 
 
 def basis(comparison: ComparisonResult, site: str) -> str:
