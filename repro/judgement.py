@@ -8,16 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 from confrere.core.metrics import METRICS, named
 from confrere.site.run_folder import Run
 from confrere.statistics.contributions import Effects, effects
-from confrere.statistics.verdict import LEAST_RARER, Effect, Gain, judge_all
+from confrere.statistics.intervals import holm_levels, p_value
+from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS, Effect, Gain, judge_all, shown
 from repro.reported import Claim, Reported
 
 PROXY = "/proxy"
 """An arm's proxy rather than the model that a site would use: «proxyfl/proxy»."""
+
+NOT_KEPT = "cannot be judged: predictions for patients were not kept"
+
+MANY = 10**6
+"""Degrees of freedom of patients, where their number was not recorded."""
 
 Points = dict[tuple[int, str], float]
 """A measure by seed and site."""
@@ -115,7 +122,7 @@ def _all_judged(reported: Reported, runs: Mapping[str, Sequence[Run]]) -> list[d
     gains = judge_all({n: effect for n, (_, effect) in enumerate(found) if effect is not None})
     for number, (claim, (out, _)) in enumerate(zip(reported.claims, found, strict=True)):
         if number in gains:
-            out["verdict"] = _verdict(claim, gains[number])
+            out["verdict"] = _verdict(claim.about, gains[number])
     return [out for out, _ in found]
 
 
@@ -187,9 +194,64 @@ def paired_p(differences: Sequence[float]) -> float | None:
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
-def _verdict(claim: Claim, found: Gain) -> str:
+def rejudged(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The claims of one source; those recorded by an earlier version are judged again, as far as its record allows.
+
+    Such a record has the mean and the standard deviation over seeds, and no predictions for patients. Claims about proxies
+    and ε need no more. For the others, what patients add to the variance is unknown. A difference
+    that is not clear with any such variance is not clear; every other cannot be judged.
+    """
+    found = [dict(claim) for claim in claims]
+    old = {n: _recorded(c) for n, c in enumerate(found) if "basis" not in c and c["difference"] is not None}
+    by_seeds = {n for n in old if _needs_seeds_only(found[n])}
+    unknown = Effect((0.0,) * LEAST_SEEDS, 1.0, 0.0, LEAST_RARER)
+    judged = judge_all({n: effect if n in by_seeds else unknown for n, effect in old.items()})
+    possible = _possibly_clear(old)
+    for number, effect in old.items():
+        claim, known = found[number], number in by_seeds
+        claim["basis"] = "seeds" if known else "seeds, of an earlier version"
+        if known or not effect.enough:
+            claim["verdict"] = _verdict(claim["about"], judged[number] if known else shown(effect))
+        elif possible[number]:
+            claim["verdict"] = NOT_KEPT
+        else:
+            claim["verdict"] = _verdict(
+                claim["about"], Gain(effect.mean, None, None, None, 0, "no clear difference")
+            )
+    return found
+
+
+def _possibly_clear(effects: Mapping[int, Effect]) -> dict[int, bool]:
+    """Whether each difference could be clear by the rule, whatever patients add to its variance."""
+    added, least = np.linspace(0, 20, 201), {}
+    for number, e in effects.items():
+        if e.enough:
+            p = p_value(np.full(201, e.mean), e.between, e.between * added, len(e.values), MANY)
+            least[number] = float(p.min())
+    values = np.array(list(least.values()))
+    clear = values <= holm_levels(values) if least else values > 0
+    return dict(zip(least, clear.tolist(), strict=True))
+
+
+def _recorded(claim: Mapping[str, Any]) -> Effect:
+    """The difference as it was recorded, with the variance between seeds only."""
+    known = claim["difference"]
+    seeds = int(known["seeds"])
+    return Effect(
+        (float(known["mean"]),) * seeds, (known["over_seeds"] or 0.0) ** 2 / seeds, 0.0, LEAST_RARER
+    )
+
+
+def _needs_seeds_only(claim: Mapping[str, Any]) -> bool:
+    """Proxies and ε have no predictions for single patients."""
+    return claim["metric"] == "epsilon" or any(str(claim[k]).endswith(PROXY) for k in ("better", "than"))
+
+
+def _verdict(about: str, found: Gain) -> str:
     """The claim in a word, by the rule of all comparisons."""
-    if claim.about == "as good":
+    if not found.judged:
+        return found.word
+    if about == "as good":
         return "no clear difference" if not found.clear else "one is clearly better"
     if not found.clear:
         return "same direction, not clear" if found.mean > 0 else "other direction, not clear"

@@ -21,9 +21,9 @@ from repro.figures import (
     draw_scope,
     draw_settings,
 )
-from repro.judgement import PROXY
+from repro.judgement import PROXY, rejudged
 from repro.reported import Experiment, Reported
-from repro.table import judged, label, sides, word
+from repro.table import judged, label, sides
 
 HEAD = """# Record: published experiments
 
@@ -33,13 +33,16 @@ Written by `python -m repro`, which runs the studies and keeps the results in do
 run is stated with every result, and a smaller one is not the published experiment**.
 
 *Measured* is the mean over seeds and sites, ± the standard deviation over seeds of the mean over sites; in brackets is the
-standard deviation over all sites of all seeds, which is what the papers tend to report. A claim of the source is judged by
-the rule of all comparisons ([decision 12](../decisions/0012-one-rule.md)): in pairs over test patients and seeds, all claims of
-a source corrected together. Proxies and ε have no predictions for single patients; claims about them are judged over seeds
-alone. «Earlier rule» marks a result that was made before, judged by a paired t-test over seeds without a correction: it has to
-be run again to be judged. The p-value over all sites of all seeds is shown beside it, since that is how the papers count,
-although the sites of one seed have learned from one another. `local` is training alone without noise, which the papers leave
-out; `local-dp` and `pooled-dp` are their «Regular» and «Joint».
+standard deviation over all sites of all seeds, which is what the papers tend to report. `local` is training alone without
+noise, which the papers leave out; `local-dp` and `pooled-dp` are their «Regular» and «Joint».
+
+A claim of the source is judged by the rule of all comparisons ([decision 12](../decisions/0012-one-rule.md)): in pairs over
+test patients and seeds, all claims of a source corrected together. Proxies and ε have no predictions for single patients;
+claims about them are judged over seeds alone. **The results below were recorded before that rule**, as means and standard
+deviations over seeds, without predictions for patients. What patients add to the variance is unknown for them: a difference
+that is not clear with any such variance is «not clear»; every other one «cannot be judged: predictions for patients were not
+kept», and has to be run again. The p-values are of paired t-tests without a correction, over seeds and over all sites of all
+seeds. The second is how the papers count, although the sites of one seed have learned from one another.
 
 Your own studies can do the same:
 
@@ -96,7 +99,12 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _result(docs: Path, study: Study) -> dict[str, Any] | None:
     path = result_file(docs, study.name)
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "claims" in found.get("reported", {}):
+        found["reported"]["claims"] = rejudged(found["reported"]["claims"])
+    return found
 
 
 def _overview(found: Sequence[tuple[Study, Reported, dict[str, Any] | None]]) -> str:
@@ -118,7 +126,7 @@ def _count(result: dict[str, Any] | None) -> str:
     claims = (result or {}).get("reported", {}).get("claims", [])
     if not claims:
         return "–"
-    told = Counter(word(c) for c in claims)
+    told = Counter(str(c["verdict"]) for c in claims)
     return "; ".join(f"{n} × {verdict}" for verdict, n in told.most_common())
 
 

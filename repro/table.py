@@ -63,17 +63,10 @@ def judged(document: Mapping[str, Json]) -> list[Judged]:
                 f"{claim['better']} {verb} {claim['than']} ({name})",
                 said,
                 _difference(claim),
-                word(claim),
+                str(claim["verdict"]),
             )
         )
     return out
-
-
-def word(claim: Mapping[str, Json]) -> str:
-    """The verdict; that of an earlier version was a t-test over seeds, uncorrected, and is marked."""
-    return str(claim["verdict"]) + (
-        "" if "basis" in claim or claim["verdict"] == "not run" else " (earlier rule)"
-    )
 
 
 def label(measure: str) -> str:

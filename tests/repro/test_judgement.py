@@ -13,11 +13,12 @@ from scipy import stats
 from confrere.core.results import Metrics, PrivacySpent, RunResult, SiteResult
 from confrere.site.predictions import RecordPredictions, SelectedPredictions
 from confrere.site.run_folder import Run
+from confrere.statistics.intervals import p_value
 from confrere.study import Study
 from repro.experiment import _keep, _read
-from repro.judgement import beside, paired_p
+from repro.judgement import NOT_KEPT, beside, paired_p, rejudged
 from repro.reported import Claim, Reported
-from repro.table import sides, word
+from repro.table import sides
 
 SITES = ("a", "b", "c")
 
@@ -65,7 +66,7 @@ def test_what_was_not_run_is_said_to_be_so() -> None:
 
 def test_one_seed_settles_nothing() -> None:
     found = judged(Claim("one", "two"), {"one": GOOD[:1], "two": POOR[:1]})
-    assert found["verdict"] == "same direction, not clear"
+    assert found["verdict"] == "too few to judge"
     assert found["p_seeds"] is None
 
 
@@ -159,8 +160,29 @@ def test_kept_runs_keep_their_predictions(tmp_path: Path) -> None:
     assert found.spread == expected.spread
 
 
-def test_a_verdict_of_an_earlier_version_is_marked() -> None:
-    claim = judged(Claim("one", "two"), {"one": GOOD, "two": POOR})
-    assert word(claim) == "holds here"
-    del claim["basis"]
-    assert word(claim) == "holds here (earlier rule)"
+def recorded(mean: float, std: float, seeds: int, **other: str) -> dict[str, Any]:
+    """A claim as earlier versions recorded it."""
+    return {
+        "better": "one", "than": "two", "metric": "accuracy", "about": "more", "verdict": "holds here",
+        "difference": {"mean": mean, "over_seeds": std, "seeds": seeds}, **other,
+    }  # fmt: skip
+
+
+def test_a_claim_of_an_earlier_version_is_judged_as_far_as_its_record_allows() -> None:
+    clear, unclear, few = recorded(0.1, 0.001, 5), recorded(0.1, 0.1, 5), recorded(0.1, 0.001, 2)
+    proxy = recorded(-0.1, 0.001, 5, better="one/proxy")
+    found = [c["verdict"] for c in rejudged([clear, unclear, few, proxy])]
+    assert found == [NOT_KEPT, "same direction, not clear", "too few to judge", "the opposite holds here"]
+
+
+def test_a_claim_that_patients_could_make_clear_is_not_called_unclear() -> None:
+    """With three seeds and many claims, the critical value falls as patients add to the variance."""
+    claims = [recorded(0.1, 0.1 * 3**0.5 / 11.5, 3), *(recorded(0.0, 0.1, 3) for _ in range(7))]
+    between = (0.1 / 11.5) ** 2
+    assert p_value(0.1, between, 0.0, 3, 10**6) > 0.05 / 8 > p_value(0.1, between, 2 * between, 3, 10**6)
+    assert rejudged(claims)[0]["verdict"] == NOT_KEPT
+
+
+def test_a_claim_that_was_judged_by_the_rule_is_left_as_it_is() -> None:
+    known = recorded(0.1, 0.001, 5, basis="patients and seeds")
+    assert rejudged([known]) == [known]

@@ -269,7 +269,12 @@ def _gap_lines(comparison: ComparisonResult) -> list[str]:
         found = {"worse": "worse than alone", "better": "better than alone"}.get(
             closed.gap.word, closed.gap.word
         )
-        return [f"Pooling all records: {found} by {label} ({words.gained(name, closed.gap)})."]
+        share = (
+            " How much of that gap is closed is too uncertain to state."
+            if closed.gap.word == "better"
+            else ""
+        )
+        return [f"Pooling all records: {found} by {label}, {words.gained(name, closed.gap)}.{share}"]
     return [
         f"Share of the gap to pooling all records that is closed, by {label}: {words.share_closed(closed)}."
     ]
