@@ -253,6 +253,9 @@ def test_an_interrupted_rehearsal_goes_on(
             study, tmp_path / "run", interrupted=lambda e: (e.kind, e.round) == ("trained", number)
         )
     assert (tmp_path / "run" / "journal.jsonl").exists()
+    journals = {p: p.read_bytes() for p in tmp_path.glob("run/sites/*/journal.jsonl")}
+    assert "rehearse --resume run" in desk.refused("simulate", "--resume", "run")
+    assert journals == {p: p.read_bytes() for p in tmp_path.glob("run/sites/*/journal.jsonl")} != {}
     answer = desk.confrere("rehearse", "--resume", "run", "--json")
     assert answer.code == 0, answer.err
     assert answer.json["mean"] == pytest.approx(seen["memory"].run.mean, abs=1e-5)

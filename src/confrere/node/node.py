@@ -58,7 +58,7 @@ from confrere.site import snapshot
 from confrere.site.deployment import Deployment
 from confrere.site.peers import SitePeers
 from confrere.site.schedule import Schedule
-from confrere.site.site_folder import Ending, save_model
+from confrere.site.site_folder import STORE, Ending, save_model
 from confrere.site.site_run import SiteRun, site_run_of
 from confrere.site.stopping import Clock, stop_text
 from confrere.study.churn import Churn
@@ -100,7 +100,7 @@ class Node:
         self.strategy: Strategy = self.study.rule()
         self.log = Log(config.home / "log.jsonl")
         self.journal = NodeJournal(config.home / "journal.jsonl", listeners=(self.log, *listeners))
-        self.store = Store(config.home / "node.sqlite", run=config.run, site=self.me)
+        self.store = Store(config.home / STORE, run=config.run, site=self.me)
         self.store.sweep()
         self.witness = Witness(self.store, config.identity.folder or config.home)
         self.ledger, data = ledger_of(config, self.witness)

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from confrere.core.errors import CheckpointError, ConfrereError, StudyError
+from confrere.core.errors import ConfrereError, StudyError
 from confrere.core.events import Event, Journal, verified
 from confrere.core.owner_only import make_private_folder
 from confrere.core.seeds import NOT_PRIVATE
@@ -36,8 +36,8 @@ from confrere.site import snapshot
 from confrere.site.assemble import has_own_networks
 from confrere.site.collaboration import Collaboration
 from confrere.site.open_sites import inputs_caveat, open_sites
-from confrere.site.run_folder import Run, RunFolder, RunTimer, resume_folder, started
-from confrere.site.site_folder import site_folder_of
+from confrere.site.run_folder import ROSTER, Run, RunFolder, RunTimer, resume_folder, started
+from confrere.site.site_folder import STORE, site_folder_of
 from confrere.site.site_run import run_id
 from confrere.study import Caps, Study, load
 from confrere.transport.grpc.identity import enroll, load_identity
@@ -68,12 +68,7 @@ def resume_rehearsal(
     troupe: Callable[[Path, Iterable[str], Journal], RehearsalNodes] | None = None,
 ) -> Run:
     """Go on with an interrupted rehearsal: every node starts again from its own folder."""
-    folder, _ = resume_folder(Path(path))
-    if not (folder.path / "sites" / "roster.toml").exists():
-        raise CheckpointError(
-            f"{folder.path}: this run has no nodes to start again; if it is a simulation, go on with"
-            f" `confrere simulate --resume {folder.path}`"
-        )
+    folder, _ = resume_folder(Path(path), of_nodes=True)
     return _rehearse(folder, True, listeners, troupe or RehearsalNodes)
 
 
@@ -161,7 +156,7 @@ class RehearsalNodes:
             make_private_folder(home)
             members[name] = enroll(name, f"127.0.0.1:{port}", home / "keys", declared=declared[name])
         common = rosters.Roster(dict(sorted((n, i.member) for n, i in members.items())))
-        path = self.folder / "sites" / "roster.toml"
+        path = self.folder / ROSTER
         rosters.save(common, path)
         for identity in members.values():
             rosters.keep_signature(rosters.sign(common, study.digest(), identity), path)
@@ -276,9 +271,7 @@ class RehearsalNodes:
         run = run_id(study)
         for player in self.players.values():
             if player.finished:
-                store = Store(
-                    site_folder_of(self.folder, player.name) / "node.sqlite", run=run, site=player.name
-                )
+                store = Store(site_folder_of(self.folder, player.name) / STORE, run=run, site=player.name)
                 body = next(iter(store.latest()), None)
                 store.close()
                 if body is not None:
@@ -308,7 +301,7 @@ def rehearsal_config(folder: Path, name: str) -> NodeConfig:
     """What one node of a rehearsal is started with."""
     study, home = load(folder / "study.toml"), site_folder_of(folder, name)
     identity = load_identity(home / "keys")
-    signed = rosters.load_signed(folder / "sites" / "roster.toml", study.digest())
+    signed = rosters.load_signed(folder / ROSTER, study.digest())
     federation = open_sites(study)
     own = study.sites.get(name)
     return NodeConfig(

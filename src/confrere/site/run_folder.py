@@ -32,6 +32,9 @@ from confrere.site.site_run import site_facts, start_facts
 from confrere.study import Study, parse
 from confrere.version import versions
 
+ROSTER = Path("sites") / "roster.toml"
+"""In the folder of a rehearsal: the members that its nodes have signed. The folder of a simulation has none."""
+
 
 def hardware(device: str = "cpu") -> dict[str, Any]:
     return {
@@ -145,12 +148,27 @@ class RunFolder:
         write_json(self.path / "run.json", {**facts, "seconds": round(seconds, 3)})
 
 
-def resume_folder(path: Path, study: Study | None = None) -> tuple[RunFolder, Study]:
-    """A run that was interrupted. A study with functions in it has to be given again."""
+def resume_folder(
+    path: Path, study: Study | None = None, *, of_nodes: bool = False
+) -> tuple[RunFolder, Study]:
+    """A run that was interrupted. A study with functions in it has to be given again.
+
+    With `of_nodes`, the run of a rehearsal; otherwise that of a simulation. Neither can continue the other: a node's
+    state is in its own store.
+    """
     if not (path / "journal.jsonl").exists():
         raise CheckpointError(f"{path}: there is no run to go on with (no journal.jsonl)")
     if (path / "result.json").exists():
         raise CheckpointError(f"{path}: this run is finished; see {path / 'result.json'}")
+    if not of_nodes and (path / ROSTER).exists():
+        raise CheckpointError(
+            f"{path}: this run was made by nodes; go on with `confrere rehearse --resume {path}`"
+        )
+    if of_nodes and not (path / ROSTER).exists():
+        raise CheckpointError(
+            f"{path}: this run has no nodes to start again; if it is a simulation, go on with"
+            f" `confrere simulate --resume {path}`"
+        )
     if study is None:
         try:
             table = tomllib.loads((path / "study.toml").read_text(encoding="utf-8"))

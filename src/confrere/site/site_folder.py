@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import save_file
 
 from confrere.core.custody import strictest
-from confrere.core.errors import DataError
+from confrere.core.errors import CheckpointError, DataError
 from confrere.core.events import Event, Journal
 from confrere.core.owner_only import make_private_folder, private_draft, write_private
 from confrere.core.seeds import NOT_PRIVATE
@@ -42,6 +42,8 @@ from confrere.study import Study
 from confrere.version import versions
 
 FORMAT = "confrere-model-1"
+STORE = "node.sqlite"
+"""A node's store, in the folder of its site."""
 MOST = 50
 """A simulation of more sites writes no folders for single sites: copies of its journal would slow it by a fifth or more."""
 
@@ -107,7 +109,9 @@ def write_site_folders(collaboration: Collaboration, folder: Path, journal: Jour
 
 
 def write_journal(path: Path, events: Iterable[Event]) -> None:
-    """A journal in one go, readable by its owner only."""
+    """A journal in one go, readable by its owner only. The journal of a node is never replaced."""
+    if (path.parent / STORE).exists():
+        raise CheckpointError(f"{path}: this journal belongs to a node and is not replaced")
     path.unlink(missing_ok=True)
     journal = Journal(path)
     for event in events:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from confrere.core.errors import CheckpointError
 from confrere.core.events import verified
 from confrere.node.predict import SavedModel, predictions
 from confrere.simulation.simulation import simulate
@@ -33,6 +34,15 @@ def test_the_model_of_a_simulated_site_predicts_records_of_a_file(strategy: str,
         assert all(torch.equal(t, used.params[n]) for n, t in network.module.state_dict().items())
         records = tmp_path / f"{site}.csv"
         assert len(predictions(model, records)) == len(pd.read_csv(records))
+
+
+def test_the_journal_of_a_node_is_never_replaced(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text("what a node has written\n", encoding="utf-8")
+    (tmp_path / "node.sqlite").touch()
+    with pytest.raises(CheckpointError, match="belongs to a node"):
+        site_folder.write_journal(journal, [])
+    assert journal.read_text(encoding="utf-8") == "what a node has written\n"
 
 
 def test_what_a_site_takes_home_is_for_its_owner_only(tmp_path: Path) -> None:
