@@ -101,6 +101,7 @@ class AttemptMember:
         self._announcements: dict[str, KeyAnnouncement] = {}
         self._sharers: tuple[str, ...] = ()
         self._held: dict[str, tuple[bytes, bytes]] = {}
+        self._loaded: MemberSecrets | None = None
         self.ended: str | None = None
         """Why the member takes no further part; None while it does."""
         self._resume()
@@ -144,7 +145,7 @@ class AttemptMember:
         self._facts.write_once(self.id, CLOSED, "yes")
         self._store.erase(self.id)
         self._parts = {name: data for name, data in self._parts.items() if name == RESULT}
-        self._held = {}
+        self._held, self._loaded = {}, None
 
     # -- the steps ------------------------------------------------------------------------------------
 
@@ -238,7 +239,9 @@ class AttemptMember:
         return MemberSecrets.fresh(self.context, self.name)
 
     def _secrets(self) -> MemberSecrets:
-        return MemberSecrets(self.context, self.name, self._parts[SECRETS])
+        if self._loaded is None or self._loaded.data != self._parts[SECRETS]:
+            self._loaded = MemberSecrets(self.context, self.name, self._parts[SECRETS])
+        return self._loaded
 
     # -- what is stored ---------------------------------------------------------------------------------
 

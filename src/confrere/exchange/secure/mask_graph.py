@@ -48,25 +48,31 @@ class MaskGraph:
     corrupt: int
     """How many colluding members `degree`/2 consecutive places hold at most."""
 
-    @cached_property
-    def _place(self) -> dict[str, int]:
-        return {name: at for at, name in enumerate(self.order)}
-
     @property
     def complete(self) -> bool:
         return self.degree >= len(self.order) - 1
 
+    @cached_property
+    def _neighbours(self) -> dict[str, tuple[str, ...]]:
+        n, steps = len(self.order), range(1, self.degree // 2 + 1)
+        found = {}
+        for at, name in enumerate(self.order):
+            near = [self.order[(at + sign * step) % n] for step in steps for sign in (1, -1)]
+            others = [other for other in self.order if other != name]
+            found[name] = tuple(sorted(others if self.complete else near))
+        return found
+
+    @cached_property
+    def _holders(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(sorted((name, *others))) for name, others in self._neighbours.items()}
+
     def neighbours(self, name: str) -> tuple[str, ...]:
         """The members that this one masks with, in sorted order."""
-        if self.complete:
-            return tuple(sorted(other for other in self.order if other != name))
-        at, n = self._place[name], len(self.order)
-        steps = range(1, self.degree // 2 + 1)
-        return tuple(sorted(self.order[(at + sign * step) % n] for step in steps for sign in (1, -1)))
+        return self._neighbours[name]
 
     def holders(self, name: str) -> tuple[str, ...]:
         """The members that hold shares of this one's secrets, itself included, in sorted order."""
-        return tuple(sorted((name, *self.neighbours(name))))
+        return self._holders[name]
 
     def check(self, survivors: Collection[str]) -> None:
         """Refuse a list of survivors that could leave some of them masked by colluding members only."""

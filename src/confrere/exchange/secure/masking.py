@@ -7,6 +7,8 @@ own, derived by HKDF from a secret and from everything that identifies its use, 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -21,6 +23,8 @@ Ring = NDArray[np.uint64]
 
 BLOCK = 1 << 15
 """How many numbers of a stream are made at a time: they stay in the cache until they are added."""
+
+_ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 ZEROS = bytes(8 * BLOCK)
 
@@ -75,6 +79,16 @@ def common_secret(own: X25519PrivateKey, other: bytes) -> bytes:
         return own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
         raise BadParcel("a public key of a masked sum is not valid") from None
+
+
+@lru_cache(maxsize=1 << 14)
+def usable(key: bytes) -> bool:
+    """Whether a public key is valid and not of low order, with which all secrets in common would be zero."""
+    try:
+        _ANY_KEY.exchange(X25519PublicKey.from_public_bytes(key))
+    except ValueError:
+        return False
+    return True
 
 
 def derived(secret: bytes, context: bytes, purpose: str, *pair: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -28,11 +29,11 @@ class MemberSecrets:
     def fresh(cls, context: bytes, name: str) -> MemberSecrets:
         return cls(context, name, os.urandom(96))
 
-    @property
+    @cached_property
     def mask(self) -> X25519PrivateKey:
         return X25519PrivateKey.from_private_bytes(self.data[:32])
 
-    @property
+    @cached_property
     def channel(self) -> X25519PrivateKey:
         return X25519PrivateKey.from_private_bytes(self.data[32:64])
 
@@ -80,8 +81,7 @@ class MemberSecrets:
     ) -> None:
         """Hide a vector in place: by the member's own stream, and by one in common with each partner."""
         masking.add_stream(vector, masking.self_key(self.seed, self.context, self.name), bits)
-        mask = self.mask
         for partner in partners:
-            secret = masking.common_secret(mask, known[partner].mask_key)
+            secret = masking.common_secret(self.mask, known[partner].mask_key)
             key = masking.pair_key(secret, self.context, self.name, partner)
             masking.add_pair_stream(vector, key, bits, self.name, partner)

@@ -225,6 +225,8 @@ class SummingSite:
     def _open(self) -> list[Outgoing]:
         assert self._certificate is not None
         needed, graph = self.agreement.graph.threshold, self.agreement.graph
+        if len(self._openings) < needed:
+            return []
         survivors = self._certificate.survivors
         sharers = self._vectors[survivors[0]].sharers
         shares: dict[str, dict[int, bytes]] = {name: {} for name in sharers}

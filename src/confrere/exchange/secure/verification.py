@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from confrere.core.errors import BadParcel, PeerError
 from confrere.exchange.secure.agreement import Agreement
-from confrere.exchange.secure.masking import unpacked
+from confrere.exchange.secure.masking import unpacked, usable
 from confrere.exchange.secure.messages import (
     Certificate,
     KeyAnnouncement,
@@ -34,9 +34,10 @@ def seed_commitment(context: bytes, seed: bytes) -> bytes:
 def check_announcement(agreement: Agreement, context: bytes, message: KeyAnnouncement) -> None:
     """Refuse keys that their member has not signed for this attempt."""
     member = agreement.member(message.site)
-    sizes = {len(message.mask_key), len(message.channel_key), len(message.seed_commitment)}
-    if message.context != context or sizes != {32}:
+    if message.context != context:
         raise BadParcel(f'the keys of "{message.site}" are not for this attempt')
+    if not (usable(message.mask_key) and usable(message.channel_key)):
+        raise BadParcel(f'the keys of "{message.site}" are not valid')
     if not verified(member.key, message.signature, message.signed_part()):
         raise BadParcel(f'the keys of "{message.site}" are not signed by it')
 

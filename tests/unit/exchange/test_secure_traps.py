@@ -1,0 +1,411 @@
+"""What each rule of masked sums prevents: the break with the rule switched off, and nothing of it with the rule.
+
+A rule is switched off by a subclass or by a call in this file; no study can reach it. Traps of the noise are in
+`test_secure_noise_traps.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from confrere.core.errors import ConfrereError
+from confrere.exchange.secure import attempt as attempt_module
+from confrere.exchange.secure import masking, sharing
+from confrere.exchange.secure.attempt import VOTE, AttemptMember
+from confrere.exchange.secure.attempt_storage import MemoryAttempts
+from confrere.exchange.secure.in_process import GivenVector
+from confrere.exchange.secure.member_secrets import MemberSecrets
+from confrere.exchange.secure.messages import (
+    AttemptId,
+    Certificate,
+    KeyAnnouncement,
+    KeyList,
+    MaskedVector,
+    Message,
+    OpenedShares,
+    Proposal,
+    SealedShares,
+    ShareDelivery,
+    Vote,
+)  # fmt: skip
+from tests.masked_world import AGREED, SIZE, agreement_of
+
+Members = dict[str, AttemptMember]
+
+
+class Hostile:
+    """A summing site that asks members what it likes, with what it has collected; and all that it was ever sent."""
+
+    def __init__(
+        self,
+        n: int = 4,
+        t: int = 1,
+        d: int = 1,
+        kind: type[AttemptMember] = AttemptMember,
+        round: int = 0,
+        stores: dict[str, MemoryAttempts] | None = None,
+    ) -> None:
+        self.agreement = agreement_of(n, t, d)
+        self.id = AttemptId("run", round, "proxy", 0, 0)
+        self.context = self.id.context(self.agreement)
+        self.names = self.agreement.names
+        self.stores = stores or {name: MemoryAttempts() for name in self.names}
+        self.vectors = {name: np.arange(SIZE, dtype=np.int64) + 1000 * k for k, name in enumerate(self.names)}
+        self.kind = kind
+        self.members: Members = {name: self.member(name) for name in self.names}
+        self.sent: dict[str, MaskedVector] = {}
+        self.opened: list[OpenedShares] = []
+        self.announced: dict[str, KeyAnnouncement] = {}
+
+    def member(self, name: str) -> AttemptMember:
+        store = self.stores[name]
+        source = GivenVector(self.vectors[name])
+        return self.kind(
+            self.agreement, self.id, name, AGREED[len(self.names)][1][name], source, store, store
+        )
+
+    def ask(self, name: str, message: Message) -> list[Message]:
+        try:
+            replies = self.members[name].receive(message)
+        except ConfrereError:
+            return []
+        for reply in replies:
+            if isinstance(reply, MaskedVector):
+                self.sent[name] = reply
+            elif isinstance(reply, OpenedShares):
+                self.opened.append(reply)
+        return replies
+
+    def keys(self) -> None:
+        for name, member in self.members.items():
+            (found,) = member.start()
+            assert isinstance(found, KeyAnnouncement)
+            self.announced[name] = found
+
+    def vector_phase(self, told: Callable[[str], tuple[str, ...]] | None = None) -> None:
+        """Keys, shares and vectors; `told` is who has shared out secrets, as each member is told."""
+        self.keys()
+        sealed: dict[str, SealedShares] = {}
+        told = told or (lambda name: self.names)
+        listed = KeyList(self.context, tuple(self.announced[name] for name in self.names))
+        for name in self.names:
+            for reply in self.ask(name, listed):
+                assert isinstance(reply, SealedShares)
+                sealed[name] = reply
+        for name in self.names:
+            found = {other: sealed[other].sealed[name] for other in told(name)}
+            self.ask(name, ShareDelivery(self.context, told(name), found))
+
+    def votes(self, survivors: tuple[str, ...], voters: tuple[str, ...]) -> dict[str, bytes]:
+        proposal = Proposal(self.context, tuple(self.sent[name].header for name in survivors))
+        found = {}
+        for name in voters:
+            for reply in self.ask(name, proposal):
+                if isinstance(reply, Vote) and reply.survivors == survivors:
+                    found[name] = reply.signature
+        return found
+
+    def open(self, survivors: tuple[str, ...], signatures: dict[str, bytes]) -> None:
+        partners = self.sent[survivors[0]].header.partners
+        for name in self.names:
+            self.ask(name, Certificate(self.context, partners, survivors, signatures))
+
+    def restored(self, site: str, half: str) -> bytes | None:
+        """The seed or the key of a member from what holders have opened; None if they are too few."""
+        shares = {}
+        for opening in self.opened:
+            given = opening.seed_shares if half == "seed" else opening.key_shares
+            if site in given:
+                shares[self.agreement.position(opening.site)] = given[site]
+        needed = self.agreement.graph.threshold
+        return sharing.restore(shares, needed) if len(shares) >= needed else None
+
+    def bare(self, site: str, seed: bytes, key: bytes) -> NDArray[np.int64]:
+        """A member's vector from its two secrets."""
+        sent = self.sent[site]
+        vector = masking.unpacked(sent.vector, SIZE, self.agreement.bits)
+        masking.add_stream(
+            vector, masking.self_key(seed, self.context, site), self.agreement.bits, subtract=True
+        )
+        mask = X25519PrivateKey.from_private_bytes(key)
+        for partner in sent.sharers:
+            if partner != site:
+                secret = masking.common_secret(mask, self.announced[partner].mask_key)
+                stream = masking.pair_key(secret, self.context, site, partner)
+                masking.add_pair_stream(vector, stream, self.agreement.bits, site, partner, undo=True)
+        return masking.from_ring(vector, self.agreement.bits)
+
+
+# -- two lists -----------------------------------------------------------------------------------------
+
+
+class SignsEverything(AttemptMember):
+    """Signs and opens whatever it is asked: the rule of one list is off."""
+
+    def receive(self, message: Message) -> list[Message]:
+        if isinstance(message, Proposal | Certificate):
+            self._parts.pop(VOTE, None)
+            self._facts = MemoryAttempts()
+        return super().receive(message)
+
+
+def both_lists(kind: type[AttemptMember]) -> Hostile:
+    """A summing site that names different survivors, with and without the last member, to all of them."""
+    hostile = Hostile(kind=kind)
+    hostile.vector_phase()
+    whole, without = hostile.names, hostile.names[:-1]
+    for survivors in (whole, without):
+        signatures = hostile.votes(survivors, hostile.names)
+        hostile.open(survivors, signatures)
+    return hostile
+
+
+def test_two_lists_in_one_attempt_would_expose_a_vector() -> None:
+    hostile = both_lists(SignsEverything)
+    victim = hostile.names[-1]
+    seed, key = hostile.restored(victim, "seed"), hostile.restored(victim, "key")
+    assert seed is not None
+    assert key is not None
+    assert (hostile.bare(victim, seed, key) == hostile.vectors[victim]).all()
+
+
+def test_a_member_signs_one_list_and_opens_no_other() -> None:
+    hostile = both_lists(AttemptMember)
+    for site in hostile.names:
+        assert hostile.restored(site, "seed") is not None
+        assert not [opening for opening in hostile.opened if site in opening.key_shares]
+
+
+@pytest.mark.parametrize(("n", "t", "d"), [(3, 1, 0), (4, 1, 1), (5, 2, 1), (8, 2, 2)])
+def test_a_summing_site_that_names_different_survivors_to_different_members_learns_nothing(
+    n: int, t: int, d: int
+) -> None:
+    """The first t members collude: they sign both lists. However the others are divided, no member's halves are both opened."""
+    for cut in range(n - t + 1):
+        hostile = Hostile(n, t, d)
+        hostile.vector_phase()
+        colluding, honest = hostile.names[:t], hostile.names[t:]
+        one, other = hostile.names, hostile.names[: n - d] if d else hostile.names
+        groups = [(one, honest[:cut]), (other, honest[cut:])]
+        signed = [(survivors, hostile.votes(survivors, voters)) for survivors, voters in groups]
+        partners = hostile.sent[hostile.names[0]].header.partners
+        for survivors, signatures in signed:
+            for name in colluding:
+                vote = Vote(hostile.context, name, partners, survivors)
+                signatures[name] = attempt_module.sign(AGREED[n][1][name], vote.signed_part())
+            hostile.open(survivors, signatures)
+        for site in honest:
+            # colluding members give away both shares that they hold
+            counts = [
+                t + sum(1 for o in hostile.opened if o.site not in colluding and site in getattr(o, half))
+                for half in ("seed_shares", "key_shares")
+            ]
+            assert min(counts) < hostile.agreement.graph.threshold
+        if d and 0 < cut < n - t:
+            assert not hostile.opened or len({o.statement for o in hostile.opened}) == 1
+
+
+def test_too_few_signatures_open_nothing() -> None:
+    hostile = Hostile()
+    hostile.vector_phase()
+    signatures = hostile.votes(hostile.names, hostile.names)
+    forged = {**dict(list(signatures.items())[:2]), hostile.names[3]: bytes(64)}
+    hostile.open(hostile.names, forged)
+    assert not hostile.opened
+    hostile.open(hostile.names, signatures)
+    assert hostile.opened
+
+
+def test_a_list_that_is_too_short_is_not_signed() -> None:
+    hostile = Hostile()
+    hostile.vector_phase()
+    assert not hostile.votes(hostile.names[:2], hostile.names)
+
+
+# -- other partners for one member ----------------------------------------------------------------------
+
+
+class SignsAnyPartners(AttemptMember):
+    """Does not ask with whom the others' vectors are masked."""
+
+    def receive(self, message: Message) -> list[Message]:
+        if isinstance(message, Proposal):
+            own = self._partners_digest()
+            headers = tuple(replace(h, partners=own) for h in message.headers)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(attempt_module, "check_proposal", lambda *_: None)
+                patch.setattr(
+                    self, "_own_header", lambda: next((h for h in headers if h.site == self.name), None)
+                )
+                return super().receive(replace(message, headers=headers))
+        return super().receive(message)
+
+
+def other_partners(kind: type[AttemptMember]) -> tuple[Hostile, str]:
+    """The victim is told that only the colluding member and one that will be dropped are its partners."""
+    hostile = Hostile(4, 1, 1, kind=kind)
+    colluding, gone, victim, other = hostile.names
+    few = tuple(sorted((colluding, gone, victim)))
+    hostile.vector_phase(lambda name: few if name == victim else hostile.names)
+    survivors = tuple(sorted((colluding, victim, other)))
+    voters = (colluding, gone, other)
+    signatures = hostile.votes(survivors, voters)
+    partners = hostile.sent[other].header.partners
+    for name in voters:
+        hostile.ask(name, Certificate(hostile.context, partners, survivors, signatures))
+    return hostile, victim
+
+
+def test_other_partners_for_one_member_would_expose_its_vector() -> None:
+    """With all partners of a member colluding or dropped, its vector has no mask that is not opened."""
+    hostile, victim = other_partners(SignsAnyPartners)
+    colluding, gone, *_ = hostile.names
+    seed, key = hostile.restored(victim, "seed"), hostile.restored(gone, "key")
+    assert seed is not None
+    assert key is not None
+    bits = hostile.agreement.bits
+    vector = masking.unpacked(hostile.sent[victim].vector, SIZE, bits)
+    masking.add_stream(vector, masking.self_key(seed, hostile.context, victim), bits, subtract=True)
+    for partner, own in (
+        (gone, X25519PrivateKey.from_private_bytes(key)),
+        (colluding, hostile.members[colluding]._secrets().mask),
+    ):
+        secret = masking.common_secret(own, hostile.announced[victim].mask_key)
+        stream = masking.pair_key(secret, hostile.context, victim, partner)
+        masking.add_pair_stream(vector, stream, bits, victim, partner, undo=True)
+    assert (masking.from_ring(vector, bits) == hostile.vectors[victim]).all()
+
+
+def test_no_list_is_signed_whose_members_have_other_partners() -> None:
+    hostile, _ = other_partners(AttemptMember)
+    assert not hostile.opened
+
+
+# -- keys that serve two rounds -------------------------------------------------------------------------
+
+
+class KeepsItsKeys(AttemptMember):
+    """Uses the same secrets in every attempt."""
+
+    def _fresh(self) -> MemberSecrets:
+        kept = (self.name.encode() * 96)[:96]
+        return MemberSecrets(self.context, self.name, kept)
+
+
+def survive_and_drop(kind: type[AttemptMember]) -> tuple[Hostile, bytes, bytes]:
+    """The last member survives round 4 and drops out in round 5: its seed of the one and its key of the other are opened."""
+    fourth, fifth = Hostile(kind=kind, round=4), Hostile(kind=kind, round=5)
+    for hostile, survivors in ((fourth, fourth.names), (fifth, fifth.names[:-1])):
+        hostile.vector_phase()
+        hostile.open(survivors, hostile.votes(survivors, hostile.names))
+    victim = fourth.names[-1]
+    seed, key = fourth.restored(victim, "seed"), fifth.restored(victim, "key")
+    assert seed is not None
+    assert key is not None
+    return fourth, seed, key
+
+
+def test_a_key_that_serves_two_rounds_would_expose_the_first() -> None:
+    hostile, seed, key = survive_and_drop(KeepsItsKeys)
+    victim = hostile.names[-1]
+    assert (hostile.bare(victim, seed, key) == hostile.vectors[victim]).all()
+
+
+def test_fresh_keys_expose_nothing_of_another_round() -> None:
+    hostile, seed, key = survive_and_drop(AttemptMember)
+    victim = hostile.names[-1]
+    assert not (hostile.bare(victim, seed, key) == hostile.vectors[victim]).any()
+
+
+def test_secrets_are_erased_when_an_attempt_closes() -> None:
+    hostile = Hostile()
+    hostile.vector_phase()
+    for name, member in hostile.members.items():
+        assert hostile.stores[name].parts
+        member.close()
+        assert not hostile.stores[name].parts
+        assert not member.resend()
+    hostile.open(hostile.names, {})
+    assert not hostile.opened
+    assert all(
+        not hostile.member(name).start() for name in hostile.names
+    )  # a closed attempt is not begun again
+
+
+def test_within_an_attempt_only_the_same_bytes_are_sent_again() -> None:
+    hostile = Hostile()
+    hostile.vector_phase()
+    name = hostile.names[0]
+    first = hostile.sent[name]
+    hostile.vectors[name] = hostile.vectors[name] + 1
+    hostile.members[name] = again = hostile.member(name)  # the process was started again
+    assert [m for m in again.resend() if isinstance(m, MaskedVector)] == [first]
+    sharers = hostile.names
+    assert hostile.ask(name, ShareDelivery(hostile.context, sharers, {})) == [first]
+
+
+# -- a restored folder ----------------------------------------------------------------------------------
+
+
+def restored_folder(*, ledger_too: bool) -> Hostile:
+    """All members sign a list with the last one; then their folders are restored from before that, and they are asked again."""
+    hostile = Hostile()
+    hostile.vector_phase()
+    backup = {name: (dict(store.parts), dict(store.facts)) for name, store in hostile.stores.items()}
+    hostile.open(hostile.names, hostile.votes(hostile.names, hostile.names))
+    for name, (parts, facts) in backup.items():
+        hostile.stores[name].parts = parts
+        if ledger_too:
+            hostile.stores[name].facts = facts
+        hostile.members[name] = hostile.member(name)
+    without = hostile.names[:-1]
+    hostile.open(without, hostile.votes(without, hostile.names))
+    return hostile
+
+
+def test_a_restored_folder_would_sign_a_second_list_if_the_ledger_did_not_know() -> None:
+    hostile = restored_folder(ledger_too=True)
+    victim = hostile.names[-1]
+    seed, key = hostile.restored(victim, "seed"), hostile.restored(victim, "key")
+    assert seed is not None
+    assert key is not None
+    assert (hostile.bare(victim, seed, key) == hostile.vectors[victim]).all()
+
+
+def test_a_restored_folder_opens_nothing_of_an_attempt_that_the_ledger_knows() -> None:
+    hostile = restored_folder(ledger_too=False)
+    assert not [opening for opening in hostile.opened if opening.key_shares]
+    assert all(
+        member.ended and "older than the ledger" in member.ended for member in hostile.members.values()
+    )
+
+
+def test_a_folder_from_before_the_vector_draws_no_second_one() -> None:
+    hostile = Hostile()
+    hostile.keys()
+    backup = {name: dict(store.parts) for name, store in hostile.stores.items()}
+    hostile.vector_phase()
+    for name, parts in backup.items():
+        hostile.stores[name].parts = parts
+        hostile.members[name] = hostile.member(name)
+    hostile.sent = {}
+    with pytest.raises(ValueError):
+        hostile.vector_phase()
+    assert not hostile.sent
+
+
+def test_any_threshold_of_holders_opens_the_same_sum() -> None:
+    hostile = Hostile(5, 2, 1)
+    hostile.vector_phase()
+    hostile.open(hostile.names, hostile.votes(hostile.names, hostile.names))
+    needed = hostile.agreement.graph.threshold
+    for chosen in combinations(hostile.opened, needed):
+        shares = {hostile.agreement.position(o.site): o.seed_shares["site-00"] for o in chosen}
+        assert sharing.restore(shares, needed) == hostile.restored("site-00", "seed")
