@@ -404,7 +404,7 @@ def _schema_problems(s: Schema) -> list[str]:
             out.append(
                 f'a column of kind = "{c.kind}" cannot be called "{TABLE}": that is the branch of all others'
             )
-    sole = [c for c in s.columns if c.kind == "text" and c.encoding == "ids"]
+    sole = [c for c in s.columns if c.traits.must_be_alone(c)]
     if sole and len(s.columns) > 1:
         out.append(f"the text {sole[0].name!r} is read as token numbers: it must be the only column")
     return out

@@ -131,7 +131,7 @@ def _column(frame: pd.DataFrame, column: Column, schema: Schema, source: Source)
     name = column.name
     if name not in frame.columns and not (column.traits.branch and numbered_columns(frame, name)):
         return _absent(frame, column, schema, source)
-    if column.kind == "number":
+    if column.traits.quantity:
         slip = _slip(frame, frame[name], column, source.units.get(name, ""))
         if slip:
             return Finding(name, "slip", slip)

@@ -282,7 +282,7 @@ def senders(graph: Topology, round: int, members: Sequence[str], receiver: str) 
     """From whom a member receives in this round; itself not counted."""
     if not isinstance(graph, Hashable):
         return tuple(senders_by_receiver(graph, round, sorted(members)).get(receiver, ()))
-    return _heard(graph, round, tuple(sorted(members))).get(receiver, ())
+    return _cached_senders(graph, round, tuple(sorted(members))).get(receiver, ())
 
 
 def senders_by_receiver(graph: Topology, round: int, members: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -300,7 +300,7 @@ def senders_by_receiver(graph: Topology, round: int, members: Sequence[str]) -> 
 
 
 @lru_cache(maxsize=64)
-def _heard(graph: Topology, round: int, members: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
+def _cached_senders(graph: Topology, round: int, members: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
     return {receiver: tuple(froms) for receiver, froms in senders_by_receiver(graph, round, members).items()}
 
 

@@ -79,6 +79,8 @@ class ColumnKind(ABC):
     """Whether a site may lack the column, and a value be marked as missing."""
     imputed: ClassVar[bool] = False
     """Whether a missing value becomes a typical one that the notes of a site count."""
+    quantity: ClassVar[bool] = False
+    """Whether its fields are quantities: a file has them as numbers, in a unit that may be mistaken."""
     takes: ClassVar[tuple[str, ...]] = ()
     """Those of `marks`, `shape` and `coarsen` that it takes; other kinds refuse them."""
 
@@ -93,6 +95,19 @@ class ColumnKind(ABC):
     def shape(self, column: Column) -> tuple[int, ...]:
         """The shape of the numbers of one record."""
         return (len(column.features),)
+
+    @property
+    def only_scales(self) -> bool:
+        """Whether encoding is `numbers.scaled` alone, so that many such columns can be encoded at once."""
+        return False
+
+    def no_and_yes(self, column: Column) -> tuple[str, ...]:
+        """How 0 and 1 are written, if a value becomes one of these; empty otherwise."""
+        return ()
+
+    def must_be_alone(self, column: Column) -> bool:
+        """Whether a record has no other column."""
+        return False
 
     @abstractmethod
     def encode(self, fields: Fields) -> Encoding:

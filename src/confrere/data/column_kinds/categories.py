@@ -23,6 +23,9 @@ class FlagColumn(ColumnKind):
             out.append(f"typical = {column.typical!r} must be a number")
         return out
 
+    def no_and_yes(self, column: Column) -> tuple[str, ...]:
+        return column.categories or ("no", "yes")
+
     def encode(self, fields: Fields) -> Encoding:
         column = fields.column
         flags, gaps = as_flags(fields.frame, fields.series, column)

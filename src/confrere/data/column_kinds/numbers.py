@@ -22,6 +22,7 @@ class NumberColumn(ColumnKind):
     """A quantity with a plausible range."""
 
     imputed = True
+    quantity = True
     takes = ("marks",)
     example = "[0, 120]"
 
@@ -39,6 +40,11 @@ class NumberColumn(ColumnKind):
     def features(self, column: Column) -> tuple[str, ...]:
         name = column.name
         return (name, name + HIGH, name + LOW) if column.marks else (name,)
+
+    @property
+    def only_scales(self) -> bool:
+        own = type(self)
+        return own.read is NumberColumn.read and own.encode is NumberColumn.encode
 
     def read(self, fields: Fields) -> NDArray[np.float64]:
         """The numbers in the unit of the schema, NaN where missing."""
@@ -61,6 +67,7 @@ class NumberColumn(ColumnKind):
 class DateColumn(NumberColumn):
     """A date as coarse as the schema says, in years."""
 
+    quantity = False
     takes = ("coarsen",)
     example = "[1990, 2030] (years)"
 

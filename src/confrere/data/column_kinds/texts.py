@@ -44,6 +44,9 @@ class TextColumn(ColumnKind):
         count = column.buckets if column.encoding == "hashed" else column.length
         return tuple(f"{column.name}[{i}]" for i in range(count))
 
+    def must_be_alone(self, column: Column) -> bool:
+        return column.encoding == "ids"
+
     def encode(self, fields: Fields) -> Encoding:
         texts = as_text(fields.series, fields.column.missing)
         return encode_texts(texts, fields.column), np.zeros(len(texts), dtype=bool)

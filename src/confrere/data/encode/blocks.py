@@ -35,7 +35,9 @@ class Plain:
 
 def plain(frame: pd.DataFrame, column: Column, start: int) -> Plain | None:
     """The column, if it qualifies. Each column that is taken out of the frame copies its `attrs`: it should have none."""
-    if column.kind != "number" or column.missing or column.range is None or column.name not in frame.columns:
+    if not column.traits.only_scales or column.missing or column.range is None:
+        return None
+    if column.name not in frame.columns:
         return None
     values = frame[column.name].to_numpy()
     if values.dtype not in (np.dtype(np.float64), np.dtype(np.int64)):

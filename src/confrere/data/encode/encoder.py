@@ -181,15 +181,15 @@ def translate(frame: pd.DataFrame, schema: Schema, rename: Mapping[str, str], si
 def number_names(schema: Schema, rename: Mapping[str, str]) -> tuple[str, ...]:
     """The columns, by their names in a file, that the schema reads as numbers. All others are read as written."""
     label = schema.label
-    known = {c.name for c in schema.columns if c.kind == "number"} | {label.time}
-    also = {a for c in schema.columns if c.kind == "number" for a in c.also}
+    known = {c.name for c in schema.columns if c.traits.quantity} | {label.time}
+    also = {a for c in schema.columns if c.traits.quantity for a in c.also}
     for column in schema.columns:
         if column.derive and column.derive.how not in ("days", "years"):
             known |= set(column.derive.of)
     if label.above is not None or label.range is not None:
         known.add(label.column)
         also |= set(label.also)
-    other = {schema.patient, schema.site, *(c.name for c in schema.columns if c.kind != "number")}
+    other = {schema.patient, schema.site, *(c.name for c in schema.columns if not c.traits.quantity)}
     known -= other
     renamed = {old for old, new in rename.items() if new in known | also}
     return tuple(sorted({*known, *also, *renamed} - {"", *other}))

@@ -121,7 +121,7 @@ def likely_slip(values: Numbers, column: Column, at_least: float = 0.02) -> Slip
     after a conversion most would be.
     """
     values = values[np.isfinite(values)]
-    if column.kind != "number" or len(values) < 5:
+    if not column.traits.quantity or len(values) < 5:
         return None
     range_ = column.range or column.usual
     if range_ is None:

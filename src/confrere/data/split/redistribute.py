@@ -96,8 +96,8 @@ def _values(federation: Federation, records: Records, column: str, edges: list[f
     else:
         numbers = flat[:, names.index(column)]
         described = federation.schema.column(column) if federation.schema is not None else None
-        if described is not None and described.kind == "flag":
-            words = described.categories or ("no", "yes")
+        words = () if described is None else described.traits.no_and_yes(described)
+        if words:
             said = np.array([f"{column}={w}" for w in words])[(numbers > 0.5).astype(int)]
         else:
             said = _intervals(column, numbers, edges, described)

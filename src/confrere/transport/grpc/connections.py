@@ -91,7 +91,7 @@ class Connections:
             for name, member in members.items()
             if name != self.name
         }
-        self._keeper = CertificateKeeper(identity, self._certificate_changed, self._say)
+        self._keeper = CertificateKeeper(identity, self._certificate_changed, self._report)
         self._one_delivery = asyncio.Lock()
         self._deliveries: set[asyncio.Future[Receipt]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -232,7 +232,7 @@ class Connections:
         try:
             member, certificate = channel.visitor(context, self._members())
         except PeerRefused as refusal:
-            self._say(f"refused: {refusal}")
+            self._report(f"refused: {refusal}")
             await context.write(frames.refusal(str(refusal)))
             return
         peer = self._peers[member.name]
@@ -278,7 +278,9 @@ class Connections:
                 with contextlib.closing(spool):
                     return await self._handlers.deliver(sender, spool.body())
             except Exception as error:  # the sender still has the parcel
-                self._say(f'a parcel from "{sender}" could not be taken now: {type(error).__name__}: {error}')
+                self._report(
+                    f'a parcel from "{sender}" could not be taken now: {type(error).__name__}: {error}'
+                )
                 return Receipt(Outcome.DEFERRED, "it could not be taken now")
 
     def _own(self, peer: PeerConnection) -> Greeting:
@@ -296,7 +298,7 @@ class Connections:
             raise PeerMissing(f'"{name}" is not in the roster of "{self.name}"')
         return self._peers[name]
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._handlers.notice(Event("notice", self.name, data={"text": printable(text)}))
 
     def _spawn(self, work: Any) -> None:

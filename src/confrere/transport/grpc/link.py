@@ -25,7 +25,7 @@ from confrere.transport.spool import LinkLimits, Spool
 
 MOST_WAITING = 8
 """Whole parcels of one peer that may wait for their delivery."""
-MOST_UNSAID = 64
+MOST_UNSENT = 64
 """Small messages that may wait to be written; a peer that provokes more does not read."""
 
 T = TypeVar("T")
@@ -87,9 +87,9 @@ class Link:
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._retiring, self._their_goodbye = asyncio.Event(), asyncio.Event()
         self._writing, self._one_parcel = asyncio.Lock(), asyncio.Lock()
-        self._unsaid: asyncio.Queue[bytes] = asyncio.Queue(MOST_UNSAID)
+        self._unsent: asyncio.Queue[bytes] = asyncio.Queue(MOST_UNSENT)
         self._whole: asyncio.Queue[Spool] = asyncio.Queue()
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         self._number = 0
         self._leaving: dict[int, _Leaving] = {}
         self._arriving: Spool | None = None
@@ -97,7 +97,7 @@ class Link:
 
     async def run(self) -> str:
         """Serve the stream until it ends; returns why it did."""
-        work = [self._listen(), self._decide(), self._speak(), self._watch(), self._take_leave()]
+        work = [self._listen(), self._decide(), self._write_queued(), self._watch(), self._take_leave()]
         tasks = [asyncio.ensure_future(part) for part in work]
         try:
             done, _ = await asyncio.wait({*tasks, self._ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -134,10 +134,10 @@ class Link:
 
     def probe(self) -> None:
         """Probe the stream: it gets a third of its timeout to show that it is alive."""
-        self._heard = min(self._heard, time.monotonic() - self._limits.silence * 2 / 3)
+        self._last_received = min(self._last_received, time.monotonic() - self._limits.silence * 2 / 3)
 
     def ask_to_move(self) -> None:
-        self._say(frames.MOVE)
+        self._queue(frames.MOVE)
 
     async def send(self, parcel_id: str, body: Body) -> Receipt:
         """Stream a parcel and wait for its receipt; PeerMissing if the stream ends before."""
@@ -177,7 +177,7 @@ class Link:
                 await self._put(frames.data(number, chunk))
                 left -= len(chunk)
         except asyncio.CancelledError:
-            self._say(frames.numbered(frames.WITHDRAWN, number))
+            self._queue(frames.numbered(frames.WITHDRAWN, number))
             raise
 
     async def _put(self, frame: bytes) -> None:
@@ -191,10 +191,10 @@ class Link:
             await self._stream.write(frame)
             self._meter.sent += len(frame)
 
-    def _say(self, frame: bytes) -> None:
+    def _queue(self, frame: bytes) -> None:
         """Have a small message written soon, without waiting for it."""
         try:
-            self._unsaid.put_nowait(frame)
+            self._unsent.put_nowait(frame)
         except asyncio.QueueFull:
             self.end("it provokes messages and reads none")
 
@@ -214,7 +214,7 @@ class Link:
 
     async def _listen(self) -> str:
         while (frame := await self._stream.read()) is not None:
-            self._heard, self._meter.last_contact = time.monotonic(), time.time()
+            self._last_received, self._meter.last_contact = time.monotonic(), time.time()
             self._meter.received += len(frame)
             if frames.kind_of(frame) == frames.REFUSAL:
                 return frames.reason_in(frame)
@@ -270,7 +270,7 @@ class Link:
 
     def _take_whole(self) -> None:
         if self._arriving is not None and self._arriving.whole:
-            self._say(frames.numbered(frames.COMPLETE, self._arriving.number))
+            self._queue(frames.numbered(frames.COMPLETE, self._arriving.number))
             self._whole.put_nowait(self._arriving)
             self._arriving = None
             self._undecided += 1
@@ -282,7 +282,7 @@ class Link:
             leaving.complete.set()
 
     def _answer(self, number: int, answer: Receipt) -> None:
-        self._say(frames.receipt(number, answer))
+        self._queue(frames.receipt(number, answer))
 
     def _drop_arriving(self) -> None:
         if self._arriving is not None:
@@ -297,17 +297,17 @@ class Link:
             self._undecided -= 1
             await self._put(frames.receipt(spool.number, answer))
 
-    async def _speak(self) -> str:
+    async def _write_queued(self) -> str:
         """Write queued messages; a heartbeat if there was none for a quarter of the silence."""
         while True:
             frame = frames.HEARTBEAT
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.silence / 4):
-                    frame = await self._unsaid.get()
+                    frame = await self._unsent.get()
             await self._put(frame)
 
     async def _watch(self) -> str:
-        while (quiet := time.monotonic() - self._heard) < self._limits.silence:
+        while (quiet := time.monotonic() - self._last_received) < self._limits.silence:
             await asyncio.sleep(min(self._limits.silence - quiet, self._limits.silence / 4) + 0.01)
         return f"nothing was received from it for {self._limits.silence:g} seconds"
 
