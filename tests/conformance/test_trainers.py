@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from confrere.core.events import Event
-from confrere.learning.engine import cohort
-from confrere.learning.engine.many_sites import train_together
-from confrere.learning.engine.one_site import Job
+from confrere.learning.local_training import cohort
+from confrere.learning.local_training.many_sites import train_together
+from confrere.learning.local_training.one_site import Job
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site.faults import Fault
 from confrere.site.open_sites import open_sites

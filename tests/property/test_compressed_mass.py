@@ -15,7 +15,7 @@ from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.core.seeds import generator
 from confrere.exchange.compression import ParcelContext, numbers
-from confrere.learning.engine.one_site import Job, Trained
+from confrere.learning.local_training.one_site import Job, Trained
 from confrere.simulation.simulation import Simulation
 from confrere.site.faults import Fault
 from confrere.site.mailbox import Mailbox

@@ -24,7 +24,7 @@ from confrere.core.events import Journal
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.learning.engine.one_site import Job, Trained
+from confrere.learning.local_training.one_site import Job, Trained
 from confrere.learning.objectives import Supervised
 from confrere.node import replay as replay_module
 from confrere.node import store as store_module

@@ -17,7 +17,7 @@ from confrere.core.registry import Registry, strategies
 from confrere.data.read.sources import data_sources
 from confrere.data.tasks import task_kinds
 from confrere.exchange.combine import combiners
-from confrere.learning.engine import cohort
+from confrere.learning.local_training import cohort
 from confrere.privacy.clipping import clippings
 from confrere.report.page import write_report
 from confrere.report.page.sections import report_sections

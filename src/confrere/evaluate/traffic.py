@@ -28,7 +28,7 @@ from confrere.exchange.round_cost import (
     round_seconds,
     seconds,
 )
-from confrere.learning.engine.one_site import Job, Trained
+from confrere.learning.local_training.one_site import Job, Trained
 from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study

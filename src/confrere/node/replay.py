@@ -23,7 +23,7 @@ from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.parcel import Inbox, LedgerMark, Parcel
 from confrere.core.protocols import Fitted, Loss, Metrics, Objective
-from confrere.learning.engine.one_site import Job, Trained, train_site
+from confrere.learning.local_training.one_site import Job, Trained, train_site
 from confrere.node import open_files
 from confrere.node.failpoints import reach
 from confrere.node.lateness import Lateness

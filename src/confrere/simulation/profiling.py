@@ -15,7 +15,7 @@ from typing import Any
 
 from confrere.core import model as models
 from confrere.core.events import Journal
-from confrere.learning.engine import cohort, one_site
+from confrere.learning.local_training import cohort, one_site
 from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
 from confrere.simulation import simulation

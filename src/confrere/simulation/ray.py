@@ -19,7 +19,7 @@ import torch
 
 from confrere.core.errors import ConfrereError, StudyError, WorkerLost
 from confrere.data.records import Federation, Records
-from confrere.learning.engine.cohort import TRAINERS
+from confrere.learning.local_training.cohort import TRAINERS
 from confrere.simulation.shard import Answer, Assignment, Shard, checked_answer, described
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot

@@ -13,7 +13,7 @@ import torch
 from confrere.core.errors import CheckpointError, ConfrereError, StudyError
 from confrere.core.events import Event, Journal
 from confrere.data.records import Federation
-from confrere.learning.engine.one_site import Trainer
+from confrere.learning.local_training.one_site import Trainer
 from confrere.simulation.gc_pause import rare_collections
 from confrere.simulation.memory_estimate import check_memory
 from confrere.site.attackers import ColludingAttackers, attack_hooks

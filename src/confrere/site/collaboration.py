@@ -14,8 +14,8 @@ from confrere.core.model import Model
 from confrere.core.protocols import ChecksMembers, Strategy
 from confrere.core.registry import nearest
 from confrere.data.records import Federation, SiteData, concatenate
-from confrere.learning.engine.cohort import TRAINERS, Cohort, trainer_of
-from confrere.learning.engine.one_site import Trainer
+from confrere.learning.local_training.cohort import TRAINERS, Cohort, trainer_of
+from confrere.learning.local_training.one_site import Trainer
 from confrere.learning.networks.network import NetworkCache
 from confrere.privacy.strategy_lint import strategy_findings
 from confrere.site.assemble import SiteContext, check_common_proxy, leaving_when_spent, participant_of

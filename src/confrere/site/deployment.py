@@ -30,9 +30,9 @@ from confrere.core.results import ModelVerdict
 from confrere.core.seeds import generator
 from confrere.data.records import Records
 from confrere.exchange.topology import NoExchange
-from confrere.learning.engine.one_site import failure_reason
 from confrere.learning.evaluation import measure
 from confrere.learning.fit.tuning import FEW, Search, fit
+from confrere.learning.local_training.one_site import failure_reason
 from confrere.learning.objectives import Supervised, supervised_loss
 from confrere.report import words
 from confrere.site.model_verdict import model_verdict

@@ -27,9 +27,9 @@ from confrere.core.protocols import (
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records, SiteData, Task
 from confrere.learning.balance import PROFILE, Shares, balance, counted, log_shares, released
-from confrere.learning.engine.one_site import Memory, Trainer
 from confrere.learning.evaluation import measure, predict
 from confrere.learning.fit.leave_one_out import ProxyTraining
+from confrere.learning.local_training.one_site import Memory, Trainer
 from confrere.learning.networks.architectures import describe, fresh
 from confrere.learning.networks.network import Network, NetworkCache
 from confrere.learning.networks.tables import LOSS_SUM, Centred

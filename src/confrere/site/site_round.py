@@ -15,10 +15,10 @@ from confrere.core.params import Params
 from confrere.core.protocols import Effort, Fitted, Loss, Metrics, Objective, Optimiser
 from confrere.core.seeds import derive
 from confrere.data.records import Records, Task, concatenate
-from confrere.learning.engine.one_site import Job, failure_reason
 from confrere.learning.evaluation import loss_metrics, predict
 from confrere.learning.fit.calibration import best_scale
 from confrere.learning.fit.tuning import SeenRecords, fit
+from confrere.learning.local_training.one_site import Job, failure_reason
 from confrere.learning.objectives import Stacked
 from confrere.privacy.steps import UNPROTECTED
 from confrere.site.participant import Participant

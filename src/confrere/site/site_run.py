@@ -18,7 +18,7 @@ from confrere.core.model import Model
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Finishes, Predictor, Predicts, Site, Strategy, Transport
 from confrere.data.records import Task
-from confrere.learning.engine.one_site import failure_reason
+from confrere.learning.local_training.one_site import failure_reason
 from confrere.privacy.gate import Gate
 from confrere.privacy.strategy_lint import names_in
 from confrere.site.assemble import consents

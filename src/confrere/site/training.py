@@ -1,4 +1,4 @@
-"""One training call of a site: what is charged, what the engine is handed, and the custody of what comes out."""
+"""One training call of a site: what is charged, the job that is trained, and the custody of what comes out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from confrere.core.params import Params, digest_of
 from confrere.core.protocols import Loss, Objective, Optimiser, described, loss_custody, read_by
 from confrere.core.seeds import derive
 from confrere.learning.balance import PROFILE
-from confrere.learning.engine.one_site import Job, Memory, Trained, train_site
+from confrere.learning.local_training.one_site import Job, Memory, Trained, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.networks.tables import LOSS_SUM
 from confrere.learning.objectives import Descent, Supervised

@@ -214,7 +214,7 @@ def test_a_loss_that_is_no_number_names_site_and_round_and_leaves_nothing_of_a_f
 def test_a_loss_that_is_no_number_later_on_keeps_the_last_good_checkpoint(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from confrere.learning.engine import one_site
+    from confrere.learning.local_training import one_site
 
     honest = one_site.train_site
 

@@ -19,9 +19,9 @@ from confrere.core.params import Params
 from confrere.core.protocols import Objective
 from confrere.data.records import Records
 from confrere.learning.balance import balance
-from confrere.learning.engine.cohort import Cohort, kind_of, why_not_stacked
-from confrere.learning.engine.many_sites import train_together
-from confrere.learning.engine.one_site import Job, Trained, train_site
+from confrere.learning.local_training.cohort import Cohort, kind_of, why_not_stacked
+from confrere.learning.local_training.many_sites import train_together
+from confrere.learning.local_training.one_site import Job, Trained, train_site
 from confrere.learning.networks.architectures import architecture
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Distilled, Near, Stacked, Supervised
@@ -313,7 +313,7 @@ def test_what_cannot_be_stacked_is_trained_one_at_a_time_and_that_is_said_once()
 
 def test_different_architectures_are_trained_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     cohorts: list[int] = []
-    from confrere.learning.engine import cohort
+    from confrere.learning.local_training import cohort
 
     def counted(jobs: list[Job]) -> Any:
         cohorts.append(len(jobs))
@@ -376,7 +376,7 @@ def test_an_error_while_jobs_are_sorted_reaches_all_who_wait(monkeypatch: pytest
     def broken(*_: object) -> str:
         raise RuntimeError("something is wrong with this job")
 
-    monkeypatch.setattr("confrere.learning.engine.cohort.why_not_stacked", broken)
+    monkeypatch.setattr("confrere.learning.local_training.cohort.why_not_stacked", broken)
     with pytest.raises(RuntimeError, match="wrong with this job"):
         handed_in([job(k, {"m": Supervised()}) for k in range(2)])
 

@@ -17,7 +17,7 @@ from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.core.seeds import derive
 from confrere.data.records import Records
-from confrere.learning.engine.one_site import Job, train_site
+from confrere.learning.local_training.one_site import Job, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Distilled, Near, Supervised
 from confrere.learning.optimisers import SGD

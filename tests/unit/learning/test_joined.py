@@ -11,7 +11,7 @@ from torch import Tensor
 
 from confrere.core.custody import public
 from confrere.core.protocols import Loss
-from confrere.learning.engine.stacked_losses import joined
+from confrere.learning.local_training.stacked_losses import joined
 from confrere.learning.objectives import Distilled, Near, Stacked, Supervised
 
 SITES, RECORDS = 4, 6

@@ -8,7 +8,7 @@ from torch import nn
 from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.data.records import Records
-from confrere.learning.engine.one_site import Job, train_site
+from confrere.learning.local_training.one_site import Job, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Supervised
 from confrere.learning.optimisers import SGD

@@ -15,7 +15,7 @@ import pytest
 from confrere import Model, Peers, Site, Supervised, public, strategy
 from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
-from confrere.learning.engine.one_site import Job, Trained
+from confrere.learning.local_training.one_site import Job, Trained
 from confrere.node import replay
 from confrere.node.node import Node
 from confrere.simulation.simulation import simulate

@@ -28,7 +28,7 @@ from confrere.core.model import Model
 from confrere.core.protocols import Objective, loss_custody
 from confrere.data.records import Records, SiteData
 from confrere.evaluate.study_check import check
-from confrere.learning.engine.one_site import Job, Trained, train_site
+from confrere.learning.local_training.one_site import Job, Trained, train_site
 from confrere.learning.objectives import Distilled, Supervised, mutual, supervised_loss
 from confrere.privacy import gate as gates
 from confrere.privacy import lint

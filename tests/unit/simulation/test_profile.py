@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from confrere.learning.engine import cohort
+from confrere.learning.local_training import cohort
 from confrere.simulation import profiling
 from confrere.simulation.profiling import PARTS, REST, profiled
 from confrere.simulation.simulation import simulate

@@ -11,7 +11,7 @@ from confrere.core.errors import CustodyError, PrivacyError, StudyError
 from confrere.core.events import Journal
 from confrere.core.results import PrivacySpent as Shown
 from confrere.evaluate.study_check import above_ceilings
-from confrere.learning.engine.one_site import OneAtATime
+from confrere.learning.local_training.one_site import OneAtATime
 from confrere.privacy.charges import Charge, gaussian
 from confrere.privacy.ledger import Ledger
 from confrere.report import words

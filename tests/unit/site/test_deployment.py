@@ -18,7 +18,7 @@ from confrere.core.errors import TrainingError
 from confrere.core.events import Journal
 from confrere.core.model import Model
 from confrere.data.records import Records
-from confrere.learning.engine.one_site import Job
+from confrere.learning.local_training.one_site import Job
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site import deployment
 from confrere.site.deployment import Deployment

@@ -60,7 +60,7 @@ def test_only_those_who_are_drawn_train_and_send(topology: str, trainer: str) ->
 def test_whoever_is_drawn_starts_from_what_was_agreed_in_the_round_before(
     topology: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from confrere.learning.engine.one_site import Job, OneAtATime, Trained
+    from confrere.learning.local_training.one_site import Job, OneAtATime, Trained
 
     starts: list[Params] = []
     through = OneAtATime.run

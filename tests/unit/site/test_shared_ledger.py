@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from confrere.core.events import Journal
-from confrere.learning.engine.one_site import OneAtATime
+from confrere.learning.local_training.one_site import OneAtATime
 from confrere.privacy.charges import Charge, gaussian
 from confrere.privacy.ledger import Ledger
 from confrere.site.assemble import SiteContext, participant_of

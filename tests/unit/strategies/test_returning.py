@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from confrere.core.params import Params
-from confrere.learning.engine.one_site import Job, OneAtATime, Trained
+from confrere.learning.local_training.one_site import Job, OneAtATime, Trained
 from confrere.simulation.simulation import simulate
 from confrere.site.run_folder import Run
 from confrere.study import Models, Study, Training, load

@@ -25,7 +25,7 @@ from confrere.exchange.leader_handover import (
     received_mean,
 )
 from confrere.exchange.screening import LARGEST
-from confrere.learning.engine.one_site import Job, Trained
+from confrere.learning.local_training.one_site import Job, Trained
 from confrere.simulation.simulation import simulate
 from confrere.site.faults import Fault
 from confrere.site.run_folder import Run

@@ -12,7 +12,7 @@ from confrere.core.errors import StudyError
 from confrere.core.events import Event, Journal
 from confrere.core.protocols import Site
 from confrere.data.records import Federation
-from confrere.learning.engine.one_site import Job, OneAtATime, Trained, train_site
+from confrere.learning.local_training.one_site import Job, OneAtATime, Trained, train_site
 from confrere.privacy.noise import Secure
 from confrere.simulation.simulation import Simulation, simulate
 from confrere.site.open_sites import open_sites

@@ -16,8 +16,8 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.seeds import derive
 from confrere.data.records import Federation, Records
-from confrere.learning.engine.one_site import Job, Trained, train_site
 from confrere.learning.evaluation import predict
+from confrere.learning.local_training.one_site import Job, Trained, train_site
 from confrere.learning.objectives import supervised_loss
 from confrere.privacy.charges import Guarantee
 from confrere.privacy.gate import Gate

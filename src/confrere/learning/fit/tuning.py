@@ -26,7 +26,6 @@ from confrere.core.protocols import Loss
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records
 from confrere.learning.balance import Balanced, log_shares
-from confrere.learning.engine.one_site import Job, train_site
 from confrere.learning.evaluation import predict
 from confrere.learning.fit.exact_regression import (
     Fold,
@@ -44,6 +43,7 @@ from confrere.learning.fit.exact_regression import (
     softmax,
 )
 from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
+from confrere.learning.local_training.one_site import Job, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Stacked, Supervised, is_multilabel
 from confrere.privacy.steps import UNPROTECTED

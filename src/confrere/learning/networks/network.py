@@ -17,7 +17,7 @@ from confrere.core.errors import StudyError, UnsafeModule
 from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.data.records import Branch
-from confrere.learning.engine.stacked_network import layers_of
+from confrere.learning.local_training.stacked_network import layers_of
 from confrere.learning.networks.architectures import architecture, fresh
 from confrere.privacy.gradients import Recorder
 

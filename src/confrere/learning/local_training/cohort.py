@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from confrere.core.errors import ConfrereError, StudyError
 from confrere.core.protocols import Optimiser
-from confrere.learning.engine.many_sites import train_together
-from confrere.learning.engine.one_site import Job, OneAtATime, Trained, Trainer, train_site
-from confrere.learning.engine.stacked_losses import kind_of as kind_of_loss
-from confrere.learning.engine.stacked_losses import needed
-from confrere.learning.engine.stacked_network import Dense
+from confrere.learning.local_training.many_sites import train_together
+from confrere.learning.local_training.one_site import Job, OneAtATime, Trained, Trainer, train_site
+from confrere.learning.local_training.stacked_losses import kind_of as kind_of_loss
+from confrere.learning.local_training.stacked_losses import needed
+from confrere.learning.local_training.stacked_network import Dense
 from confrere.learning.optimisers import SGD, Adam, AdamW, Collect
 
 MOST_NUMBERS = 1 << 24

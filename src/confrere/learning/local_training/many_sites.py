@@ -18,9 +18,9 @@ from confrere.core.errors import TrainingError
 from confrere.core.params import Params
 from confrere.core.protocols import Objective, Proximal
 from confrere.core.seeds import derive
-from confrere.learning.engine.one_site import Job, Trained, dropped_notice, not_finite
-from confrere.learning.engine.stacked_losses import joined, needed
-from confrere.learning.engine.stacked_network import Stack
+from confrere.learning.local_training.one_site import Job, Trained, dropped_notice, not_finite
+from confrere.learning.local_training.stacked_losses import joined, needed
+from confrere.learning.local_training.stacked_network import Stack
 from confrere.learning.optimisers import SGD, OptimiserState
 from confrere.privacy import stacked_steps
 from confrere.privacy.gradients import Layout
