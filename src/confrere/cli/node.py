@@ -62,7 +62,7 @@ def node(
         run_node(Path(what), where, until_done=until_done, listeners=(_print_event, note_choice))
         if chosen[-1:] == ["own"]:
             console.print(
-                "This site deploys its own model: the collaborative one was worse on its own held-out records"
+                "This site deploys its own model, which had the lower loss on its own held-out records"
                 " (private; see model/card.md).",
                 markup=False, soft_wrap=True,
             )  # fmt: skip

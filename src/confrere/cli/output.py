@@ -48,15 +48,15 @@ def print_notes(events: Iterable[Event], but: str = "") -> None:
 
 
 def deployed_note(events: Iterable[Event]) -> list[str]:
-    """Which sites deploy their own model because the collaborative one is worse on their own held-out records."""
+    """Which sites deploy their own model by the choice of `site.deployment`, which is no verdict."""
     chosen = {str(e.site): e.data["model"] for e in events if e.kind == "deployed"}
     own = sorted(site for site, model in chosen.items() if model == "own")
     if not own:
         return []
     shown = ", ".join(own[:10]) + (" …" if len(own) > 10 else "")
     return [
-        f"{len(own)} of {len(chosen)} sites deploy their own model, because the collaborative one is worse on their own"
-        f" held-out records: {shown}. The table shows the collaborative model."
+        f"{len(own)} of {len(chosen)} sites deploy their own model, because it had the lower loss on their own"
+        f" held-out records, by more than one standard error: {shown}. The table shows the collaborative model."
     ]
 
 

@@ -5,8 +5,8 @@ its own, alone and without noise, and compares both on held-out records. If its 
 standard error, it is saved instead. So a peer that sends a harmful model cannot degrade what another site uses, whatever
 the strategy (docs/decisions/0005-do-no-harm.md).
 
-Whichever it deploys, the collaborative model is then judged once against one trained alone, on the test records
-(`model_verdict`).
+This choice is cautious and is no verdict. Whichever the site deploys, the collaborative model is then judged once against
+one trained alone, on the test records (`model_verdict`).
 
 All of this reads records, so it is PRIVATE. It takes place after the last round and changes nothing that is sent.
 """
@@ -146,11 +146,16 @@ def _compare(site: Participant, predictor: Predictor) -> Deployment:
         f" standard error of the difference {error:.3f})"
     )
     if mean <= STANDARD_ERRORS * error:  # False if the model predicts NaN
-        return Deployment(predictor, text=f"deploys the collaborative model: not worse than its own {on}")
+        return Deployment(
+            predictor,
+            text=f"deploys the collaborative model: its own is not ahead by more than one standard error {on}",
+        )
     deployed, test = _only(train_alone(site, every)), site.data.test
     outputs = site.own_mix(site.predicted(deployed, test))
     scores = measure(outputs, test.targets, site.task.spread) if len(test) else {}
-    return Deployment(deployed, True, f"deploys its own model: the collaborative one is worse {on}", scores)
+    return Deployment(
+        deployed, True, f"deploys its own model: it is ahead by more than one standard error {on}", scores
+    )
 
 
 def _held_out_losses(site: Participant, predictor: Predictor) -> tuple[Tensor, Tensor]:
