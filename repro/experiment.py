@@ -38,7 +38,7 @@ from repro.reported import Experiment, Reported
 from repro.scope import scopes
 
 LINK = LinkSpeed(100.0, 20.0)
-"""Megabit per second and milliseconds, as `confrere traffic` has them unless told otherwise."""
+"""Mbit/s and milliseconds, the defaults of `confrere traffic`."""
 TOLD = ("evaluated", "weighed")
 """The events of a run that figures are drawn from."""
 ACCURACY_FIRST = ("accuracy", *METRICS)

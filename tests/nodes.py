@@ -39,9 +39,9 @@ class Tasks(RehearsalNodes):
     """Whether the whole rehearsal is cancelled at this event."""
     running: dict[str, asyncio.Task[tuple[int, str]]] = field(default_factory=dict)
 
-    async def play(self) -> None:
+    async def run(self) -> None:
         self._whole = asyncio.current_task()
-        await super().play()
+        await super().run()
 
     def _interrupt(self) -> None:
         """Cancel the whole rehearsal, once: nodes that are stopping are not interrupted again."""
@@ -49,26 +49,26 @@ class Tasks(RehearsalNodes):
         if whole is not None:
             whole.cancel()
 
-    def stop(self, player: NodeProcess) -> None:
-        if player.name in self.running:
-            self.running[player.name].cancel()
+    def stop(self, node: NodeProcess) -> None:
+        if node.name in self.running:
+            self.running[node.name].cancel()
 
-    async def _one_life(self, player: NodeProcess, first: bool) -> tuple[int, str]:
+    async def _run_process(self, node: NodeProcess, first: bool) -> tuple[int, str]:
         loop = asyncio.get_running_loop()
 
         def listen(event: Event) -> None:
-            loop.call_soon_threadsafe(self._copy_event, player, event.as_json())  # a node trains in a thread
+            loop.call_soon_threadsafe(self._copy_event, node, event.as_json())  # a node trains in a thread
             if self.interrupted(event):
                 loop.call_soon_threadsafe(self._interrupt)
             if self.killed(event):
                 raise Killed
 
-        node = Node(
-            rehearsal_config(self.folder, player.name), connect=self.network.connect, listeners=(listen,)
+        server = Node(
+            rehearsal_config(self.folder, node.name), connect=self.network.connect, listeners=(listen,)
         )
-        self.running[player.name] = asyncio.create_task(_end_of(node))
+        self.running[node.name] = asyncio.create_task(_end_of(server))
         try:
-            return await self.running[player.name]
+            return await self.running[node.name]
         except asyncio.CancelledError:
             return 0, ""
 
@@ -91,4 +91,4 @@ def nodes_in_process(
     **options: Any,
 ) -> Run:
     """`rehearse` with nodes that are tasks of this process; `options` are fields of `Tasks`."""
-    return rehearse(study, out=out, listeners=listeners, troupe=partial(Tasks, **options))
+    return rehearse(study, out=out, listeners=listeners, start_nodes=partial(Tasks, **options))

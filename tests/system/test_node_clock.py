@@ -52,8 +52,8 @@ def test_a_clock_that_is_hours_off_changes_nothing(tmp_path: Path, shift: str) -
     whole, folder = simulate(study), tmp_path / "nodes"
     folder.mkdir()
     (folder / "study.toml").write_text(study.to_toml())
-    troupe = RehearsalNodes(folder, sorted(study.sites), Journal(None))
-    troupe.enroll(study, {n: d.declared for n, d in open_sites(study).sites.items()})
+    rehearsed = RehearsalNodes(folder, sorted(study.sites), Journal(None))
+    rehearsed.enroll(study, {n: d.declared for n, d in open_sites(study).sites.items()})
     processes = {n: node(folder, n, shift if n == "site1" else "") for n in study.sites}
     told: dict[str, list[Any]] = {n: [] for n in processes}
     settled = {n: threading.Event() for n in processes}
@@ -70,8 +70,8 @@ def test_a_clock_that_is_hours_off_changes_nothing(tmp_path: Path, shift: str) -
             thread.join()
     apart = told["site1"][0]["time"] - told["site0"][0]["time"]
     assert abs(abs(apart) - 20 * 3600) < 600  # the clock was off
-    troupe.players = {n: NodeProcess(n, finished=True) for n in processes}
-    for name, state in troupe.states(study).items():
+    rehearsed.nodes = {n: NodeProcess(n, finished=True) for n in processes}
+    for name, state in rehearsed.states(study).items():
         for role, model in whole.models[name].items():
             assert getattr(state, role).params.distance(model.params) < 1e-5
     assert (

@@ -47,23 +47,23 @@ def killed(folder: Path, study: Study, point: str) -> RehearsalNodes:
     """A rehearsal in which both nodes are killed at this instant, and started again."""
     folder.mkdir()
     (folder / "study.toml").write_text(study.to_toml())
-    troupe = RehearsalNodes(
+    rehearsed = RehearsalNodes(
         folder, sorted(study.sites), Journal(None), {"CONFRERE_FAILPOINT": point}, revive=True
     )
-    troupe.enroll(study, {n: d.declared for n, d in open_sites(study).sites.items()})
-    asyncio.run(troupe.play())
-    return troupe
+    rehearsed.enroll(study, {n: d.declared for n, d in open_sites(study).sites.items()})
+    asyncio.run(rehearsed.run())
+    return rehearsed
 
 
 def check(point: str, expected: tuple[Path, Study, Any]) -> None:
     place, study, whole = expected
     folder = place / re.sub(r"\W", "-", point)
-    troupe = killed(folder, study, point)
-    assert all(player.lives == 2 for player in troupe.players.values()), "nobody was killed there"
-    for name, state in troupe.states(study).items():
+    rehearsed = killed(folder, study, point)
+    assert all(node.starts == 2 for node in rehearsed.nodes.values()), "nobody was killed there"
+    for name, state in rehearsed.states(study).items():
         for role, model in whole.models[name].items():
             assert getattr(state, role).params.distance(model.params) < 1e-5
-    assert set(troupe.states(study)) == set(study.sites)
+    assert set(rehearsed.states(study)) == set(study.sites)
     books = check_nodes(study, open_sites(study), {n: site_folder_of(folder, n) for n in study.sites})
     assert books.problems == []
     assert books.charges == 2 * study.rounds  # seeded noise again is the same release, not a second one

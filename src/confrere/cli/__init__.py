@@ -37,7 +37,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Show the version and leave."
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
     pass

@@ -20,7 +20,7 @@ def audit(
     quick: Annotated[
         bool, typer.Option("--quick", help="About a minute: the bound on ε alone, from fewer runs.")
     ] = False,
-    seconds: Annotated[float | None, typer.Option(help="Try canaries for this long.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Seconds to spend on canaries.")] = None,
     runs: Annotated[
         int | None, typer.Option(help="Runs with canaries, instead of seconds: the same result every time.")
     ] = None,

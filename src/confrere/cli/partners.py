@@ -24,7 +24,7 @@ def partners(
         str, typer.Option(metavar="METHOD", help=f"What decides: {', '.join(METHODS)}.")
     ] = "influence",
     top: Annotated[
-        int | None, typer.Option(metavar="K", help="Choose the first K, whatever they are worth.")
+        int | None, typer.Option(metavar="K", help="Choose the first K, even if no benefit is shown.")
     ] = None,
     z: Annotated[float | None, typer.Option(hidden=True)] = None,
     groups: Annotated[int, typer.Option(help="How many groups sites are put into.")] = 2,
@@ -42,7 +42,7 @@ def partners(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask every method whether a site should learn from each other site, and put the choice into the study.
+    """Rank possible partners by every method and add the choice to the study.
 
     A site is chosen where an interval says that it helps, and where no trial on held-out patients finds it harmful. The
     answer states what the choice brings on test patients, against training alone and against all sites. --json and

@@ -18,7 +18,11 @@ def report(
     ] = None,
     site: Annotated[
         str | None,
-        typer.Option("--for", metavar="SITE", help="Speak to one site of a comparison; shows no other site."),
+        typer.Option(
+            "--for",
+            metavar="SITE",
+            help="Write the report for one site of a comparison; shows no other site.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -59,7 +59,7 @@ def simulate(
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rehearse one collaboration on this machine.
+    """Simulate a study on this machine.
 
     How models are combined and compressed on their way are keys of the study: combiner = "median",
     compression = "int8" (docs/robustness.md).
@@ -76,7 +76,7 @@ def simulate(
     if processes:
         raise StudyError(PROCESSES)
     if profile and (workers not in (None, 1) or engine != "memory"):
-        raise StudyError("--profile looks at one process; leave --workers and --engine out")
+        raise StudyError("--profile works with a single process; leave out --workers and --engine")
     how: dict[str, Any] = {"device": device, "workers": workers, "engine": engine, "trainer": trainer}
     watched = profiled() if profile else nullcontext()
     if study is not None and resume is None:

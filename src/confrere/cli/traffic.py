@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 
 def traffic(
     study: StudyFile,
-    bandwidth: Annotated[
-        float, typer.Option(help="Megabit per second of a site's link, either way.")
-    ] = 100.0,
+    bandwidth: Annotated[float, typer.Option(help="Link speed of a site in Mbit/s, each way.")] = 100.0,
     latency: Annotated[float, typer.Option(help="Milliseconds from one site to another.")] = 20.0,
     sites: Annotated[
-        str, typer.Option(help="Numbers of sites to look ahead to.")
+        str, typer.Option(help="Site counts to extrapolate to.")
     ] = "8,16,32,64,128,256,512,1024",
-    rounds: Annotated[int | None, typer.Option(help="Rounds to go through.", show_default="all")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to count.", show_default="all")] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw time against sites for all methods (.png, .svg, .pdf).")
     ] = None,

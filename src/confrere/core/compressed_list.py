@@ -1,7 +1,7 @@
 """An append-only list that compresses its older items to save memory.
 
 A simulation keeps three events per site and round, about 0.7 KB each as objects and 40 bytes compressed: with 1,000
-sites and 100 rounds 12 MB instead of 200. CompressedList are JSON, which costs 6 µs an event to write and 5 µs to read.
+sites and 100 rounds 12 MB instead of 200. Pages are JSON, which costs 6 µs an event to write and 5 µs to read.
 """
 
 from __future__ import annotations

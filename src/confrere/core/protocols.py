@@ -327,7 +327,7 @@ class Peers(Protocol):
     """The largest weight that a model of this study may have: peers refuse a model beyond it."""
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
-        """Send along this round's edges and receive what arrives along them; None sends word of nothing.
+        """Send along this round's edges and receive what arrives along them; None sends an empty parcel.
 
         The scalar `mass` is special: it is conserved, so each receiver gets its share of it
         (a column of the topology) and `kept` of it stays.
@@ -357,9 +357,9 @@ class Peers(Protocol):
         ...
 
     async def latest_common(self, models: int = 1) -> tuple[Parcel, ...]:
-        """That many parcels with what was sent by `send_common`, at a site that was not there in the round before.
+        """The n newest common models (see `send_common`), for a site that missed a round.
 
-        Empty at a site that was there, and where nothing was sent.
+        Empty at a site that took part in the previous round, and if nothing was sent.
         """
         ...
 

@@ -41,7 +41,7 @@ METHODS = (
 
 
 COUNTS = (8, 16, 32, 64, 128, 256, 512, 1024)
-"""Numbers of sites to look ahead to."""
+"""Site counts to extrapolate to."""
 
 
 @dataclass(frozen=True)

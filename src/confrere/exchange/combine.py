@@ -60,7 +60,7 @@ def push_sum(own: Model, mass: Scalar, kept: float, inbox: Iterable[Parcel]) -> 
 
 
 def models(inbox: Iterable[Parcel]) -> list[tuple[Parcel, Model]]:
-    """The parcels that hold a model, by sender and sequence, so that the order of arrival leaves no trace."""
+    """The parcels that hold a model, by sender and sequence, so that the order of arrival does not matter."""
     found = [(p, p.model) for p in sorted(inbox, key=lambda p: p.id) if p.model is not None]
     for _, model in found:
         model.params.require_unchanged()

@@ -5,7 +5,7 @@ A site holds x = mass·θ. It sends shares of (x, mass) and keeps one; what arri
 never change, so all sites approach the mean weighted by their starting mass. Parcels carry θ and the
 mass beside it, which is the same and keeps their numbers in the range of weights.
 
-Where the study asks for a combiner that bears attackers, mass does not travel. An attacker would claim any mass that it
+Where the study asks for a combiner that tolerates attackers, mass does not travel. An attacker would claim any mass that it
 likes, and the mass that it is sent would be gone: either way the honest sites' models would soon weigh nothing. So
 every site keeps the mass that it started with, every peer counts alike, and what it pulls is cut to a radius
 around one's own model (He, Karimireddy, Jaggi 2022). What is given up: Σ mass·θ is no longer conserved, and small sites count
@@ -54,7 +54,7 @@ def start_mass(site: Site, by: Literal["size", "equal"]) -> Mass:
 
 
 async def gossip(peers: Peers, before: Model, after: Model, mass: Mass) -> tuple[Model, Mass, Model | None]:
-    """One exchange: the mixed model, the mass, and what the peers alone said (None if nothing arrived).
+    """One exchange: the mixed model, the mass, and the mean of the peers' models (None if nothing arrived).
 
     `before` and `after` are the model before and after this round's training. With steady mass the update
     between them is scaled by start/held, so that Σ mass·θ grows by start·update whatever is held.

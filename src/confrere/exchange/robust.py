@@ -253,8 +253,8 @@ class Bound:
     def holds(self, count: int) -> bool:
         if count < self.needs and self.too_few == "refuse":
             raise StudyError(
-                f"{self.rule} bears {self.attackers} attackers only among at least {self.needs} models, "
-                f'one\'s own included; here are {count}: expect fewer attackers, or say too_few = "keep"'
+                f"{self.rule} tolerates {self.attackers} attackers only among at least {self.needs} models, "
+                f'including the site\'s own; here are {count}: expect fewer attackers, or set too_few = "keep"'
             )
         return count >= self.needs
 

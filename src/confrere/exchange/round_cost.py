@@ -29,7 +29,7 @@ class LinkSpeed:
     """A site's connection to all others."""
 
     bandwidth: float = 100.0
-    """Megabit per second, in either direction."""
+    """Mbit/s, in each direction."""
     latency: float = 20.0
     """Milliseconds until a first byte arrives."""
 

@@ -46,7 +46,7 @@ async def latest(state: CommonState, rule: Optimiser, peers: Peers) -> CommonSta
 
 
 async def send(state: CommonState, rule: Optimiser, peers: Peers) -> None:
-    """Let sites that were not there have the common state."""
+    """Send the common state to sites that missed the round."""
     moments = [state.moments[name] for name in _vectors(rule)]
     await peers.send_common(state.model, *moments, version=public(state.version), steps=public(state.steps))
 

@@ -48,7 +48,7 @@ FRACTIONS = (0.25, 0.5, 1.0)
 
 
 async def fit_on_top(site: Site, proxy: Model, ours: Scalar) -> tuple[Model, Scalar]:
-    """The site's own model, trained to the end on top of the proxy, as far as the proxy is worth it, and that far.
+    """The site's own model, trained to completion on top of the proxy, weighted by how much the proxy helps, and that weight.
 
     Cross-validation judges the model without the proxy and with fractions of it. `ours` is the share of this site in
     the records that the proxy has learned from, and by which it is judged here too well

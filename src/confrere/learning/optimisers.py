@@ -44,7 +44,7 @@ class SGD:
 
 @dataclass(frozen=True)
 class Collect:
-    """Puts the gradient in the place of the weights: for a single step whose gradient is wanted, not the move."""
+    """Returns the gradient instead of applying it: for a single step."""
 
     learning_rate: float = 1.0
 

@@ -41,7 +41,7 @@ class Lateness:
             self._account[peer] = min(full, self._account.get(peer, full) + worked)
 
     def left(self, awaited: Collection[str], now: float) -> float:
-        """The seconds that those who are still awaited may be waited for."""
+        """Seconds left to wait for missing peers."""
         self._note(awaited, now)
         return max((self._deadline(peer) - now for peer in self._awaited), default=0.0)
 

@@ -65,7 +65,7 @@ from confrere.study.churn import Churn
 from confrere.transport.grpc.connections import Connections, Handlers
 from confrere.transport.spool import LinkLimits
 
-GLANCE, SELDOM = 0.1, 1.0
+POLL_SECONDS, SLOW_POLL_SECONDS = 0.1, 1.0
 """Seconds between checks of whether a round may start, and of what changes slowly."""
 
 
@@ -333,7 +333,7 @@ class Node:
                 self._notice("nothing is owed to any peer", settled=True)
             if until_done and not owed:
                 return
-            await asyncio.sleep(GLANCE if until_done or not told else SELDOM)
+            await asyncio.sleep(POLL_SECONDS if until_done or not told else SLOW_POLL_SECONDS)
 
     def _still_expected(self, owed: Mapping[str, int]) -> list[str]:
         """The receivers that parcels are kept for, without sites that have left and are not reachable any more."""
@@ -355,7 +355,7 @@ class Node:
                 told = reason
                 self._set_activity("waiting", reason)
                 self._notice(f"waits: {reason}", self.done, waiting=True)
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(POLL_SECONDS)
             self._refuse_rollback()
 
     def _refuse_rollback(self) -> None:
@@ -372,7 +372,7 @@ class Node:
                 self.mailbox.back(peer)
                 self.peer_senders[peer].wake()
             before = now
-            await asyncio.sleep(2 * GLANCE)
+            await asyncio.sleep(2 * POLL_SECONDS)
 
     async def wait_for_space(self, shortage: Shortage) -> None:
         """Record a shortage, and wait until it is over."""
@@ -448,11 +448,11 @@ class Node:
         return churn_of(self.config, self.leaving)
 
     def pause(self, paused: bool) -> None:
-        """Begin no round (or begin them again); what is owed is delivered and what comes is taken all the same."""
+        """Pause or resume rounds; delivery continues."""
         self.store.note(paused="yes" if paused else "no")
         self.paused = paused
 
-    async def leave(self, first: int | None = None, why: str = "its owner said so") -> None:
+    async def leave(self, first: int | None = None, why: str = "at its owner's request") -> None:
         """Announce to all members, signed and for good, that this site takes no part from round `first` on."""
         known = await asyncio.to_thread(self.store.leaving)
         if first is None:

@@ -52,31 +52,31 @@ def rehearse(
     out: str | Path,
     listeners: tuple[Callable[[Event], None], ...] = (),
     command: str = "",
-    troupe: Callable[[Path, Iterable[str], Journal], RehearsalNodes] | None = None,
+    start_nodes: Callable[[Path, Iterable[str], Journal], RehearsalNodes] | None = None,
 ) -> Run:
     """Run a study with a node for each site; the same study gives what the simulation gives.
 
-    `troupe` starts and watches the nodes; by default each is a process of its own.
+    `start_nodes` makes the object that starts and supervises the nodes; by default each node is a separate process.
     """
-    return _rehearse(RunFolder(Path(out), study, command), False, listeners, troupe or RehearsalNodes)
+    return _rehearse(RunFolder(Path(out), study, command), False, listeners, start_nodes or RehearsalNodes)
 
 
 def resume_rehearsal(
     path: str | Path,
     *,
     listeners: tuple[Callable[[Event], None], ...] = (),
-    troupe: Callable[[Path, Iterable[str], Journal], RehearsalNodes] | None = None,
+    start_nodes: Callable[[Path, Iterable[str], Journal], RehearsalNodes] | None = None,
 ) -> Run:
     """Go on with an interrupted rehearsal: every node starts again from its own folder."""
     folder, _ = resume_folder(Path(path), of_nodes=True)
-    return _rehearse(folder, True, listeners, troupe or RehearsalNodes)
+    return _rehearse(folder, True, listeners, start_nodes or RehearsalNodes)
 
 
 def _rehearse(
     folder: RunFolder,
     again: bool,
     listeners: tuple[Callable[[Event], None], ...],
-    troupe: Callable[[Path, Iterable[str], Journal], RehearsalNodes],
+    start_nodes: Callable[[Path, Iterable[str], Journal], RehearsalNodes],
 ) -> Run:
     study = folder.study
     if has_own_networks(study):
@@ -92,7 +92,7 @@ def _rehearse(
     journal = folder.open(again)
     for listener in listeners:
         journal.listen(listener)
-    nodes = troupe(folder.path, all_sites.names, journal)
+    nodes = start_nodes(folder.path, all_sites.names, journal)
     try:
         if again:
             watch = RunTimer(journal, time.perf_counter())
@@ -101,7 +101,7 @@ def _rehearse(
             watch = started(all_sites, journal, False, 0)
             journal.add(Event("notice", data={"text": NOT_PRIVATE, "rehearsal": True}))
             nodes.enroll(study, {n: d.declared for n, d in all_sites.federation.sites.items()})
-        asyncio.run(nodes.play())
+        asyncio.run(nodes.run())
         for name, state in nodes.states(study).items():
             all_sites.runs[name].state = state
         return watch.finish(all_sites, folder)
@@ -123,7 +123,7 @@ class NodeProcess:
     settled: bool = False
     lost: str = ""
     round: int = 0
-    lives: int = 0
+    starts: int = 0
     """How often its process was started."""
     wanted: bool = True
     """Whether its process is started again when it dies."""
@@ -139,13 +139,13 @@ class RehearsalNodes:
     environment: Mapping[str, str] = field(default_factory=dict)
     revive: bool = False
     """Whether a node that was killed is started again."""
-    players: dict[str, NodeProcess] = field(default_factory=dict)
+    nodes: dict[str, NodeProcess] = field(default_factory=dict)
     rounds: set[int] = field(default_factory=set)
     """The rounds that some site has begun."""
     _seen: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.players = {n: NodeProcess(n) for n in self.names}
+        self.nodes = {n: NodeProcess(n) for n in self.names}
 
     def enroll(self, study: Study, declared: Mapping[str, int]) -> None:
         """Keys, addresses and a roster signed by all, with these declared sizes, for this rehearsal alone."""
@@ -161,89 +161,87 @@ class RehearsalNodes:
         for identity in members.values():
             rosters.keep_signature(rosters.sign(common, study.digest(), identity), path)
 
-    async def play(self) -> None:
+    async def run(self) -> None:
         """Wait until all nodes have finished, or none can go on."""
-        watched = [asyncio.create_task(self._see_through(p)) for p in self.players.values()]
+        watched = [asyncio.create_task(self._supervise(p)) for p in self.nodes.values()]
         try:
             while not self._over():
                 await asyncio.sleep(0.05)
         finally:
-            for player in self.players.values():
-                player.wanted = False
-                self.stop(player)
+            for node in self.nodes.values():
+                node.wanted = False
+                self.stop(node)
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.gather(*watched, return_exceptions=True), 60.0)
             for task in watched:
                 task.cancel()
             await asyncio.gather(*watched, return_exceptions=True)
-        lost = [p for p in self.players.values() if not p.finished]
-        if len(lost) == len(self.players):
-            raise StudyError(
-                f'no site came to the end; site "{lost[0].name}": {lost[0].lost or "it was stopped"}'
-            )
+        lost = [p for p in self.nodes.values() if not p.finished]
+        if len(lost) == len(self.nodes):
+            raise StudyError(f'no site finished; site "{lost[0].name}": {lost[0].lost or "it was stopped"}')
 
-    def stop(self, player: NodeProcess) -> None:
+    def stop(self, node: NodeProcess) -> None:
         """Ask a node to end; what it has done is kept."""
-        if player.process is not None:
+        if node.process is not None:
             with suppress(ProcessLookupError):
-                player.process.send_signal(signal.SIGTERM)
+                node.process.send_signal(signal.SIGTERM)
 
     def kill(self, name: str) -> None:
-        """As the power does."""
-        process = self.players[name].process
+        """Kill a node without warning, as a power cut does."""
+        process = self.nodes[name].process
         if process is not None:
             with suppress(ProcessLookupError):
                 process.kill()
 
     def _over(self) -> bool:
-        there = [p for p in self.players.values() if not p.lost]
+        there = [p for p in self.nodes.values() if not p.lost]
         if not all(p.finished for p in there):
             return False
-        return all(p.settled for p in there) or len(there) < len(self.players)
+        return all(p.settled for p in there) or len(there) < len(self.nodes)
 
-    async def _see_through(self, player: NodeProcess) -> None:
+    async def _supervise(self, node: NodeProcess) -> None:
         first = True
-        while player.wanted:
-            code, complaint = await self._one_life(player, first)
+        while node.wanted:
+            code, stderr = await self._run_process(node, first)
             first = False
-            if not player.wanted or code == 0:
+            if not node.wanted or code == 0:
                 return
             if not self.revive or code != -signal.SIGKILL:
-                player.lost = (complaint.splitlines() or [f"its process ended with code {code}"])[-1]
-                data = {"text": player.lost}
-                self.journal.add(Event("lost", player.name, player.round, data=data))
+                node.lost = (stderr.splitlines() or [f"its process ended with code {code}"])[-1]
+                data = {"text": node.lost}
+                self.journal.add(Event("lost", node.name, node.round, data=data))
                 return
 
-    async def _one_life(self, player: NodeProcess, first: bool) -> tuple[int, str]:
-        surroundings = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    async def _run_process(self, node: NodeProcess, first: bool) -> tuple[int, str]:
+        environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         if first:
-            surroundings |= self.environment
+            environment |= self.environment
         else:
-            surroundings.pop("CONFRERE_FAILPOINT", None)
+            environment.pop("CONFRERE_FAILPOINT", None)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "confrere.node.rehearsal", str(self.folder), player.name,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**24, env=surroundings,
+            sys.executable, "-m", "confrere.node.rehearsal", str(self.folder), node.name,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**24, env=environment,
         )  # fmt: skip
-        player.process, player.lives = process, player.lives + 1
+        node.process, node.starts = process, node.starts + 1
         assert process.stdout is not None
         assert process.stderr is not None
-        complaint = asyncio.create_task(process.stderr.read())
+        stderr = asyncio.create_task(process.stderr.read())
         try:
             async for line in process.stdout:
-                with suppress(ValueError):  # a line that a kill has torn
-                    self._copy_event(player, json.loads(line))
-            return await process.wait(), (await complaint).decode(errors="replace").strip()
+                with suppress(ValueError):  # a line cut short by a kill
+                    self._copy_event(node, json.loads(line))
+            return await process.wait(), (await stderr).decode(errors="replace").strip()
         except asyncio.CancelledError:
             with suppress(ProcessLookupError):
                 process.kill()
             raise
 
-    def _copy_event(self, player: NodeProcess, row: dict[str, Any]) -> None:
+    def _copy_event(self, node: NodeProcess, row: dict[str, Any]) -> None:
         """Copy a node's event into the common journal, once even if it is sent again."""
         event = Event.of_json(row)
-        player.round = max(player.round, event.round or 0)
-        player.finished |= bool(event.data.get("finished"))
-        player.settled |= bool(event.data.get("settled"))
+        node.round = max(node.round, event.round or 0)
+        node.finished |= bool(event.data.get("finished"))
+        node.settled |= bool(event.data.get("settled"))
         if event.kind == "round-started" and event.round is not None and event.round not in self.rounds:
             self.rounds.add(event.round)
             self.journal.add(replace(event, site=None))
@@ -260,22 +258,22 @@ class RehearsalNodes:
             self._seen.add(_key(event))
             if event.kind == "round-started" and event.round is not None:
                 self.rounds.add(event.round)
-        for player in self.players.values():
-            path = site_folder_of(self.folder, player.name) / "journal.jsonl"
+        for node in self.nodes.values():
+            path = site_folder_of(self.folder, node.name) / "journal.jsonl"
             for event, _ in verified(path) if path.exists() else ():
-                self._copy_event(player, event.as_json())
+                self._copy_event(node, event.as_json())
 
     def states(self, study: Study) -> dict[str, Any]:
-        """The last state of every site that came to the end."""
+        """The last state of every site that finished."""
         found = {}
         run = run_id(study)
-        for player in self.players.values():
-            if player.finished:
-                store = Store(site_folder_of(self.folder, player.name) / STORE, run=run, site=player.name)
+        for node in self.nodes.values():
+            if node.finished:
+                store = Store(site_folder_of(self.folder, node.name) / STORE, run=run, site=node.name)
                 body = next(iter(store.latest()), None)
                 store.close()
                 if body is not None:
-                    found[player.name] = snapshot.loads(body[1])["state"]
+                    found[node.name] = snapshot.loads(body[1])["state"]
         return found
 
 

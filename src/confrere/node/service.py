@@ -79,7 +79,7 @@ async def serve(node: Node, until_done: bool = False) -> None:
             text = "stops when what is being computed is done; started again, it goes on"
         else:
             raise StudyError(f"a node accepts stop, pause, resume, leave or status, not «{what}»")
-        node.journal.add(Event("notice", node.me, node.done, data={"text": f"its owner said {what}"}))
+        node.journal.add(Event("notice", node.me, node.done, data={"text": f"owner command: {what}"}))
         return {"text": text}
 
     async with AsyncExitStack() as stack:

@@ -122,7 +122,7 @@ def _without(data: SiteData, elsewhere: frozenset[bytes], secret: bytes) -> Site
 
 
 def _held(path: Path | None) -> dict[str, int]:
-    """Where the ledgers stand of a file that is to be taken in."""
+    """Last entries of the ledgers in a file to import."""
     if path is None:
         return {}
     with Ledger(path) as found:

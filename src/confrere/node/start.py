@@ -104,7 +104,7 @@ class StartConditions:
                 return f"for {', '.join(sorted(set(peers) - here))} to be there for the first time"
         elif here <= mailbox.given_up():
             if not over:
-                return "no word from any peer"
+                return "no parcel from any peer yet"
             for peer in here:
                 mailbox.back(peer)
         self._met = True

@@ -124,7 +124,7 @@ def _verdict(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def resting_status(home: Path) -> dict[str, Any]:
-    """What the files of a node say that is not at work."""
+    """The status of a stopped node, from its files."""
     if not (home / "node.sqlite").exists():
         raise StudyError(f"{home}: no node has worked here; its folder is `home` in site.toml")
     try:

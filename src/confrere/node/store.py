@@ -252,7 +252,7 @@ class Store:
         return {sender: recent for sender, _, recent in rows}, sum(came for _, came, _ in rows) - gone
 
     def cut_mass(self, epoch: int, round: int, amount: float) -> None:
-        """Keep that mass which has come in counts for less than was claimed (`PeersRound.exchange`)."""
+        """Record that received mass is credited below its claim (`PeersRound.exchange`)."""
         self.note(**{f"mass_cut:{epoch}:{round}": repr(amount)})
 
     def equivocations(self) -> dict[str, int]:
@@ -460,7 +460,7 @@ class Store:
 
 
 def mass_of(parcel: Parcel) -> float:
-    """What a parcel weighs: without a model its mass counts for nothing."""
+    """The mass of a parcel; 0 without a model."""
     return parcel.scalar("mass", 0.0).value if parcel.model is not None else 0.0
 
 

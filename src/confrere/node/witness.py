@@ -150,7 +150,7 @@ def _name(key: Ed25519PublicKey) -> str:
 
 
 def gone(path: Path, why: str) -> LedgerRolledBack:
-    """What to do about a ledger that was there."""
+    """Advice when a known ledger is missing."""
     return LedgerRolledBack(
         f"the ledger {path} is missing, and {why}. Put the newest copy back; if there is none, what was spent is unknown:"
         " see «Backup and restore» in docs/operations.md"

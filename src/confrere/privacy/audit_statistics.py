@@ -239,14 +239,14 @@ class Score:
         return total
 
 
-def fitted(trials: Trials, shared: bool, told: bool) -> Score:
-    """A score with parameters from these trials; the shift from what was said about the noise, if `told`."""
+def fitted(trials: Trials, shared: bool, announced: bool) -> Score:
+    """A score with parameters from these trials; the shift from the announced noise, if `announced`."""
     out, inside = ~trials.coins[:, None, :], trials.coins[:, None, :]
     shape = trials.seen.shape
     mean = np.mean(trials.seen, axis=(0, 2), where=np.broadcast_to(out, shape))
     spread = np.std(trials.seen, axis=(0, 2), where=np.broadcast_to(out, shape))
     spread = np.maximum(spread, 1e-12 * max(float(np.abs(trials.seen).max()), 1e-300))
-    if told and trials.noise:
+    if announced and trials.noise:
         shift = np.full(len(mean), 1 / (trials.noise * math.sqrt(trials.steps)))
     else:
         with_it = np.mean(trials.seen, axis=(0, 2), where=np.broadcast_to(inside, shape))
@@ -294,8 +294,8 @@ def _candidates(
     for name, who in {"all": None, **kinds}.items():
         mine = trials.only(slice(None), who)
         for shared in (True, False) if several and trials.rate < 1 else (True,):
-            for told in (True, False) if trials.noise else (False,):
-                score = fitted(mine, shared, told)
+            for announced in (True, False) if trials.noise else (False,):
+                score = fitted(mine, shared, announced)
                 yield f"{name} canaries", who, score
                 if who is None:
                     alone = _most_exposed(score(trials), trials.coins)

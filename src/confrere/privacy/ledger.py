@@ -420,7 +420,7 @@ class Ledger:
         return Entry(self._counter + 1, key, charges, at, "", "", records).following(self._head)
 
     def _catch_up(self) -> None:
-        """Verify and take in the entries that another process added; a book in memory has no other writer."""
+        """Verify and add the entries that another process wrote; storage in memory has no other writer."""
         if not self._book.shared:
             return
         with self._lock:

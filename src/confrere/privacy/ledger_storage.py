@@ -136,7 +136,7 @@ class EntryStorage(Protocol):
     def append(self, entry: Entry) -> None: ...
 
     def after(self, counter: int) -> tuple[list[Entry], tuple[int, str]]:
-        """The entries after the one with this number, and the number and hash that the book says it ends with."""
+        """The entries after the one with this number, and the number and hash recorded as the last."""
 
     def under(self, key: str, records: str) -> Entry | None:
         """The first entry with this key that was charged for these records."""

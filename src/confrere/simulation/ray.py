@@ -129,7 +129,7 @@ class Actor:
         self.ray, self.number, self.actor, self.sites = ray, number, actor, sites
 
     async def ready(self) -> None:
-        """Wait until the actor has its sites; that it cannot even be made is no loss but a mistake."""
+        """Wait until the actor has its sites; failing to create it is an error, not a lost worker."""
         try:
             checked_answer(await self.actor.open.remote())
         except self.ray.exceptions.RayTaskError:

@@ -40,7 +40,7 @@ def simulate(
     workers: int | None = None,
     engine: str = "memory",
 ) -> Run:
-    """Rehearse a study on this machine, and return what came of it.
+    """Simulate a study on this machine and return its result.
 
     `sites` are your own records: {"a": (inputs, targets), …}, DataFrames, files, or `SiteData`; without them,
     what the study names. With `out`, the journal, the metrics and a checkpoint per round are kept there.
@@ -115,7 +115,7 @@ class Simulation(Collaboration):
         listeners: tuple[Callable[[Event], None], ...] = (),
         again: bool = False,
     ) -> Run:
-        """Start (or go on with) the simulation and see it through."""
+        """Start (or resume) the simulation and run it to the end."""
         self.prepare(journal := Journal(None))
         if folder is not None:
             journal = folder.open(again)

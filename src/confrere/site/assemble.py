@@ -92,7 +92,7 @@ def own_caps(study: Study, site: str) -> Budget | None:
 
 
 def own_ceiling(study: Study, site: str) -> float:
-    """The ε above which this site takes noise for no protection."""
+    """The ε above which this site treats the noise as no protection."""
     ceiling = study.sites[site].caps.ceiling if site in study.sites else CEILING
     if not 0 < ceiling <= CEILING:
         raise PrivacyError(

@@ -88,14 +88,14 @@ class Collaboration:
             for name in named:
                 if name not in self.names:
                     raise StudyError(
-                        f'{key} names "{name}", which is no site of this study{nearest(name, self.names)}'
+                        f'{key} names "{name}", which is not a site of this study{nearest(name, self.names)}'
                     )
         check_common_proxy(study)
 
     def prepare(self, journal: Journal | None = None) -> None:
         """Build and check all sites, so that an error in study or records is raised before a file is written."""
         journal = journal or Journal(None)
-        self._hear_the_trainer(journal)
+        self._log_trainer_notices(journal)
         everybody = [EVERYBODY] if self.pools else self.names
         context = SiteContext(
             run_id(self.study), journal, self.trainer, self.device, site_count=len(everybody),
@@ -137,13 +137,13 @@ class Collaboration:
 
     def use(self, journal: Journal) -> None:
         """Let the sites write to this journal."""
-        self._hear_the_trainer(journal)
+        self._log_trainer_notices(journal)
         for site in [*self.sites.values(), *self.judges.values()]:
             site.journal = journal
         for peers in self.peers.values():
             peers.journal = journal
 
-    def _hear_the_trainer(self, journal: Journal) -> None:
+    def _log_trainer_notices(self, journal: Journal) -> None:
         if isinstance(self.trainer, Cohort):
             self.trainer.report = lambda text: journal.add(Event("notice", data={"text": text}))
 

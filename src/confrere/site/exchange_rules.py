@@ -34,7 +34,7 @@ MARGIN = 10.0
 def check_combiner(
     study: Study, members: Sequence[str], round: int = 0, attackers: Sequence[str] = ()
 ) -> None:
-    """Refuse a combiner that could not bear the attackers that it is to bear, among these members in this round."""
+    """Refuse a combiner that cannot tolerate the stated number of attackers among these members in this round."""
     rule = combiner_of(study)
     gossips = combines(study) == "by gossip"
     bound: Bound | None = getattr(rule, "gossip_bound" if gossips else "bound", None)
@@ -45,17 +45,17 @@ def check_combiner(
     most, asked = bound.most(count), bound.attackers
     attacking = len(set(attackers) & set(members))
     where = f"of {len(members)} sites on the {type(graph).__name__.lower()} graph, {count} models are combined at a time"
-    bears = f"among these {bound.rule} bears {most} at most" if most >= 0 else f"too few for {bound.rule}"
+    limit = f"among these {bound.rule} tolerates {most} at most" if most >= 0 else f"too few for {bound.rule}"
     needs = f"it needs {bound.needs - bound.each * asked} models and {bound.each} more for each attacker"
     if most < asked:
         raise StudyError(
-            f"{bound.rule} cannot bear {asked} attackers here: {where}, and {bears} ({needs}, one's own included)"
+            f"{bound.rule} cannot tolerate {asked} attackers here: {where}, and {limit} ({needs}, including the site's own)"
         )
     chooses = "attackers" in (study.combiner if isinstance(study.combiner, dict) else {}) or asked > 0
     if attacking > (asked if chooses else most):
         raise StudyError(
-            f"{attacking} sites attack, and {bound.rule} is to bear {asked if chooses else most}: {where}, and {bears};"
-            + (f" say combiner.attackers = {attacking}" if attacking <= most else " let fewer attack")
+            f"{attacking} sites attack, and {bound.rule} must tolerate {asked if chooses else most}: {where}, and {limit};"
+            + (f" set combiner.attackers = {attacking}" if attacking <= most else " let fewer attack")
         )
 
 

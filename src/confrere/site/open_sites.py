@@ -116,7 +116,7 @@ def only_partners(federation: Federation, partners: Sequence[str] | None) -> Fed
     for name in partners:
         if name not in known:
             raise StudyError(
-                f'partners names "{name}", which is no site of this study{nearest(name, known)};'
+                f'partners names "{name}", which is not a site of this study{nearest(name, known)};'
                 f" its sites: {', '.join(known)}"
             )
     left = {n: s for n, s in federation.sites.items() if n in partners}

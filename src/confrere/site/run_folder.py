@@ -157,7 +157,7 @@ def resume_folder(
     state is in its own store.
     """
     if not (path / "journal.jsonl").exists():
-        raise CheckpointError(f"{path}: there is no run to go on with (no journal.jsonl)")
+        raise CheckpointError(f"{path}: no run to resume (no journal.jsonl)")
     if (path / "result.json").exists():
         raise CheckpointError(f"{path}: this run is finished; see {path / 'result.json'}")
     if not of_nodes and (path / ROSTER).exists():

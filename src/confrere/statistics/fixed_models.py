@@ -54,7 +54,7 @@ class FixedEffect:
 
 @dataclass(frozen=True)
 class JudgedPatients:
-    """Whose records some records are, and how many of these patients are of the rarer class."""
+    """The patients behind a set of records, and how many of them are of the rarer class."""
 
     whose: NDArray[np.int64]
     """For each record the number of its patient, from 0."""

@@ -125,7 +125,7 @@ class CoLN:
         """In the first round: refuse an unknown `start`, and warn that weights grow without normalisation."""
         if start and start not in peers.members:
             raise StudyError(
-                f'coln: start names "{start}", which is no site of this study'
+                f'coln: start names "{start}", which is not a site of this study'
                 f"{nearest(start, list(peers.members))}; the sites are {', '.join(peers.members)}"
             )
         if peers.round == 0 and not self.normalise and peers.me == min(peers.members):

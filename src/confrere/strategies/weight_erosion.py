@@ -81,7 +81,7 @@ class WeightErosion:
         """Refuse what cannot work with these members, and return notices about what a node would refuse."""
         if self.user and self.user not in members:
             raise StudyError(
-                f'strategy.user is "{self.user}", which is no site of this study'
+                f'strategy.user is "{self.user}", which is not a site of this study'
                 f"{nearest(self.user, list(members))}; its sites: {', '.join(sorted(members))}"
             )
         peers = len(members) - 1

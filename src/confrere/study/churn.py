@@ -53,7 +53,7 @@ class Churn:
             for name in getattr(self, key):
                 if name not in sites:
                     raise StudyError(
-                        f'churn.{key} names "{name}", which is no site of this study{nearest(name, list(sites))}'
+                        f'churn.{key} names "{name}", which is not a site of this study{nearest(name, list(sites))}'
                     )
         if not 0 <= self.probability < 1:
             raise StudyError(f"churn.probability is {self.probability}; it must be at least 0 and below 1")

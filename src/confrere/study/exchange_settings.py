@@ -60,7 +60,7 @@ def attackers_of(study: Study, sites: Sequence[str]) -> tuple[str, ...]:
         for name in chosen:
             if name not in known:
                 raise StudyError(
-                    f'attack.attackers names "{name}", which is no site of this study{nearest(name, known)}'
+                    f'attack.attackers names "{name}", which is not a site of this study{nearest(name, known)}'
                 )
     if len(chosen) >= len(known) or (isinstance(wanted, int) and wanted >= len(known)):
         raise StudyError(

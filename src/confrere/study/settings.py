@@ -29,7 +29,7 @@ NetworkSpec = Any
 @with_config(STRICT)
 @dataclass(frozen=True)
 class Models:
-    """The networks: `private` is each site's own business, `proxy` is common to all."""
+    """The networks: `private` is chosen by each site, `proxy` is common to all."""
 
     private: NetworkSpec = "linear"
     """The network that a site keeps to itself."""
@@ -94,7 +94,7 @@ class Training:
     balanced: bool = False
     """Whether all classes count equally, however many records each has."""
     tune: bool = True
-    """Whether a site's own model is in the end trained anew, regularised by cross-validation."""
+    """Whether a site's own model is retrained at the end, regularised by cross-validation."""
     tune_priors: tuple[float, ...] = Search.priors
     """The strengths of regularisation that cross-validation tries."""
     tune_lengths: tuple[int, ...] = Search.lengths
@@ -358,9 +358,9 @@ class Stop:
 
     def check(self) -> None:
         if self.hours is None and not self.budget and self.change is None:
-            raise StudyError("stop says nothing: give hours, change, or budget = true; or leave it out")
+            raise StudyError("[stop] is empty: give hours, change, or budget = true; or leave it out")
         if self.hours is not None and not 0 < self.hours < math.inf:
-            raise StudyError(f"stop.hours is {self.hours}; it is a number above 0")
+            raise StudyError(f"stop.hours is {self.hours}; it must be above 0")
         if self.change is not None and not 0 <= self.change < 1:
             raise StudyError(
                 f"stop.change is {self.change}; it is a part of the model's length, at least 0 and below 1, such as 0.01"
@@ -372,7 +372,7 @@ class Stop:
 @with_config(STRICT)
 @dataclass(frozen=True)
 class Caps:
-    """What a site allows at most; it always wins over the study. A simulation heeds ε and δ, a node all of it."""
+    """What a site allows at most; it always wins over the study. A simulation applies only ε and δ; a node applies all."""
 
     epsilon: float | None = None
     """The largest ε that the site spends on its records, over all studies."""
@@ -470,7 +470,7 @@ class Evaluation:
     select: Literal["best", "last"] = "best"
     """Which model a site keeps: the best one on its validation records, or the last one."""
     primary: str | None = None
-    """The measure by which comparisons are judged, such as "auc"; by default log loss, or RMSE where a number is predicted."""
+    """The metric by which comparisons are judged, such as "auc"; by default log loss, or RMSE where a number is predicted."""
     threshold: float | None = None
     """With two classes, the stated probability that counts as a warning; by default the share of class 1 at a site. A site
     may choose its own, as `threshold` in site.toml or [sites.NAME]."""

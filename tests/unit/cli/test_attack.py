@@ -38,8 +38,8 @@ def test_simulate_says_who_was_dishonest_and_counts_the_others(desk: Desk) -> No
         (("--attackers", "2"), "say how as well"),
         (("--attack", "signflip", "--attackers", "3"), "at least one site is honest"),
         (("--attack", "signflip", "--attackers", "0"), "a number of sites of at least 1"),
-        (("--attack", "signflip", "--attackers", "nobody"), "no site of this study"),
-        (("--set", 'combiner={name="krum", attackers=1}'), "krum bears 0 at most"),
+        (("--attack", "signflip", "--attackers", "nobody"), "not a site of this study"),
+        (("--set", 'combiner={name="krum", attackers=1}'), "krum tolerates 0 at most"),
         (("--set", "combiner=kurm"), 'did you mean "krum"'),
         (("--set", "compression=zip"), 'unknown compression "zip"'),
         (("--set", 'compression={name="top-k", share=2.0}'), "above 0 and up to 1"),
@@ -61,4 +61,4 @@ def test_options_of_a_combiner_can_be_set_one_by_one(desk: Desk) -> None:
     study = desk.study('combiner = "trimmed-mean"\n' + BODY)
     answer = desk.confrere("simulate", study, "--set", "combiner.attackers=2")
     assert answer.code == 2
-    assert "trimmed-mean cannot bear 2 attackers here: of 3 sites on the complete graph" in answer.said
+    assert "trimmed-mean cannot tolerate 2 attackers here: of 3 sites on the complete graph" in answer.said

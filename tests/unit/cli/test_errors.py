@@ -40,7 +40,7 @@ KEYS = {
     "churn site": (QUICK + "[churn]\nabsent = { sit1 = [1] }", 'churn.absent names "sit1"'),
     "models site": (
         QUICK + '[models.sites.sit1]\nprivate = "mlp"',
-        'models.sites names "sit1", which is no site of this study (did you mean "site1"?)',
+        'models.sites names "sit1", which is not a site of this study (did you mean "site1"?)',
     ),
     "models role": (
         QUICK + '[models.sites.site1]\nprivat = "mlp"',
@@ -256,7 +256,7 @@ def test_a_run_never_writes_over_anything(desk: Desk) -> None:
 
 
 def test_resuming_what_is_not_there_or_finished_is_refused(desk: Desk) -> None:
-    assert "nowhere: there is no run to go on with" in desk.refused("simulate", "--resume", "nowhere")
+    assert "nowhere: no run to resume" in desk.refused("simulate", "--resume", "nowhere")
     path = desk.study()
     assert "name the study to run" in desk.refused("simulate")
     assert "name the study to run" in desk.refused("simulate", path, "--resume", "run")

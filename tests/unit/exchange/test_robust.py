@@ -107,7 +107,7 @@ def test_attackers_that_send_nonsense_cannot_stop_a_round(name: str) -> None:
     odd = [Parcel("r", 0, 0, 0, f"x{n}", "me", 0, model([float("nan")] * 5)) for n in range(2)]
     found = combiners[name](**ALL[name])(model(HONEST[0]), public(1.0), [*honest, *odd])
     assert found.params.is_finite()
-    with pytest.raises(StudyError, match="bears 2 attackers only"):
+    with pytest.raises(StudyError, match="tolerates 2 attackers only"):
         combiners[name](**ALL[name])(model(HONEST[0]), public(1.0), parcels(HONEST[1:2]))
 
 

@@ -64,7 +64,7 @@ def test_a_round_begins_when_all_were_there_once_or_patience_is_over(tmp_path: P
         assert beginning.obstacle(peers, mailbox, False, config.study.patience + 1) == ""
         assert beginning.obstacle(peers, mailbox, False, 0.0) == ""  # from now on without it
         mailbox.gone("site1", 0)
-        assert beginning.obstacle(peers, mailbox, False, 0.0) == "no word from any peer"
+        assert beginning.obstacle(peers, mailbox, False, 0.0) == "no parcel from any peer yet"
         here.clear()
         assert beginning.obstacle(peers, mailbox, False, 1e9) == "no peer can be reached"  # never alone
         assert beginning.obstacle([], mailbox, False, 0.0) == ""  # a study that exchanges nothing

@@ -67,7 +67,7 @@ def test_the_last_sites_in_order_attack_and_do_not_count() -> None:
 def test_attackers_can_be_named() -> None:
     study = quick(attack={"name": "scaled", "attackers": ["site1"]})
     assert simulate(study, arrays()).result.attack.attackers == ("site1",)
-    for wrong, text in ((["nobody"], "no site of this study"), (3, "at least one site is honest")):
+    for wrong, text in ((["nobody"], "not a site of this study"), (3, "at least one site is honest")):
         with pytest.raises(StudyError, match=text):
             simulate(quick(attack={"name": "scaled", "attackers": wrong}), arrays())
 
@@ -200,11 +200,11 @@ BOUNDS = [
     (
         {"name": "krum", "attackers": 2},
         6,
-        "6 models are combined at a time, and among these krum bears 1 at most",
+        "6 models are combined at a time, and among these krum tolerates 1 at most",
     ),
-    ({"name": "trimmed-mean", "attackers": 3}, 6, "bears 2 at most"),
+    ({"name": "trimmed-mean", "attackers": 3}, 6, "tolerates 2 at most"),
     ({"name": "multi-krum", "attackers": 0}, 2, "too few for multi-krum"),
-    ({"name": "median", "attackers": 3}, 5, "bears 2 at most"),
+    ({"name": "median", "attackers": 3}, 5, "tolerates 2 at most"),
 ]
 
 
@@ -229,9 +229,9 @@ def test_more_sites_may_not_attack_than_the_combiner_is_told_to_bear() -> None:
     for combiner, text in (
         (
             {"name": "trimmed-mean", "attackers": 1},
-            r"3 sites attack, and trimmed-mean is to bear 1.*combiner.attackers = 3",
+            r"3 sites attack, and trimmed-mean must tolerate 1.*combiner.attackers = 3",
         ),
-        ("median", "3 sites attack, and median is to bear 2"),
+        ("median", "3 sites attack, and median must tolerate 2"),
     ):
         sites = 7 if "trimmed" in text else 6
         study = quick(combiner=combiner, attack={"name": "signflip", "attackers": 3})
@@ -258,7 +258,7 @@ def test_with_too_few_models_a_site_keeps_its_own_where_the_study_says_so() -> N
     churn = Churn(absent={"site1": [1]})
     keep = {"name": "trimmed-mean", "attackers": 1, "too_few": "keep"}
     assert simulate(quick(combiner=keep, churn=churn), arrays()).mean["accuracy"] > 0.6
-    with pytest.raises(StudyError, match="bears 1 attackers only among at least 3 models"):
+    with pytest.raises(StudyError, match="tolerates 1 attackers only among at least 3 models"):
         simulate(quick(combiner={**keep, "too_few": "refuse"}, churn=churn), arrays())
 
 

@@ -226,7 +226,7 @@ def test_an_interrupted_run_stops_where_it_would_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ({}, "stop says nothing"),
+        ({}, "[stop] is empty"),
         ({"hours": -1}, "stop.hours must be a number from 0"),
         ({"hours": "two"}, "stop.hours must be a number"),
         ({"change": 1.5}, "stop.change is 1.5"),

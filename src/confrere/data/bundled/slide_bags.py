@@ -100,5 +100,5 @@ class _BagMaker:
 
 
 def _vectors(patches: Tensor) -> Tensor:
-    """Features that no record had a say in: the picture in 7 × 7 blocks."""
+    """Features that do not depend on any record: the image in 7 × 7 blocks."""
     return F.avg_pool2d(patches, 4).flatten(1)

@@ -225,7 +225,7 @@ def _losses(outputs: Vector, labels: Vector, squares: bool) -> Vector:
 
 
 def _averaged_classes(case: _Case, layer: nn.Linear) -> tuple[Params, TuningChoice]:
-    """The same for several classes. Where all classes count alike, so do they in the judging."""
+    """The same for several classes. If classes weigh equally in training, they also weigh equally in validation."""
     records, classes = case.job.records, layer.out_features
     features = records.inputs.reshape(len(records), -1).float().cpu().numpy()
     labels = records.targets.cpu().numpy()

@@ -102,7 +102,7 @@ def trainer_of(name: Trainer | str | None) -> Trainer:
 
 
 def train_group(jobs: Sequence[Job]) -> Sequence[Trained | BaseException]:
-    """What came of the jobs; an error that concerns one site is that site's alone."""
+    """Results of the jobs; an error affects only its own site."""
     try:
         if len(jobs) > 1:
             return train_together(jobs)

@@ -339,7 +339,7 @@ def _outputs(network: Network, x: Tensor, *, by_running_statistics: bool) -> Ten
 
 
 def not_finite(site: str, role: str) -> TrainingError:
-    """A loss that is no number any more: the site cannot go on."""
+    """The error for a loss that became NaN or infinite: the site cannot go on."""
     return TrainingError(
         f'site "{site}": the loss of "{role}" is not a finite number;'
         " lower training.learning_rate, or look for extreme values in the records"

@@ -31,7 +31,7 @@ SMALL_IMAGE = 10
 
 
 class Branches(nn.Module):
-    """Encoders side by side, each on its own part of a record, and a linear layer on top of what they say."""
+    """Encoders side by side, each on its own part of a record, and a linear layer on top of their outputs."""
 
     def __init__(
         self, parts: Sequence[Branch], encoders: Sequence[nn.Module], features: int, outputs: int

@@ -1,4 +1,4 @@
-"""The table of the first screen: for each site alone, together, the difference as a picture, what left, and a word."""
+"""The table of the first screen: for each site alone, together, the difference as a picture, bytes sent, and the verdict."""
 
 from __future__ import annotations
 

@@ -145,7 +145,9 @@ def parse_member(table: dict[str, Any], where: str) -> Member:
 def check_name(name: str) -> str:
     """The name of a site, if it can be printed."""
     if not name.strip() or name != name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
-        raise StudyError(f"{name[:40]!r} is no name of a site; use up to {LONGEST_NAME} printable characters")
+        raise StudyError(
+            f"{name[:40]!r} is not a valid site name; use up to {LONGEST_NAME} printable characters"
+        )
     return name
 
 
