@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confrere.core.errors import ConfrereError
-from confrere.exchange.secure.agreement import Agreement, agree
+from confrere.core.sum_terms import SumTerms
+from confrere.exchange.secure.agreement import Agreement
 from confrere.exchange.secure.attempt import AttemptMember
-from confrere.exchange.secure.attempt_storage import MemoryAttempts
+from confrere.exchange.secure.attempt_storage import MemberSite, MemoryAttempts
 from confrere.exchange.secure.in_process import simulated_members
 from confrere.exchange.secure.messages import (
     AttemptId,
@@ -32,7 +33,7 @@ AGREED = {n: simulated_members({f"site-{k:02}": 100 for k in range(n)}) for n in
 
 
 def agreement_of(n: int, colluding: int, dropouts: int, size: int = SIZE) -> Agreement:
-    return agree(AGREED[n][0], colluding=colluding, dropouts=dropouts, noise_std=1.5, clip=1.0, size=size)
+    return Agreement(AGREED[n][0], SumTerms(n, colluding, dropouts, noise_std=1.5, clip=1.0, size=size))
 
 
 class Killed(Exception):
@@ -127,9 +128,8 @@ class World:
     def revive(self, name: str) -> None:
         """Start a site from its disk; it sends again all that it has sent."""
         disk = self.disks[name]
-        member = AttemptMember(
-            self.agreement, self.attempt, name, self.keys[name], Source(self, name, self.attempt), disk, disk
-        )
+        site = MemberSite(name, self.keys[name], disk, disk)
+        member = AttemptMember(self.agreement, self.attempt, site, Source(self, name, self.attempt))
         self.members[name] = member
         self.act(name, lambda: [*member.start(), *member.resend()])
 
@@ -216,7 +216,7 @@ class World:
             opened += len(sums)
             for result in found:
                 survivors = result.certificate.survivors
-                assert len(survivors) >= self.agreement.quorum
+                assert len(survivors) >= self.agreement.terms.quorum
                 expected = sum(self.drawn[str(id), name] for name in survivors)
                 assert (read_result(self.agreement, result).steps == expected).all(), (
                     "not the sum of the survivors"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confrere.core.errors import PeerError, PrivacyError
-from confrere.exchange.secure.agreement import Agreement, agree, grid_for
+from confrere.core.sum_terms import SumTerms, grid_for
+from confrere.exchange.secure.agreement import Agreement
 from confrere.exchange.secure.in_process import GivenVector, open_sum, plain_sum, simulated_members
 from confrere.exchange.secure.mask_graph import commitment, common_seed, sparse, sparse_graph
 from confrere.exchange.secure.masking import from_ring, to_ring
@@ -34,9 +34,8 @@ def test_an_opened_sum_is_the_sum_of_the_survivors_to_the_bit(
     numbers: tuple[int, int, int], seed: int, size: int, bits: int, data: st.DataObject
 ) -> None:
     n, t, d = numbers
-    agreement = agree(
-        AGREED[n][0], colluding=t, dropouts=d, noise_std=1.5, clip=1.0, size=size, bits=bits, epoch=seed
-    )
+    terms = SumTerms(n, t, d, noise_std=1.5, clip=1.0, size=size, bits=bits)
+    agreement = Agreement(AGREED[n][0], terms, epoch=seed)
     draw = np.random.default_rng(seed)
     vectors = {name: draw.integers(-(2**30), 2**30, size) for name in agreement.names}
     missing = data.draw(st.sets(st.sampled_from(agreement.names), max_size=d))
@@ -47,14 +46,14 @@ def test_an_opened_sum_is_the_sum_of_the_survivors_to_the_bit(
     assert found.survivors == tuple(sorted(expected))
     assert (found.steps == sum(expected.values())).all()
     assert (found.steps == plain_sum(agreement, expected).steps).all()
-    assert (found.values == found.steps * agreement.grid).all()
+    assert (found.values == found.steps * agreement.terms.grid).all()
 
 
 @settings(max_examples=8, deadline=None)
 @given(st.sampled_from([(3, 1, 0), (5, 2, 1), (8, 2, 2)]), st.integers(0, 1000))
 def test_one_dropout_too_many_opens_nothing(numbers: tuple[int, int, int], seed: int) -> None:
     n, t, d = numbers
-    agreement = agree(AGREED[n][0], colluding=t, dropouts=d, noise_std=1.5, clip=1.0, size=2)
+    agreement = Agreement(AGREED[n][0], SumTerms(n, t, d, noise_std=1.5, clip=1.0, size=2))
     missing = random.Random(seed).sample(agreement.names, d + 1)
     sources = {name: GivenVector(np.zeros(2, dtype=np.int64)) for name in agreement.names}
     with pytest.raises(PeerError, match="given up"):
@@ -69,17 +68,14 @@ def test_bounded_inputs_never_wrap(
     clip: float, noise: float, size: int, declared: list[int], bits: int
 ) -> None:
     """The largest coordinate that members can add up to, with noise twelve standard deviations out, comes back as it is."""
-    members, _ = AGREED[len(declared)]
-    sized = [replace(member, declared=k) for member, k in zip(members, declared, strict=True)]
     try:
-        found: Agreement = agree(
-            sized, colluding=1, dropouts=0, noise_std=noise * clip, clip=clip, size=size, bits=bits
-        )
+        terms = SumTerms(len(declared), 1, 0, noise_std=noise * clip, clip=clip, size=size, bits=bits)
+        terms.check_sum(sum(declared))
     except PrivacyError:  # it could
         assert clip * sum(declared) / grid_for(clip, size) > 2 ** (bits - 1) / 1.5 - 1e6 * noise
         return
-    far = 12 * found.share_scale
-    steps = [round(clip * k / found.grid + far / len(declared) ** 0.5) for k in declared]
+    far = 12 * terms.share_scale
+    steps = [round(clip * k / terms.grid + far / len(declared) ** 0.5) for k in declared]
     for sign in (1, -1):
         total = sum(to_ring(np.array([sign * s], dtype=np.int64), bits) for s in steps)
         assert from_ring(total & np.uint64(2**bits - 1), bits)[0] == sign * sum(steps)
@@ -133,7 +129,7 @@ def test_the_degree_grows_slowly_with_the_number_of_members(n: int, share: int, 
 
 def test_a_sum_over_a_sparse_graph_is_the_sum() -> None:
     members, keys = simulated_members({f"site-{k:03}": 10 for k in range(66)})
-    agreement = agree(members, colluding=1, dropouts=2, noise_std=1.5, clip=1.0, size=3, seed=b"s" * 32)
+    agreement = Agreement(members, SumTerms(66, 1, 2, noise_std=1.5, clip=1.0, size=3), seed=b"s" * 32)
     assert len(agreement.graph.neighbours("site-000")) < 10
     vectors = {name: np.full(3, k, dtype=np.int64) for k, name in enumerate(agreement.names)}
     sources = {name: GivenVector(v) for name, v in vectors.items()}

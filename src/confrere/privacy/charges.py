@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confrere.core.errors import PrivacyError, StudyError
+from confrere.core.sum_terms import LEAST_STEPS, SumTerms, collusion_condition
 
 Accountant = Literal["pld", "rdp"]
 Unit = Literal["record", "patient"]
@@ -25,10 +26,6 @@ Events = tuple[tuple[str, int], ...]
 
 LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
 """What a study or a command may ask for."""
-
-LEAST_STEPS = 5.0
-"""The least noise of one share of a masked sum, in steps of its grid: the sum of shares is then a discrete Gaussian but for
-10^−100."""
 
 CEILING = 10.0
 """A site's ceiling on ε where it states none: above it noise is no longer taken for protection."""
@@ -162,32 +159,20 @@ def gaussian(
 
 
 @lru_cache(maxsize=1024)
-def masked(
-    noise_multiplier: float,
-    *,
-    grid: float,
-    parameters: int,
-    members: int,
-    colluding: int,
-    dropouts: int,
-    vectors: int = 1,
-    count: int = 1,
-    unit: Unit = "record",
-    proven: bool = True,
-) -> Charge:
+def masked(terms: SumTerms, count: int = 1, *, unit: Unit = "record", proven: bool = True) -> Charge:
     """The charge of one share of a masked sum over full batches.
 
-    The noise multiplier is that of the opened sum, σ/C, and `grid` is its grid γ/C: both in multiples of what one unit adds
-    at most. `vectors` are the vectors of one exchange that the same records shaped.
+    The event has the noise of the opened sum and its grid in multiples of what one unit adds at most.
 
-    >>> masked(1.5, grid=2**-20, parameters=1000, members=8, colluding=2, dropouts=2).condition
+    >>> masked(SumTerms(8, 2, 2, noise_std=1.5, clip=1.0, size=1000)).condition
     'if at most 2 of the other 7 sites pool what they see'
     """
-    fields = {"kind": "masked", "noise_multiplier": repr(float(noise_multiplier)), "grid": repr(float(grid))}
-    counts = {"parameters": parameters, "members": members, "colluding": colluding, "dropouts": dropouts}
-    fields |= {name: str(value) for name, value in counts.items()}
-    if vectors != 1:
-        fields["vectors"] = str(vectors)
+    noise, grid = float(terms.noise_std / terms.clip), float(terms.grid / terms.clip)
+    fields = {"kind": "masked", "noise_multiplier": repr(noise), "grid": repr(grid)}
+    fields |= {"parameters": str(terms.size), "members": str(terms.members)}
+    fields |= {"colluding": str(terms.colluding), "dropouts": str(terms.dropouts)}
+    if terms.vectors != 1:
+        fields["vectors"] = str(terms.vectors)
     return Charge(canonical(_labelled(fields, unit, proven)), count)
 
 
@@ -405,9 +390,7 @@ def _condition(event: str) -> str:
     fields = parsed(event)
     if fields["kind"] != "masked":
         return ""
-    return (
-        f"if at most {fields['colluding']} of the other {int(fields['members']) - 1} sites pool what they see"
-    )
+    return collusion_condition(int(fields["members"]), int(fields["colluding"]))
 
 
 @lru_cache(maxsize=4096)

@@ -2,7 +2,7 @@
 
 The sites of a masked sum share the noise of one release. A share by itself carries too little noise to be seen or to be
 read by a further step: it may only be masked and added up (`exchange.secure`). What is proven for the sum of shares
-(Kairouz, Liu, Steinke 2021), if at most `colluding` members pool what they see and at most `dropouts` are missing:
+(Kairouz, Liu, Steinke 2021), if at most t members pool what they see and at most d are missing:
 
 1. Projecting a sum onto a ball does not move two neighbouring sums apart, so the sensitivity stays C.
 2. Rounding to the grid γ moves each of P coordinates by at most γ/2, two neighbouring sums by at most γ√P.
@@ -12,15 +12,14 @@ read by a further step: it may only be masked and added up (`exchange.secure`). 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from confrere.core.errors import PrivacyError
-from confrere.privacy.charges import Charge, Unit, masked
+from confrere.core.sum_terms import SumTerms
+from confrere.privacy.charges import Unit, masked
 from confrere.privacy.discrete_gaussian import discrete_gaussian
 from confrere.privacy.noise import Randomness
 from confrere.privacy.steps import already_released
@@ -36,48 +35,24 @@ class MaskedRelease:
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        clip: float,
-        noise_std: float,
-        grid: float,
-        parameters: int,
-        members: int,
-        colluding: int,
-        dropouts: int,
-        declared: int,
-        randomness: Randomness,
-        vectors: int = 1,
-        unit: Unit = "record",
+        self, name: str, terms: SumTerms, declared: int, randomness: Randomness, unit: Unit = "record"
     ) -> None:
-        self.name, self.parameters, self.grid = name, parameters, grid
-        self.radius = declared * clip
-        self.charge: Charge = masked(
-            noise_std / clip,
-            grid=grid / clip,
-            parameters=parameters,
-            members=members,
-            colluding=colluding,
-            dropouts=dropouts,
-            vectors=vectors,
-            unit=unit,
-        )
-        self.scale = MARGIN * noise_std / math.sqrt(members - colluding - dropouts) / grid
-        """The standard deviation of this site's noise, in grid steps."""
+        self.name, self.terms = name, terms
+        self.radius = declared * terms.clip
+        self.charge = masked(terms, unit=unit)
         self._randomness: Randomness | None = randomness
 
     def release(self, total: Tensor) -> NDArray[np.int64]:
         """The sum in grid steps, with this site's share of the noise; refused the second time."""
         flat = total.detach().to("cpu", torch.float64).reshape(-1)
-        if flat.numel() != self.parameters:
-            raise PrivacyError(f'"{self.name}" has {flat.numel()} numbers, and {self.parameters} were agreed')
+        if flat.numel() != self.terms.size:
+            raise PrivacyError(f'"{self.name}" has {flat.numel()} numbers, and {self.terms.size} were agreed')
         if not bool(torch.isfinite(flat).all()):
             raise PrivacyError("a sum that is not finite cannot be protected by noise; nothing was released")
         length = float(torch.linalg.vector_norm(flat))
         if length > self.radius:
             flat = flat * (self.radius / length)
-        steps = torch.round(flat / self.grid).numpy().astype(np.int64)
+        steps = torch.round(flat / self.terms.grid).numpy().astype(np.int64)
         steps += self._noise()
         return steps
 
@@ -89,4 +64,4 @@ class MaskedRelease:
         if self._randomness is None:
             raise already_released(self.name)
         source, self._randomness = self._randomness, None
-        return discrete_gaussian(self.parameters, self.scale, source.words)
+        return discrete_gaussian(self.terms.size, MARGIN * self.terms.share_scale, source.words)

@@ -8,22 +8,25 @@ from typing import Any
 import pytest
 
 from confrere.core.errors import PrivacyError, StudyError
-from confrere.exchange.secure.agreement import Agreement, agree, check_collusion, grid_for, threshold
+from confrere.core.sum_terms import SumTerms, check_collusion, grid_for, threshold
+from confrere.exchange.secure.agreement import Agreement
 from confrere.exchange.secure.in_process import simulated_members
 
 
-def agreement(n: int = 8, declared: int = 3000, **changed: Any) -> Agreement:
+def agreement(
+    n: int = 8, declared: int = 3000, epoch: int = 0, seed: bytes = b"", **changed: Any
+) -> Agreement:
     members, _ = simulated_members({f"site-{k:03}": declared for k in range(n)})
     terms: dict[str, Any] = {"colluding": 1, "dropouts": 1, "noise_std": 1.5, "clip": 1.0, "size": 1000}
-    return agree(members, **{**terms, **changed})
+    return Agreement(members, SumTerms(n, **{**terms, **changed}), epoch, seed)
 
 
 @pytest.mark.parametrize(("n", "t", "d"), [(3, 1, 0), (4, 1, 1), (5, 2, 1), (8, 2, 2)])
 def test_the_smallest_possible_federations_are_accepted(n: int, t: int, d: int) -> None:
     check_collusion(n, t, d)
     found = agreement(n, colluding=t, dropouts=d)
-    assert found.threshold == (n + t) // 2 + 1
-    assert found.honest == n - t - d
+    assert found.terms.threshold == (n + t) // 2 + 1
+    assert found.terms.honest == n - t - d
     with pytest.raises(StudyError):
         check_collusion(n, t, d + 1)
 
@@ -78,21 +81,23 @@ def test_a_site_outside_the_agreement_is_refused() -> None:
 
 def test_every_term_and_every_member_is_part_of_the_digest() -> None:
     first = agreement()
-    others = [
-        replace(first, **change)  # type: ignore[arg-type]
-        for change in (
-            {"colluding": 2}, {"dropouts": 0}, {"noise_std": 1.6}, {"clip": 1.1}, {"size": 999}, {"grid": first.grid / 2},
-            {"bits": 60}, {"epoch": 1}, {"members": (replace(first.members[0], declared=2999), *first.members[1:])},
-            {"members": (replace(first.members[0], key=bytes(32)), *first.members[1:])}, {"members": first.members[1:]},
-        )
+    terms = [
+        {"colluding": 2}, {"dropouts": 0}, {"noise_std": 1.6}, {"clip": 1.1}, {"size": 999}, {"grid": first.terms.grid / 2},
+        {"bits": 60}, {"vectors": 2},
     ]  # fmt: skip
+    others = [replace(first, terms=replace(first.terms, **change)) for change in terms]  # type: ignore[arg-type]
+    head, *rest = first.members
+    for members in ([replace(head, declared=2999), *rest], [replace(head, key=bytes(32)), *rest]):
+        others.append(replace(first, members=tuple(members)))
+    others.append(replace(first, members=tuple(rest), terms=replace(first.terms, members=7)))
+    others.append(replace(first, epoch=1))
     assert len({first.digest, *(other.digest for other in others)}) == len(others) + 1
 
 
 def test_a_new_epoch_has_its_own_noise() -> None:
     before, after = agreement(8, dropouts=2), agreement(6, dropouts=1, epoch=1)
-    assert before.share_scale == pytest.approx(1.5 / before.grid / 5**0.5)
-    assert after.share_scale == pytest.approx(1.5 / after.grid / 4**0.5)
+    assert before.terms.share_scale == pytest.approx(1.5 / before.terms.grid / 5**0.5)
+    assert after.terms.share_scale == pytest.approx(1.5 / after.terms.grid / 4**0.5)
 
 
 def test_the_summing_site_changes_by_rota_and_every_other_member_succeeds_it() -> None:
@@ -105,3 +110,9 @@ def test_more_than_64_members_need_a_common_seed() -> None:
     with pytest.raises(StudyError, match="common seed"):
         agreement(65)
     assert len(agreement(65, seed=bytes(32)).graph.neighbours("site-000")) < 64
+
+
+def test_terms_for_another_number_of_members_are_refused() -> None:
+    found = agreement()
+    with pytest.raises(StudyError, match="for 8 members, and 7 take part"):
+        replace(found, members=found.members[1:])

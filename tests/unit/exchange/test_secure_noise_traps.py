@@ -14,11 +14,12 @@ from scipy.special import log_ndtr, logsumexp
 from scipy.stats import norm
 
 from confrere.core.errors import PeerError, PrivacyError, StudyError
-from confrere.exchange.secure.agreement import Agreement, agree
+from confrere.core.sum_terms import SumTerms
+from confrere.exchange.secure.agreement import Agreement
 from confrere.exchange.secure.in_process import GivenVector, open_sum, plain_sum
 from confrere.exchange.secure.messages import AttemptId
 from confrere.privacy.accounting import epsilon
-from confrere.privacy.charges import gaussian, masked
+from confrere.privacy.charges import Charge, gaussian, masked
 from confrere.privacy.masked_release import MaskedRelease
 from confrere.privacy.noise import Seeded
 from tests.masked_world import AGREED, SIZE, agreement_of
@@ -63,40 +64,34 @@ def test_without_colluding_members_the_noise_would_be_too_small_for_any_of_them(
     assert seen_by_one(0) > 1.15 * claimed
     assert seen_by_one(1) <= claimed
     with pytest.raises(StudyError, match="unsound"):
-        agree(AGREED[n][0], colluding=0, dropouts=0, noise_std=noise, clip=1.0, size=SIZE)
+        SumTerms(n, 0, 0, noise_std=noise, clip=1.0, size=SIZE)
+    event = masked(SumTerms(n, 1, 0, noise_std=noise, clip=1.0, size=SIZE)).event
     with pytest.raises(PrivacyError, match="colluding = 0"):
-        masked(noise, grid=2.0**-20, parameters=10, members=n, colluding=0, dropouts=0)
+        Charge(event.replace('"colluding":"1"', '"colluding":"0"'), 1)
 
 
 # -- overflow ---------------------------------------------------------------------------------------------
 
 
-class Unchecked(Agreement):
-    """An agreement without the check of its grid."""
+class Unchecked(SumTerms):
+    """Terms without the check of the sum."""
 
-    def _check_grid(self) -> None:
+    def check_sum(self, declared: int) -> None:
         """Anything goes."""
 
 
 def test_sums_that_wrap_would_be_wrong_and_are_refused() -> None:
-    members, _ = AGREED[8]
-    members = [replace(member, declared=3000) for member in members]
+    members = tuple(replace(member, declared=3000) for member in AGREED[8][0])
     size = 262_144
-    fine = agree(members, colluding=2, dropouts=2, noise_std=1.5, clip=1.0, size=size)
+    fine = Agreement(members, SumTerms(8, 2, 2, noise_std=1.5, clip=1.0, size=size))
     one_direction = np.zeros(size, dtype=np.int64)
-    one_direction[0] = round(3000 / fine.grid)  # all records of all members have the same gradient
+    one_direction[0] = round(3000 / fine.terms.grid)  # all records of all members have the same gradient
     vectors = dict.fromkeys(fine.names, one_direction)
     assert plain_sum(fine, vectors).values[0] == pytest.approx(24_000)
-    narrow = Unchecked(
-        *(
-            getattr(fine, f)
-            for f in ("members", "colluding", "dropouts", "noise_std", "clip", "size", "grid")
-        ),
-        32,
-    )
+    narrow = Agreement(members, Unchecked(8, 2, 2, noise_std=1.5, clip=1.0, size=size, bits=32))
     assert plain_sum(narrow, vectors).values[0] != pytest.approx(24_000, rel=0.1)
     with pytest.raises(PrivacyError, match="wrap around"):
-        replace(fine, bits=32)
+        Agreement(members, replace(fine.terms, bits=32))
 
 
 # -- rounded instead of discrete noise ------------------------------------------------------------------
@@ -141,8 +136,8 @@ def test_sums_of_rounded_noise_would_cost_more_than_is_charged() -> None:
     tau = 10 * sum(math.exp(-2 * math.pi**2 * scale**2 * k / (k + 1)) for k in range(1, members))
     charged = order / 2 * (1 / (math.sqrt(members) * scale) + tau) ** 2
     assert divergence(of_sum(log_discrete(places, scale), members), order) <= charged
-    with pytest.raises(PrivacyError, match="grid steps"):
-        masked(scale * 2, grid=1.0, parameters=1, members=6, colluding=1, dropouts=1)
+    with pytest.raises(PrivacyError, match="too coarse for the noise"):
+        SumTerms(6, 1, 1, noise_std=scale * 2 * 1e-3, clip=1.0, size=1, grid=1e-3)
 
 
 # -- a second step on a share ---------------------------------------------------------------------------
@@ -159,10 +154,8 @@ def advantage(read: Callable[[Vector, Vector], Vector]) -> float:
     """
     honest, std, grid, trials = 6, 2.0, 2.0**-20, 6000
     there = np.arange(trials) % 2
-    release = MaskedRelease(
-        "proxy", clip=1.0, noise_std=std, grid=grid, parameters=trials, members=8, colluding=1, dropouts=1, declared=10**6,
-        randomness=Seeded(0),
-    )  # fmt: skip
+    terms = SumTerms(8, 1, 1, noise_std=std, clip=1.0, size=trials, grid=grid)
+    release = MaskedRelease("proxy", terms, declared=10**6, randomness=Seeded(0))
     share = release.release(torch.from_numpy(there)) * grid
     others, second = (
         np.random.default_rng(0).normal(size=(2, trials)) * std * math.sqrt((honest - 1) / honest)
@@ -178,10 +171,8 @@ def test_a_second_step_on_a_share_would_leak_more_than_two_charges_allow() -> No
 
 
 def test_a_share_is_given_out_once() -> None:
-    release = MaskedRelease(
-        "proxy", clip=1.0, noise_std=2.0, grid=2.0**-11, parameters=1, members=8, colluding=1, dropouts=1, declared=9,
-        randomness=Seeded(0),
-    )  # fmt: skip
+    terms = SumTerms(8, 1, 1, noise_std=2.0, clip=1.0, size=1)
+    release = MaskedRelease("proxy", terms, declared=9, randomness=Seeded(0))
     release.release(torch.zeros(1))
     with pytest.raises(PrivacyError, match="nothing more was released"):
         release.release(torch.zeros(1))

@@ -19,7 +19,7 @@ from confrere.core.errors import ConfrereError
 from confrere.exchange.secure import attempt as attempt_module
 from confrere.exchange.secure import masking, sharing
 from confrere.exchange.secure.attempt import VOTE, AttemptMember
-from confrere.exchange.secure.attempt_storage import MemoryAttempts
+from confrere.exchange.secure.attempt_storage import MemberSite, MemoryAttempts
 from confrere.exchange.secure.in_process import GivenVector
 from confrere.exchange.secure.member_secrets import MemberSecrets
 from confrere.exchange.secure.messages import (
@@ -67,9 +67,8 @@ class Hostile:
     def member(self, name: str) -> AttemptMember:
         store = self.stores[name]
         source = GivenVector(self.vectors[name])
-        return self.kind(
-            self.agreement, self.id, name, AGREED[len(self.names)][1][name], source, store, store
-        )
+        site = MemberSite(name, AGREED[len(self.names)][1][name], store, store)
+        return self.kind(self.agreement, self.id, site, source)
 
     def ask(self, name: str, message: Message) -> list[Message]:
         try:
@@ -130,17 +129,17 @@ class Hostile:
     def bare(self, site: str, seed: bytes, key: bytes) -> NDArray[np.int64]:
         """A member's vector from its two secrets."""
         sent = self.sent[site]
-        vector = masking.unpacked(sent.vector, SIZE, self.agreement.bits)
+        vector = masking.unpacked(sent.vector, SIZE, self.agreement.terms.bits)
         masking.add_stream(
-            vector, masking.self_key(seed, self.context, site), self.agreement.bits, subtract=True
+            vector, masking.self_key(seed, self.context, site), self.agreement.terms.bits, subtract=True
         )
         mask = X25519PrivateKey.from_private_bytes(key)
         for partner in sent.sharers:
             if partner != site:
                 secret = masking.common_secret(mask, self.announced[partner].mask_key)
                 stream = masking.pair_key(secret, self.context, site, partner)
-                masking.add_pair_stream(vector, stream, self.agreement.bits, site, partner, undo=True)
-        return masking.from_ring(vector, self.agreement.bits)
+                masking.add_pair_stream(vector, stream, self.agreement.terms.bits, site, partner, undo=True)
+        return masking.from_ring(vector, self.agreement.terms.bits)
 
 
 # -- two lists -----------------------------------------------------------------------------------------
@@ -270,7 +269,7 @@ def test_other_partners_for_one_member_would_expose_its_vector() -> None:
     seed, key = hostile.restored(victim, "seed"), hostile.restored(gone, "key")
     assert seed is not None
     assert key is not None
-    bits = hostile.agreement.bits
+    bits = hostile.agreement.terms.bits
     vector = masking.unpacked(hostile.sent[victim].vector, SIZE, bits)
     masking.add_stream(vector, masking.self_key(seed, hostile.context, victim), bits, subtract=True)
     for partner, own in (

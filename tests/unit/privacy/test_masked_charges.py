@@ -11,19 +11,31 @@ import pytest
 import torch
 
 from confrere.core.errors import BudgetExhausted, PrivacyError
+from confrere.core.sum_terms import SumTerms
 from confrere.privacy.accounting import deltas, epsilon
 from confrere.privacy.budget import Budget
-from confrere.privacy.charges import Charge, gaussian, masked
+from confrere.privacy.charges import Charge, Unit, canonical, gaussian, masked, parsed
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.masked_release import MaskedRelease
 from confrere.privacy.noise import Seeded
 
-TERMS: dict[str, Any] = {"grid": 2.0**-20, "parameters": 1000, "members": 8, "colluding": 2, "dropouts": 2}
+
+def share(noise: float, count: int = 1, unit: Unit = "record", **changed: Any) -> Charge:
+    terms = {
+        "members": 8,
+        "colluding": 2,
+        "dropouts": 2,
+        "clip": 1.0,
+        "size": 1000,
+        "grid": 2.0**-20,
+        **changed,
+    }
+    return masked(SumTerms(noise_std=noise, **terms), count, unit=unit)
 
 
 @pytest.mark.parametrize(("noise", "expected"), [(1.49, 3.0), (4.05, 1.0)])
 def test_one_release_costs_what_zero_concentrated_privacy_says(noise: float, expected: float) -> None:
-    found = epsilon([masked(noise, **TERMS)], 1e-5)
+    found = epsilon([share(noise)], 1e-5)
     assert found == pytest.approx(expected, rel=4e-3)
     assert found >= epsilon([gaussian(noise)], 1e-5, "rdp")
     assert found > 1.05 * epsilon([gaussian(noise)], 1e-5, "pld")
@@ -31,18 +43,18 @@ def test_one_release_costs_what_zero_concentrated_privacy_says(noise: float, exp
 
 def test_the_cost_includes_rounding_vectors_and_coarse_noise() -> None:
     def cost(**changed: Any) -> float:
-        return epsilon([masked(2.0, **{**TERMS, **changed})], 1e-5)
+        return epsilon([share(2.0, **changed)], 1e-5)
 
-    assert cost(grid=2.0**-5) > cost(grid=2.0**-10) > cost()
-    assert cost(vectors=4) == pytest.approx(epsilon([masked(1.0, **TERMS)], 1e-5), rel=1e-3)
-    with pytest.raises(PrivacyError, match="grid steps"):
-        cost(grid=0.5)
-    with pytest.raises(PrivacyError, match="honest"):
-        cost(colluding=5)
+    assert cost(grid=2.0**-15) > cost(grid=2.0**-17) > cost()
+    assert cost(vectors=4) == pytest.approx(epsilon([share(1.0)], 1e-5), rel=1e-3)
+    for name, broken, words in (("grid", "0.5", "grid steps"), ("colluding", "5", "honest")):
+        event = canonical({**parsed(share(2.0).event), name: broken})
+        with pytest.raises(PrivacyError, match=words):
+            Charge(event, 1)
 
 
 def test_the_condition_is_part_of_the_event_and_of_the_guarantee() -> None:
-    charge = masked(4.05, **TERMS)
+    charge = share(4.05)
     words = "if at most 2 of the other 7 sites pool what they see"
     assert '"colluding":"2"' in charge.event
     assert charge.condition == words
@@ -58,10 +70,8 @@ def test_the_condition_is_part_of_the_event_and_of_the_guarantee() -> None:
 
 def test_several_conditions_are_all_stated() -> None:
     ledger = Ledger()
-    ledger.spend([masked(4.0, **TERMS)], key="a", budget=None)
-    ledger.spend(
-        [masked(4.0, **{**TERMS, "members": 5, "colluding": 1, "dropouts": 1})], key="b", budget=None
-    )
+    ledger.spend([share(4.0)], key="a", budget=None)
+    ledger.spend([share(4.0, members=5, colluding=1, dropouts=1)], key="b", budget=None)
     condition = ledger.guarantee(1e-5).condition
     assert "2 of the other 7" in condition
     assert "1 of the other 4" in condition
@@ -69,15 +79,15 @@ def test_several_conditions_are_all_stated() -> None:
 
 def test_a_ledger_with_a_masked_event_takes_the_lower_of_both_compositions() -> None:
     many = gaussian(1.4, Fraction(1, 74), 2220)
-    for share in (masked(4.0, **TERMS), masked(40.0, **TERMS)):
-        both = epsilon([share, many], 1e-5)
-        apart = epsilon([share], 5e-6) + epsilon([many], 5e-6)
-        assert both == pytest.approx(min(apart, epsilon([share, many], 1e-5, "rdp")))
+    for one in (share(4.0), share(40.0)):
+        both = epsilon([one, many], 1e-5)
+        apart = epsilon([one], 5e-6) + epsilon([many], 5e-6)
+        assert both == pytest.approx(min(apart, epsilon([one, many], 1e-5, "rdp")))
         assert both > epsilon([many], 1e-5)
 
 
 def test_the_curve_of_a_masked_event_is_never_better_than_its_epsilon() -> None:
-    charges = [masked(1.5, **TERMS)]
+    charges = [share(1.5)]
     levels = np.linspace(0.1, 6, 20)
     held = deltas(charges, levels)
     for level, delta in zip(levels, held, strict=True):
@@ -86,22 +96,22 @@ def test_the_curve_of_a_masked_event_is_never_better_than_its_epsilon() -> None:
 
 
 def test_a_masked_event_is_read_per_record_patient_and_group() -> None:
-    by_patient = masked(4.0, unit="patient", **TERMS).per("record")
+    by_patient = share(4.0, unit="patient").per("record")
     assert by_patient is not None
-    assert epsilon([by_patient], 1e-5) == pytest.approx(epsilon([masked(2.0, **TERMS)], 1e-5), rel=1e-3)
-    group = masked(4.0, **TERMS).grouped(4)
+    assert epsilon([by_patient], 1e-5) == pytest.approx(epsilon([share(2.0)], 1e-5), rel=1e-3)
+    group = share(4.0).grouped(4)
     assert group is not None
-    assert epsilon([group], 1e-5) == pytest.approx(epsilon([masked(1.0, **TERMS)], 1e-5), rel=1e-3)
-    assert masked(4.0, **TERMS).per("patient") is None
+    assert epsilon([group], 1e-5) == pytest.approx(epsilon([share(1.0)], 1e-5), rel=1e-3)
+    assert share(4.0).per("patient") is None
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        masked(4.0, **TERMS).event.replace('"colluding":"2"', '"colluding":"0"'),
-        masked(4.0, **TERMS).event.replace('"colluding":"2",', ""),
-        masked(4.0, **TERMS).event.replace('"parameters":"1000"', '"parameters":"-1"'),
-        masked(4.0, **TERMS).event.replace('"members":"8"', '"members":"08"'),
+        share(4.0).event.replace('"colluding":"2"', '"colluding":"0"'),
+        share(4.0).event.replace('"colluding":"2",', ""),
+        share(4.0).event.replace('"parameters":"1000"', '"parameters":"-1"'),
+        share(4.0).event.replace('"members":"8"', '"members":"08"'),
     ],
 )
 def test_broken_events_are_refused(event: str) -> None:
@@ -111,7 +121,7 @@ def test_broken_events_are_refused(event: str) -> None:
 
 def test_the_budget_holds_for_masked_events() -> None:
     ledger, budget = Ledger(), Budget(3.0, 1e-5)
-    charge = masked(4.05, **TERMS)
+    charge = share(4.05)
     most = ledger.remaining(budget, charge)
     assert most >= 2
     for k in range(most):
@@ -120,18 +130,19 @@ def test_the_budget_holds_for_masked_events() -> None:
         ledger.spend([charge], key="one too many", budget=budget)
 
 
-def release(**changed: Any) -> MaskedRelease:
-    terms = {"clip": 2.0, "noise_std": 3.0, "grid": 2.0**-16, "parameters": 1000, "members": 8, "colluding": 2,
-             "dropouts": 2, "declared": 50, "randomness": Seeded(1), **changed}  # fmt: skip
-    return MaskedRelease("proxy", **terms)
+TERMS = SumTerms(8, 2, 2, noise_std=3.0, clip=2.0, size=1000)
+
+
+def release() -> MaskedRelease:
+    return MaskedRelease("proxy", TERMS, declared=50, randomness=Seeded(1))
 
 
 def test_a_share_carries_its_part_of_the_noise_and_no_more_than_its_records_can_add() -> None:
     total = torch.full((1000,), 1e6)
     steps = release().release(total)
-    values = steps * 2.0**-16
+    values = steps * TERMS.grid
     assert np.linalg.norm(values - 100 / math.sqrt(1000)) == pytest.approx(3 / 2 * math.sqrt(1000), rel=0.1)
-    assert release().charge == masked(1.5, grid=2.0**-17, parameters=1000, members=8, colluding=2, dropouts=2)
+    assert release().charge == share(1.5, grid=TERMS.grid / 2)
 
 
 def test_a_share_is_drawn_once() -> None:

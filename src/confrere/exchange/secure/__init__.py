@@ -2,7 +2,7 @@
 
 No module here sends or stores anything: messages are returned to the caller, and storage is passed in.
 
-    agreement        who takes part, and what must hold before anything is masked
+    agreement        who takes part, and on which terms (`core.sum_terms`)
     mask_graph       which members mask with one another: all of them, or a random graph above 64 members
     masking          vectors modulo 2^m, and the streams that hide them
     sharing          secrets divided so that a threshold of members restores them

@@ -22,13 +22,12 @@ from dataclasses import replace
 from typing import Protocol, cast
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from confrere.core.errors import BadParcel, PrivacyError
 from confrere.exchange.secure import masking
 from confrere.exchange.secure.agreement import Agreement
-from confrere.exchange.secure.attempt_storage import AttemptStore, LedgerFacts
+from confrere.exchange.secure.attempt_storage import MemberSite
 from confrere.exchange.secure.member_secrets import MemberSecrets
 from confrere.exchange.secure.messages import (
     AttemptId,
@@ -82,21 +81,14 @@ class AttemptMember:
     """A member of one attempt. `receive` returns replies for the summing site."""
 
     def __init__(
-        self,
-        agreement: Agreement,
-        attempt: AttemptId,
-        name: str,
-        key: Ed25519PrivateKey,
-        source: VectorSource,
-        store: AttemptStore,
-        facts: LedgerFacts,
+        self, agreement: Agreement, attempt: AttemptId, site: MemberSite, source: VectorSource
     ) -> None:
-        if key.public_key().public_bytes_raw() != agreement.member(name).key:
-            raise PrivacyError(f'the key of "{name}" is not the one that the members agreed on')
-        self.agreement, self.attempt, self.name = agreement, attempt, name
+        if site.key.public_key().public_bytes_raw() != agreement.member(site.name).key:
+            raise PrivacyError(f'the key of "{site.name}" is not the one that the members agreed on')
+        self.agreement, self.attempt, self.name = agreement, attempt, site.name
         self.context = attempt.context(agreement)
         self.id = f"{attempt}/{self.context.hex()[:16]}"
-        self._key, self._source, self._store, self._facts = key, source, store, facts
+        self._key, self._store, self._facts, self._source = site.key, site.store, site.facts, source
         self._parts: dict[str, bytes] = {}
         self._announcements: dict[str, KeyAnnouncement] = {}
         self._sharers: tuple[str, ...] = ()
@@ -174,10 +166,12 @@ class AttemptMember:
 
     def _make_vector(self) -> None:
         self._source.charge()
-        vector = masking.to_ring(self._source.draw(), self.agreement.bits)
-        if len(vector) != self.agreement.size:
-            raise PrivacyError(f"a vector of {len(vector)} numbers, and {self.agreement.size} were agreed on")
-        bits = self.agreement.bits
+        vector = masking.to_ring(self._source.draw(), self.agreement.terms.bits)
+        if len(vector) != self.agreement.terms.size:
+            raise PrivacyError(
+                f"a vector of {len(vector)} numbers, and {self.agreement.terms.size} were agreed on"
+            )
+        bits = self.agreement.terms.bits
         partners = [name for name in self.agreement.graph.neighbours(self.name) if name in self._sharers]
         self._secrets().add_masks(vector, bits, partners, self._announcements)
         data = masking.packed(vector, bits)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 
 class AttemptStore(Protocol):
     """Where a member keeps its secrets and what it has sent: on disk before `save` returns, readable by the site only."""
@@ -24,6 +26,17 @@ class LedgerFacts(Protocol):
         """Write a fact unless there is one; returns the value that stands. It is on disk before this returns."""
 
     def read(self, attempt: str, fact: str) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class MemberSite:
+    """What a member is at its site."""
+
+    name: str
+    key: Ed25519PrivateKey
+    """Signs what the member sends; the agreement has its public half."""
+    store: AttemptStore
+    facts: LedgerFacts
 
 
 @dataclass

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from confrere.core.errors import PeerError
 from confrere.exchange.secure.agreement import Agreement, MaskingMember
 from confrere.exchange.secure.attempt import AttemptMember, VectorSource
-from confrere.exchange.secure.attempt_storage import MemoryAttempts
+from confrere.exchange.secure.attempt_storage import MemberSite, MemoryAttempts
 from confrere.exchange.secure.masking import from_ring, to_ring
 from confrere.exchange.secure.messages import AttemptId, Message
 from confrere.exchange.secure.summing import Opened, SummingSite, read_result
@@ -37,14 +37,14 @@ class GivenVector:
 
 def simulated_members(
     declared: Mapping[str, int],
-) -> tuple[list[MaskingMember], dict[str, Ed25519PrivateKey]]:
+) -> tuple[tuple[MaskingMember, ...], dict[str, Ed25519PrivateKey]]:
     """Members with fresh signing keys, by their declared sizes."""
     keys = {name: Ed25519PrivateKey.generate() for name in declared}
-    members = [
+    found = (
         MaskingMember(name, keys[name].public_key().public_bytes_raw(), size)
         for name, size in declared.items()
-    ]
-    return members, keys
+    )
+    return tuple(sorted(found)), keys
 
 
 def open_sum(
@@ -67,7 +67,7 @@ def open_sum(
     members = {}
     for name, source in sources.items():
         own = MemoryAttempts()
-        members[name] = AttemptMember(agreement, attempt, name, keys[name], source, own, own)
+        members[name] = AttemptMember(agreement, attempt, MemberSite(name, keys[name], own, own), source)
     queue: deque[tuple[str, Message]] = deque()
     for name, member in members.items():
         for reply in member.start():
@@ -90,7 +90,7 @@ def open_sum(
 
 def plain_sum(agreement: Agreement, vectors: Mapping[str, NDArray[np.int64]]) -> Opened:
     """The same sum without masks, bit for bit: for simulations in which nothing has to be hidden."""
-    total = np.zeros(agreement.size, dtype=np.uint64)
+    total = np.zeros(agreement.terms.size, dtype=np.uint64)
     for name in sorted(vectors):
         total += to_ring(vectors[agreement.member(name).name], 64)
-    return Opened(tuple(sorted(vectors)), from_ring(total, agreement.bits), agreement.grid)
+    return Opened(tuple(sorted(vectors)), from_ring(total, agreement.terms.bits), agreement.terms.grid)

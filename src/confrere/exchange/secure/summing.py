@@ -71,8 +71,10 @@ class Opened:
 
 def read_result(agreement: Agreement, message: SumResult) -> Opened:
     """The sum of a checked message."""
-    vector = masking.unpacked(message.vector, agreement.size, agreement.bits)
-    return Opened(message.certificate.survivors, masking.from_ring(vector, agreement.bits), agreement.grid)
+    vector = masking.unpacked(message.vector, agreement.terms.size, agreement.terms.bits)
+    return Opened(
+        message.certificate.survivors, masking.from_ring(vector, agreement.terms.bits), agreement.terms.grid
+    )
 
 
 class SummingSite:
@@ -139,7 +141,7 @@ class SummingSite:
         return []
 
     def _send_keys(self) -> list[Outgoing]:
-        if len(self._announcements) < self.agreement.quorum:
+        if len(self._announcements) < self.agreement.terms.quorum:
             return self._give_up(f"only {len(self._announcements)} members answered with keys")
         self._keys_sent = True
         listed = tuple(self._announcements[name] for name in sorted(self._announcements))
@@ -152,7 +154,7 @@ class SummingSite:
         return self._send_shares() if everyone and not self.shares_sent and not self._vectors else []
 
     def _send_shares(self) -> list[Outgoing]:
-        if len(self._sealed) < self.agreement.quorum:
+        if len(self._sealed) < self.agreement.terms.quorum:
             return self._give_up(f"only {len(self._sealed)} members shared out their secrets")
         self.shares_sent = True
         sharers = tuple(sorted(self._sealed))
@@ -200,9 +202,9 @@ class SummingSite:
             return []
         counts = Counter((v.partners, v.survivors) for v in self._votes.values())
         (chosen, most), *_ = [*counts.most_common(1), (self._proposed, 0)]
-        if most + self.agreement.n - len(self._votes) < self.agreement.threshold:
+        if most + self.agreement.n - len(self._votes) < self.agreement.terms.threshold:
             return self._give_up("members have signed different lists of survivors")
-        if most < self.agreement.threshold:
+        if most < self.agreement.terms.threshold:
             return []
         if not all(name in self._vectors for name in chosen[1]):
             return self._give_up("members have signed a list with vectors that are not here")
@@ -243,7 +245,7 @@ class SummingSite:
         except PeerError as error:
             return self._give_up(str(error))
         found = SumResult(
-            self.context, self.name, self._certificate, masking.packed(total, self.agreement.bits)
+            self.context, self.name, self._certificate, masking.packed(total, self.agreement.terms.bits)
         )
         self.result = replace(found, signature=sign(self._key, found.signed_part()))
         return self._to(self.agreement.names, self.result)
@@ -251,11 +253,11 @@ class SummingSite:
     def _unmasked(self, secrets: dict[str, bytes]) -> masking.Ring:
         """The sum of the survivors' vectors without their self-masks and without the masks of members that dropped out."""
         assert self._certificate is not None
-        bits, graph = self.agreement.bits, self.agreement.graph
+        bits, graph = self.agreement.terms.bits, self.agreement.graph
         survivors = set(self._certificate.survivors)
-        total = np.zeros(self.agreement.size, dtype=np.uint64)
+        total = np.zeros(self.agreement.terms.size, dtype=np.uint64)
         for name in self._certificate.survivors:
-            total += masking.unpacked(self._vectors[name].vector, self.agreement.size, bits)
+            total += masking.unpacked(self._vectors[name].vector, self.agreement.terms.size, bits)
             if seed_commitment(self.context, secrets[name]) != self._announcements[name].seed_commitment:
                 raise PeerError(f'the shares of "{name}" do not restore its self-mask')
             key = masking.self_key(secrets[name], self.context, name)

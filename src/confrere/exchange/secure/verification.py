@@ -114,9 +114,9 @@ def check_certificate(agreement: Agreement, message: Certificate) -> None:
         for name, signature in message.signatures.items()
         if verified(agreement.member(name).key, signature, listed)
     ]
-    if len(signed) < agreement.threshold:
+    if len(signed) < agreement.terms.threshold:
         raise PeerError(
-            f"{len(signed)} members have signed the list of survivors, and {agreement.threshold} are needed"
+            f"{len(signed)} members have signed the list of survivors, and {agreement.terms.threshold} are needed"
         )
 
 
@@ -127,9 +127,9 @@ def check_result(agreement: Agreement, message: SumResult) -> None:
     check_certificate(agreement, message.certificate)
     if not verified(agreement.member(message.site).key, message.signature, message.signed_part()):
         raise BadParcel(f'the opened sum is not signed by "{message.site}"')
-    unpacked(message.vector, agreement.size, agreement.bits)
+    unpacked(message.vector, agreement.terms.size, agreement.terms.bits)
 
 
 def require_quorum(agreement: Agreement, count: int, what: str) -> None:
-    if count < agreement.quorum:
-        raise PeerError(f"only {count} members {what}, and {agreement.quorum} are needed")
+    if count < agreement.terms.quorum:
+        raise PeerError(f"only {count} members {what}, and {agreement.terms.quorum} are needed")
