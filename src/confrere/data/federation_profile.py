@@ -5,6 +5,7 @@ The numbers are drawn from the records: PRIVATE for real sites. For bundled sets
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ class SiteProfile:
     missing: dict[str, float]
     """The share of gaps in each column that can have them."""
     means: NDArray[np.float64]
+    """Of each feature, over the values that are there; NaN without any."""
 
     @property
     def records(self) -> int:
@@ -81,10 +83,12 @@ def profile(federation: Federation) -> FederationProfile:
     """Count and average; images are averaged over their pixels, channel by channel."""
     sites = tuple(_site(federation, site) for site in federation.sites.values())
     everyone = torch.cat([_numbers(site.all) for site in federation.sites.values()]).double()
-    centre, spread = everyone.mean(dim=0).numpy(), everyone.std(dim=0).numpy()
+    features = federation.task.features or tuple(f"channel {i + 1}" for i in range(everyone.shape[1]))
+    present = _present(everyone, features)
+    centre = _mean(everyone, present)
+    spread = np.sqrt(_mean((everyone - torch.from_numpy(centre)) ** 2, present))
     spread = np.where(spread > 1e-9, spread, np.inf)
-    apart = np.stack([(s.means - centre) / spread for s in sites])
-    features = federation.task.features or tuple(f"channel {i + 1}" for i in range(apart.shape[1]))
+    apart = np.stack([np.nan_to_num((s.means - centre) / spread) for s in sites])
     two_valued = ((everyone == 0) | (everyone == 1)).all(dim=0).numpy()
     return FederationProfile(federation.name, sites, features, apart, two_valued)
 
@@ -92,6 +96,21 @@ def profile(federation: Federation) -> FederationProfile:
 def _numbers(records: Records) -> torch.Tensor:
     x = records.inputs
     return x if x.dim() == 2 else x.flatten(2).mean(dim=2)
+
+
+def _present(numbers: torch.Tensor, features: Sequence[str]) -> torch.Tensor:
+    """1 where a value is there: not for the number that stands in for a missing one."""
+    present = torch.ones_like(numbers)
+    for i, name in enumerate(features):
+        if name + MISSING in features:
+            present[:, i] -= numbers[:, features.index(name + MISSING)]
+    return present
+
+
+def _mean(numbers: torch.Tensor, present: torch.Tensor) -> NDArray[np.float64]:
+    """The mean of the values that are there; NaN without any."""
+    found: NDArray[np.float64] = ((numbers * present).sum(0) / present.sum(0)).numpy()
+    return found
 
 
 def _site(federation: Federation, site: SiteData) -> SiteProfile:
@@ -102,6 +121,7 @@ def _site(federation: Federation, site: SiteData) -> SiteProfile:
         for i, name in enumerate(task.features)
         if name.endswith(MISSING)
     }
+    numbers = _numbers(records).double()
     return SiteProfile(
         site.name,
         len(site.train),
@@ -111,5 +131,5 @@ def _site(federation: Federation, site: SiteData) -> SiteProfile:
         site.declared or declared_count(records.patients),
         labels,
         gaps,
-        _numbers(records).double().mean(dim=0).numpy(),
+        _mean(numbers, _present(numbers, task.features)),
     )

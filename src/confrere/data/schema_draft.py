@@ -308,7 +308,8 @@ def _label(series: pd.Series[Any], name: str) -> Label:
     if set(texts.str.lower()) <= {*NO, *YES}:
         return Label(column=name)
     if len(kinds) == 2:
-        return Label(column=name, classes=(kinds[0], kinds[1]), private=("classes",))
+        common, rarer = sorted(kinds, key=lambda kind: -int((texts == kind).sum()))
+        return Label(column=name, classes=(common, rarer), private=("classes",))
     numbers = pd.to_numeric(texts, errors="coerce")
     if numbers.notna().all() and len(kinds) > MOST_CATEGORIES:
         finite = numbers[np.isfinite(numbers)]

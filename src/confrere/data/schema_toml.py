@@ -11,6 +11,9 @@ from confrere.data.schema import Schema
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 PRIVATE = "# PRIVATE: drawn from your records. Look at it, correct it, then delete the line «private»."
+LAST_CLASS = (
+    "# The last class is the one to find, such as the ill: reports count it. Here it is the rarer one."
+)
 
 
 def schema_toml(schema: Schema, comments: Mapping[str, str] | None = None) -> str:
@@ -19,7 +22,9 @@ def schema_toml(schema: Schema, comments: Mapping[str, str] | None = None) -> st
     columns, label = table.pop("columns"), table.pop("label")
     out = ["[schema]", *_lines(table), "", "[schema.label]", *_lines(label)]
     if label.get("private"):
-        out.insert(out.index("[schema.label]") + 1, PRIVATE)
+        two = [LAST_CLASS] if len(label.get("classes", ())) == 2 else []
+        at = out.index("[schema.label]") + 1
+        out[at:at] = [*two, PRIVATE]
     for name, column in columns.items():
         out += ["", f"[schema.columns.{_key(name)}]"]
         if comments and name in comments:

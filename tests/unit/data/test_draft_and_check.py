@@ -264,3 +264,8 @@ def test_several_labels_are_named_with_commas() -> None:
     assert [c.name for c in found.columns] == ["age"]
     with pytest.raises(DataError, match="there is no column 'rigth' for the label"):
         draft(frame, label="left,rigth")
+
+
+def test_the_rarer_of_two_classes_is_the_one_to_find() -> None:
+    frame = pd.DataFrame({"age": [30, 40, 50, 60], "outcome": ["well", "well", "ill", "well"]})
+    assert draft(frame, label="outcome").schema.label.classes == ("well", "ill")

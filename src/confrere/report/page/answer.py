@@ -8,7 +8,7 @@ from confrere.core.results import ComparisonResult
 from confrere.report import words
 from confrere.report.gains import not_worth_it, site_gain, too_few
 from confrere.report.history import History
-from confrere.report.page.by_how_much import by_how_much, featured, in_metric, pooling
+from confrere.report.page.by_how_much import by_how_much, condition, featured, in_metric, pooling
 from confrere.report.page.in_patients import hundred_patients
 from confrere.report.page.markup import Markup, tag
 from confrere.report.page.next_step import next_step
@@ -79,7 +79,11 @@ def answer(
     """
     name = comparison.headline
     together, alone = comparison.together, comparison.alone
-    question = comparison.question or comparison.title or "Is learning together better than learning alone?"
+    question = (
+        comparison.question
+        or words.capital(comparison.title)
+        or "Is learning together better than learning alone?"
+    )
     kicker = [
         comparison.title if comparison.question else "",
         words.count(len(comparison.sites), "site"),
@@ -102,7 +106,7 @@ def answer(
         tag("p", tag("strong", worth, class_="worse")) if worth else None,
     )
     shown = featured(comparison, judged)
-    picture = hundred_patients(*shown) if shown else None
+    picture = hundred_patients(*shown, condition(comparison)) if shown else None
     return tag(
         "header",
         tag("div", words_of, picture, class_="opening") if picture else words_of,
@@ -143,8 +147,9 @@ def _spreads(comparison: ComparisonResult) -> str | None:
     if seeds < 2:
         return None
     return (
-        f"± is one standard deviation over {seeds} random splits into training and test patients. It does not decide: the "
-        "word follows from the bar, the interval of the paired difference, which is clear where it does not reach 0."
+        f"± is one standard deviation over {seeds} seeds: repetitions with other random splits and starting values. It does "
+        "not decide: the word follows from the bar, the interval of the paired difference, which is clear where it does not "
+        "reach 0."
     )
 
 

@@ -26,7 +26,7 @@ def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Ga
     site, (alone, together) = found
     short, whose = of_100(alone, together), "the sites" if site is None else f"«{site}»"
     rest = [
-        f"Of 100 patients like those of {whose}, {round(100 * alone.ill)} with the condition.",
+        f"Of 100 patients like those of {whose}, {with_condition(comparison, alone)}.",
         changes(together),
     ]
     better = [s for s, g in judged.items() if g.word == "better" and s != site]
@@ -75,6 +75,18 @@ def featured(
     return (site, both) if both else None
 
 
+def with_condition(comparison: ComparisonResult, found: InPatients) -> str:
+    """«26 with the condition («abnormal»)»."""
+    name = condition(comparison)
+    return f"{round(100 * found.ill)} with the condition" + (f" («{name}»)" if name else "")
+
+
+def condition(comparison: ComparisonResult) -> str | None:
+    """The name of class 1, where the results state it."""
+    counts = (site.tested for site in comparison.alone.sites.values()) if comparison.alone else ()
+    return next((t.positive_class for t in counts if t and t.positive_class), None)
+
+
 def both_ways(comparison: ComparisonResult, site: str) -> tuple[InPatients, InPatients] | None:
     """Alone and together at one site, where both were measured."""
     ways = [
@@ -101,6 +113,8 @@ def changes(together: InPatients) -> str:
 
 def interval_of_100(ends: tuple[float, float]) -> str:
     """«−6 to +1», in patients of 100; with a decimal where both ends round to none."""
+    if not any(ends):
+        return "no change"
     digits = 0 if any(round(100 * end) for end in ends) else 1
     return " to ".join(_signed(100 * end, digits) for end in ends)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from confrere.report.page.markup import Child, Markup, tag
 from confrere.report.page.scale import Scale
@@ -121,11 +122,15 @@ def axis(scale: Scale, words: Format, *, most: int = 5, kind: str = "") -> Marku
     """The labels above rows. Of the kind «own» it belongs to one row, and is shown where the table has no head."""
     ticks = scale.ticks(most)
     labels = _labelled(ticks, words)
-    step = -(-sum(round(6.6 * len(w) + 8) for _, w in labels) // STRIP)  # label every one, every second …
-    first = ticks.index(0.0) % step if 0.0 in ticks else 0
+    kept = labels
+    for step in range(1, len(labels) + 1):  # label every one, every second … until none covers another
+        kept = labels[ticks.index(0.0) % step if 0.0 in ticks else 0 :: step]
+        ends = [_extent(scale(t), w) for t, w in kept]
+        if all(right + 6 <= left for (_, right), (left, _) in pairwise(ends)):
+            break
     return tag(
         "svg",
-        *(_text(w, scale.percent(t), 13, _anchor(scale(t))) for t, w in labels[first::step]),
+        *(_text(w, scale.percent(t), 13, _anchor(scale(t))) for t, w in kept),
         *(_upright(scale.percent(t), 17, 20, "tick") for t in ticks),
         class_=f"strip axis {kind}".strip(),
         height=20,
@@ -322,6 +327,13 @@ def _text(words: str, x: str, y: float, anchor: str, kind: str = "tick-words") -
 
 def _upright(x: str, top: float, bottom: float, kind: str) -> Markup:
     return tag("line", x1=x, x2=x, y1=top, y2=bottom, class_=kind)
+
+
+def _extent(at: float, words: str) -> tuple[float, float]:
+    """From where to where a label reaches on the narrowest strip, in pixels."""
+    long, middle = 6.8 * len(words), STRIP * at
+    left = {"start": middle, "end": middle - long}.get(_anchor(at), middle - long / 2)
+    return left, left + long
 
 
 def _anchor(at: float) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from confrere.core.results import ComparisonResult, InPatients, SiteResult
 from confrere.report import words
 from confrere.report.page import charts
-from confrere.report.page.by_how_much import both_ways, changes, interval_of_100, of_100
+from confrere.report.page.by_how_much import both_ways, changes, condition, interval_of_100, of_100
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.scale import Scale, around
 from confrere.report.page.sections import Page, report_section
@@ -21,7 +24,6 @@ KINDS = (
     ("alarm", "does not have it: false alarm"),
     ("well", "does not have it, and left alone"),
 )
-SHORT = {"found": "ill, found", "missed": "ill, missed", "alarm": "false alarm", "well": "well"}
 
 
 def sentence(comparison: ComparisonResult, site: str, whose: str = "") -> str | None:
@@ -34,15 +36,18 @@ def sentence(comparison: ComparisonResult, site: str, whose: str = "") -> str | 
     based = f"; based on {words.tested(counts)}" if counts else ""
     few = " Too few to judge." if counts and counts.rarer < LEAST_RARER else ""
     whose = whose or f"those of {site}"
+    name = condition(comparison)
     ill = f"Of 100 patients like {whose}, {round(100 * alone.ill)} have the condition"
+    ill += f" («{name}»)" if name else ""
     interval = f" {changes(together)}" if together.missed_change else ""
     return f"{ill}: {of_100(alone, together)}{based}.{interval}{few}"
 
 
-def hundred_patients(site: str | None, both: tuple[InPatients, InPatients]) -> Markup:
+def hundred_patients(site: str | None, both: tuple[InPatients, InPatients], name: str | None) -> Markup:
     """The picture of the first screen: a hundred patients, alone and together."""
     alone, together = both
     whose = f"«{site}»" if site is not None else "the sites"
+    ill = f"«{name}»" if name else "ill"
     return tag(
         "figure",
         tag("figcaption", f"100 patients like those of {whose}"),
@@ -52,7 +57,14 @@ def hundred_patients(site: str | None, both: tuple[InPatients, InPatients]) -> M
             tag("div", icons(together, f"{whose}, together"), tag("p", "together")),
             class_="pair",
         ),
-        _icon_legend(short=True),
+        _icon_legend(
+            {
+                "found": f"{ill}, found",
+                "missed": f"{ill}, missed",
+                "alarm": "false alarm",
+                "well": f"not {ill}" if name else "well",
+            }
+        ),
         class_="hundred",
     )
 
@@ -130,15 +142,11 @@ def icons(found: InPatients, label: str) -> Markup:
     )  # fmt: skip
 
 
-def _icon_legend(short: bool = False) -> Markup:
+def _icon_legend(texts: Mapping[str, str] = MappingProxyType(dict(KINDS))) -> Markup:
     """The shapes of the hundred patients."""
     keys = (
-        tag(
-            "li",
-            tag("svg", _icon(kind, 1, 1), width=14, height=14, aria_hidden="true"),
-            SHORT[kind] if short else text,
-        )
-        for kind, text in KINDS
+        tag("li", tag("svg", _icon(kind, 1, 1), width=14, height=14, aria_hidden="true"), text)
+        for kind, text in texts.items()
     )
     return tag("ul", *keys, class_="legend")
 

@@ -122,12 +122,12 @@ class _Rows:
 
 
 def basis(comparison: ComparisonResult, site: str) -> str:
-    """«240 training records; tested on 60 patients, 14 of them «abnormal», over 5 splits»."""
+    """«240 training records; tested on 60 patients, 14 of them «abnormal», over 5 seeds»."""
     result = comparison.alone.sites[site] if comparison.alone else None
     if result is None:
         return ""
     records = words.count(result.records, "training record") if result.records is not None else ""
-    splits = f", over {len(comparison.seeds)} splits" if len(comparison.seeds) > 1 else ""
+    splits = f", over {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
     tested = f"tested on {words.tested(result.tested)}{splits}" if result.tested else ""
     return "; ".join(part for part in (records, tested) if part)
 

@@ -10,6 +10,7 @@ from confrere.core.results import ComparisonResult, Measured, StrategyResult
 from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, site_gain, stated_gain
 from confrere.report.page import charts
+from confrere.report.page.by_how_much import fares
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.scale import Scale, around
 from confrere.report.page.sections import of_comparison
@@ -62,7 +63,7 @@ def ways_compared(comparison: ComparisonResult) -> Markup:
         figures = (words.measured(m, strategy.mean.get(m)) for m in names)
         rows.append([label, *figures, _against(comparison, strategy), cost])
     spread = "± one standard deviation over seeds" if len(comparison.seeds) > 1 else "one seed, so no spread"
-    against = f"Against alone, {words.metric(comparison.headline or '').label}"
+    against = f"Gain over alone by {words.metric(comparison.headline or '').label} (+ is better)"
     lead = f"Means over sites, {spread}. Bytes are those of all sites in one run; time is that of all seeds."
     return section("Every way that was tried", table([*head, against, "Cost"], rows), lead=lead)
 
@@ -94,8 +95,8 @@ def fairness(comparison: ComparisonResult) -> Markup | None:
     worst, best = min(means, key=lambda s: means[s]), max(means, key=lambda s: means[s])
     over = statistics.stdev(means.values())
     lead = (
-        f"By {words.metric(name).label}, «{best}» gains most, {words.gained(name, gains[best])}, "
-        f"and «{worst}» is worst off, {words.gained(name, gains[worst])}. "
+        f"By {words.metric(name).label}, «{best}» gains most: {words.compared(name, gains[best])}. "
+        f"«{worst}» {fares(name, means[worst])}: {words.compared(name, gains[worst])}. "
         f"Over sites the gain has a standard deviation of {words.signed(name, over).lstrip('+')}{unit}."
     )
     low, high = min(sized.values()), max(sized.values())
@@ -122,7 +123,7 @@ def fairness(comparison: ComparisonResult) -> Markup | None:
         names=len(dots) <= MANY,
     )
     caption = (
-        f"Upwards: gain in {words.metric(name).label}{' in points' if unit else ''} over alone"
+        f"Upwards is better: gain in {words.metric(name).label}{' in points' if unit else ''} over alone"
         f"{', with its 95 % interval' if len(comparison.seeds) > 1 else ', one seed'}. "
         "To the right: records of the site, on a logarithmic scale."
     )
@@ -153,7 +154,9 @@ def gap(comparison: ComparisonResult) -> Markup | None:
         "what they would get if they could. The gap is what pooling would gain over alone, "
         "averaged over the sites."
     )
-    head = ["Metric", "Gap: pooled over alone", "Together over alone", "Share of the gap closed"]
+    head = [
+        "Metric", "Gap: gain of pooled over alone (+ is better)", "Gain of together over alone", "Share of the gap closed",
+    ]  # fmt: skip
     return section("How much of the gap was closed", table(head, rows), lead=lead)
 
 
@@ -251,7 +254,7 @@ def _change(name: str, alone: Measured | None, together: Measured | None) -> Mar
 def _against(comparison: ComparisonResult, strategy: StrategyResult) -> Child:
     name = comparison.headline
     if name is None or strategy.name == comparison.reference:
-        return "the yardstick"
+        return "the reference"
     gain = mean_gain(comparison, name, strategy)
     if gain is None:
         return "not comparable"

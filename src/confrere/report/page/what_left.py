@@ -27,7 +27,7 @@ def what_left(
         return Answer(question, "Nothing", ("No site sent a model or a record.",))
     low, high = words.in_one_unit([min(sent), max(sent)])
     each = words.size(max(sent))
-    if words.size(min(sent)) != each:
+    if min(sent) < 0.98 * max(sent):
         each = f"{low.partition(' ')[0]} to {high}"
     if len(rows) > 1:
         each += " per site"
