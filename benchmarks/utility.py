@@ -25,6 +25,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from rich.console import Console
 from rich.table import Table
 
@@ -33,14 +35,31 @@ from confrere.core.results import ALONE, POOLED
 from confrere.evaluate.compare import variant
 from confrere.evaluate.plan import plan as plan_study
 from confrere.privacy.forecast import CANNOT_KNOW, CLEAR, ENOUGH, NEGLIGIBLE, USEFUL
+from confrere.report.method_style import KNOWN
 from confrere.site.open_sites import open_sites
 from confrere.statistics.verdict import WORDS
 from confrere.study import load
 
 MEASURES = ("log_loss", "rmse")
-COLOURS = {
-    "gain likely": "#1b7837", CANNOT_KNOW: "#1b7837", "signal": "#1b7837", "unclear": "#999999", "expect little": "#b35806",
-    "noise": "#b35806",
+PROXYFL = KNOWN["proxyfl"]
+_FILLED: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 5, "color": PROXYFL.colour}
+_OPEN = {**_FILLED, "markerfacecolor": "white"}
+_CROSS = {**_FILLED, "marker": "x"}
+MARKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gain likely": ("ProxyFL, forecast «signal»", _FILLED),
+    CANNOT_KNOW: ("ProxyFL, forecast «signal»", _FILLED),
+    "signal": ("ProxyFL, forecast «signal»", _FILLED),
+    "unclear": ("ProxyFL, forecast «unclear»", _OPEN),
+    "expect little": ("ProxyFL, forecast «noise»", _CROSS),
+    "noise": ("ProxyFL, forecast «noise»", _CROSS),
+}
+"""By forecast, its words for a study and its mark; all are ProxyFL and have its colour."""
+POOLED_MARK: dict[str, Any] = {
+    "linestyle": "", "markersize": 4, "color": KNOWN[POOLED].colour, "markerfacecolor": "white",
+}  # fmt: skip
+NAMES = {
+    "mnist": "MNIST", "fashion": "Fashion-MNIST", "cifar": "CIFAR-10", "aids": "AIDS", "pbc": "liver (PBC)",
+    "medicare": "Medicare", "titanic": "Titanic",
 }  # fmt: skip
 COLUMNS = (
     "study", "variant", "ε", "parameters", "records", "S/N", "worth", "forecast", "gain", "95 %", "outcome", "pooled",
@@ -235,84 +254,117 @@ def show_calibration(found: Sequence[Row], console: Console) -> None:
 
 
 def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Sites on the left, by what is new to them; studies on the right, by signal-to-noise."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.4), layout="constrained")
-    labelled: set[str] = set()
-    for row in found:
-        for site in row["sites"].values():
-            if site["gain"] is not None:
-                _point(left, site["new_worth"] / site["records"], site, site["outlook"], labelled)
-    left.axvline(0.25, color="#cccccc", linewidth=1)
-    left.axvline(1, color="#cccccc", linewidth=1)
-    left.set_xlabel("what is new to the site, in multiples of its own records (estimated)")
-    left.set_ylabel("gain in log loss over alone (share)")
-    left.set_title("Sites", fontsize=10)
-    labelled = set()
-    for row in found:
-        if row["gain"] is None:
-            continue
-        _point(right, row["signal_to_noise"], row, row["prediction"], labelled)
-        right.annotate(
-            label(row),
-            (row["signal_to_noise"], row["gain"]),
-            fontsize=6,
-            xytext=(3, 3),
-            textcoords="offset points",
-        )
-    right.axvline(1, color="#cccccc", linewidth=1)
-    right.axvline(2, color="#cccccc", linewidth=1)
-    right.set_xlabel("signal-to-noise (estimated)")
-    right.set_title("Studies, mean of their sites", fontsize=10)
-    for axes in (left, right):
-        axes.set_xscale("log")
-        axes.set_yscale("symlog", linthresh=0.05)
-        axes.axhline(0, color="black", linewidth=0.8)
-        axes.grid(alpha=0.2)
-        axes.legend(fontsize=8, title="forecast", title_fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
+    """Above, sites by what is new to them; below, studies by signal-to-noise, with what pooling all records gains."""
+    rows_of = sorted((row for row in found if row["gain"] is not None), key=lambda r: r["signal_to_noise"])
+    figure, (above, below) = plt.subplots(
+        2,
+        1,
+        figsize=(5.6, 3.4 + 0.21 * len(rows_of)),
+        height_ratios=[2.5, 0.21 * len(rows_of)],
+        layout="constrained",
+    )
+    for forecast, (_, mark) in MARKS.items():
+        sites = [
+            s
+            for row in found
+            for s in row["sites"].values()
+            if s["gain"] is not None and s["outlook"] == forecast
+        ]
+        if sites:
+            across = [s["new_worth"] / s["records"] for s in sites]
+            above.plot(across, [100 * s["gain"] for s in sites], label=forecast, alpha=0.8, **mark)
+    above.axhline(0, color="black", linewidth=0.8)
+    above.set_ylim(-10, 72)
+    above.set_xscale("log")
+    above.set_xlabel("what is new to the site, in multiples of its records (estimated)", fontsize=9)
+    above.set_ylabel("gain over alone, in % of its loss", fontsize=9)
+    above.legend(
+        fontsize=8,
+        title="sites, by the planner's forecast",
+        title_fontsize=8,
+        frameon=False,
+        loc="upper left",
+    )
+    for place, row in enumerate(rows_of):
+        low, high = row["interval"] or (row["gain"], row["gain"])
+        below.plot([100 * low, 100 * high], [place, place], color=PROXYFL.colour, linewidth=1.2)
+        below.plot([100 * row["gain"]], [place], **MARKS[row["prediction"]][1])
+        if row["pooled"] is not None:
+            below.plot([100 * row["pooled"]], [place], marker="D", **POOLED_MARK)
+    below.axvline(0, color="black", linewidth=0.8)
+    below.set_yticks(
+        range(len(rows_of)), [f"{label(row)}   {row['signal_to_noise']:.2g}" for row in rows_of], fontsize=8
+    )
+    below.set_ylim(-0.7, len(rows_of) - 0.3)
+    below.set_xlabel("gain over alone, in % of its loss, with its 95 % interval", fontsize=9)
+    below.set_title(
+        "studies, by estimated signal-to-noise (the number beside the name)", fontsize=9, loc="right"
+    )
+    keys = {
+        word: mark for word, mark in MARKS.values() if any(MARKS[r["prediction"]][0] == word for r in rows_of)
+    }
+    handles = [Line2D([], [], label=word, **mark) for word, mark in keys.items()]
+    handles.append(Line2D([], [], label=KNOWN[POOLED].label + ", no noise", marker="D", **POOLED_MARK))
+    figure.legend(handles=handles, fontsize=8, loc="outside lower center", ncols=2, frameon=False)
+    for axes in (above, below):
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.25)
+    _save(figure, path)
 
 
 def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """The gain against ε, a line for each study of which there are several ε."""
-    figure, axes = plt.subplots(figsize=(5.6, 3.6), layout="constrained")
+    """The gain against ε, a line for each study of which there are several ε, and what pooling all records gains."""
+    figure, axes = plt.subplots(figsize=(5.6, 3.8), layout="constrained")
+    places = iter((("o", -40), ("s", 9), ("^", 9), ("v", 9)))
     for name in sorted({row["study"] for row in found}):
         rows_of = [row for row in found if row["study"] == name and row["gain"] is not None]
         line = sorted({round(row["privacy"]["epsilon"], 2): row for row in rows_of}.items())
         if len(line) < 3:
             continue
-        gains = [row["gain"] for _, row in line]
-        ends = [row["interval"] or (row["gain"], row["gain"]) for _, row in line]
+        gains = [100 * row["gain"] for _, row in line]
+        ends = [[100 * e for e in row["interval"] or (row["gain"],) * 2] for _, row in line]
         reach = [
             [max(g - e[0], 0) for g, e in zip(gains, ends, strict=True)],
             [max(e[1] - g, 0) for g, e in zip(gains, ends, strict=True)],
         ]
+        mark, away = next(places)
+        title, colour = NAMES.get(name, name), PROXYFL.colour
         axes.errorbar(
-            [e for e, _ in line], gains, yerr=reach, marker="o", markersize=4, capsize=2, label=name
+            [e for e, _ in line],
+            gains,
+            yerr=reach,
+            marker=mark,
+            markersize=5,
+            capsize=2,
+            color=colour,
         )
-    axes.axhline(0, color="black", linewidth=0.8)
+        axes.annotate(
+            f"{PROXYFL.label}, {title}", (line[-1][0], gains[-1]), xytext=(-6, away), textcoords="offset points",
+            ha="right", fontsize=9, color=colour,
+        )  # fmt: skip
+        pooled = next((row["pooled"] for _, row in line if row["pooled"] is not None), None)
+        if pooled is not None:
+            axes.axhline(100 * pooled, color=KNOWN[POOLED].colour, linestyle="--", linewidth=1)
+            axes.annotate(
+                f"{KNOWN[POOLED].label}, no noise, {title}: +{100 * pooled:.0f} %", (0.5, 100 * pooled), xytext=(0, 3),
+                textcoords="offset points", fontsize=9, color=KNOWN[POOLED].colour,
+            )  # fmt: skip
     axes.set_xscale("log")
     axes.set_xticks([0.5, 1, 3, 8], ["0.5", "1", "3", "8"])
     axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.margins(y=0.1)
     axes.set_xlabel("ε (proven, δ = 1e-5, per record)")
-    axes.set_ylabel("gain in log loss over alone (share)")
-    axes.grid(alpha=0.2)
-    axes.legend(fontsize=8)
+    axes.set_ylabel("gain over alone, in % of its log loss")
+    axes.grid(alpha=0.25)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    with plt.rc_context({"svg.hashsalt": path.stem}):  # the same figures give the same file
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
-
-
-def _point(axes: Any, x: float, entry: Mapping[str, Any], forecast: str, labelled: set[str]) -> None:
-    low, high = entry["interval"] or (entry["gain"], entry["gain"])
-    reach = [[max(entry["gain"] - low, 0)], [max(high - entry["gain"], 0)]]
-    legend = None if forecast in labelled else forecast
-    labelled.add(forecast)
-    axes.errorbar(
-        [x], [entry["gain"]], yerr=reach, fmt="o", markersize=4, linewidth=0.7, alpha=0.75,
-        color=COLOURS[forecast], label=legend,
-    )  # fmt: skip
 
 
 def share(value: float) -> str:
@@ -324,7 +376,7 @@ def label(row: Mapping[str, Any]) -> str:
     other = "" if row["strategy"] == "proxyfl" or row["strategy"].startswith("epsilon-") else row["strategy"]
     spent = row["privacy"]["epsilon"]
     budget = "" if abs(spent - 3) < 0.05 else f"ε = {spent:.2g}"
-    return ", ".join(part for part in (row["study"], other, budget) if part)
+    return ", ".join(part for part in (NAMES.get(row["study"], row["study"]), other, budget) if part)
 
 
 def show(found: Sequence[Mapping[str, Any]]) -> None:

@@ -86,7 +86,7 @@ def _means(comparison: ComparisonResult, name: str) -> Markup | None:
 
 def _against(comparison: ComparisonResult, strategy: str, group: Group[Measured] | None, name: str) -> Child:
     if strategy == comparison.reference:
-        return "the yardstick"
+        return "the reference"
     stated = group.gains.get(name) if group else None
     judged = stated_gain(stated)
     if judged is None:
