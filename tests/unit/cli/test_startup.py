@@ -64,3 +64,18 @@ def test_training_in_full_batches_begins_without_loading_what_only_sampling_and_
     done = subprocess.run([sys.executable, "-c", FIRST_ROUND], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+TRIAL = """
+import sys
+import torch
+from confrere.privacy import lint
+
+lint.check(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(), torch.nn.Linear(4, 2)), torch.randn(8, 3))
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_the_trial_of_a_network_does_not_load_the_compiler_of_pytorch() -> None:
+    done = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stdout + done.stderr
