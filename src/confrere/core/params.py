@@ -34,6 +34,7 @@ class Params(Mapping[str, Tensor]):
         self._shapes: Shapes | None = None
         self._finite = False
         self._largest: float | None = None
+        self._digest: str | None = None
         self._written = _writes(self._tensors.values())
 
     @classmethod
@@ -45,7 +46,7 @@ class Params(Mapping[str, Tensor]):
         out = cls.__new__(cls)
         flat = flat.detach() if flat.requires_grad else flat
         out._tensors, out._flat, out._shapes, out._largest = None, flat, shapes, largest
-        out._finite = largest is not None and math.isfinite(largest)
+        out._finite, out._digest = largest is not None and math.isfinite(largest), None
         out._written = _writes([flat])
         return out
 
@@ -151,6 +152,13 @@ class Params(Mapping[str, Tensor]):
             found = [abs(float(end)) for low_high in ends for end in low_high]
             self._largest = math.nan if any(map(math.isnan, found)) else max(found, default=0.0)
         return self._largest
+
+    def digest(self) -> str:
+        """A hash of all numbers, to the bit."""
+        self.require_unchanged()
+        if self._digest is None:  # they do not change
+            self._digest = digest_of(self.flatten())
+        return self._digest
 
     def flatten(self) -> Tensor:
         """All numbers in one vector, in the order of the sorted names; not to be written to."""

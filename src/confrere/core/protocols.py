@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, 
 from dataclasses import dataclass, fields, is_dataclass
 from dis import get_instructions
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from numbers import Number
 from types import (
     BuiltinFunctionType,
@@ -63,14 +63,39 @@ class Proximal(Protocol):
 
 def loss_custody(loss: Loss, models: Mapping[str, Model]) -> Custody:
     """How closely a model must be held that is trained with this loss: the strictest of what it reads."""
-    tags = [part for part in _parts(loss, type(loss).__name__) if isinstance(part, _Tag)]
-    return strictest([*(tag.custody for tag in tags), *(models[role].custody for role in read_by(loss))])
+    return contents_of(loss).custody(models)
 
 
 def described(loss: Loss) -> str:
     """The options of a loss as text: the same for two losses that compute the same, in every process."""
-    parts = _parts(loss, type(loss).__name__)
-    return repr([digest_of(part) if isinstance(part, Tensor) else part for part in parts])
+    return contents_of(loss).text
+
+
+def contents_of(loss: Loss) -> LossContents:
+    """Inspect a loss, and refuse one in which something could be hidden.
+
+    What is found holds until the loss next runs on records: a loss could write what it sees into its class or module.
+    """
+    return LossContents(loss, tuple(_parts(loss, type(loss).__name__)))
+
+
+@dataclass(frozen=True)
+class LossContents:
+    """What one inspection found in a loss."""
+
+    loss: Loss
+    parts: tuple[Any, ...]
+    """Its plain values, tensors and tags, in a fixed order."""
+
+    def custody(self, models: Mapping[str, Model]) -> Custody:
+        """How closely a model must be held that is trained with the loss."""
+        tags = [part.custody for part in self.parts if isinstance(part, _Tag)]
+        return strictest([*tags, *(models[role].custody for role in read_by(self.loss))])
+
+    @cached_property
+    def text(self) -> str:
+        """The options of the loss; equal for two losses that compute the same."""
+        return repr([digest_of(part) if isinstance(part, Tensor) else part for part in self.parts])
 
 
 def read_by(loss: Loss) -> frozenset[str]:

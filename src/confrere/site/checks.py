@@ -10,7 +10,7 @@ import torch
 
 from confrere.core.errors import DataError, StudyError, UnsafeModule
 from confrere.core.model import Model
-from confrere.core.protocols import Loss, described
+from confrere.core.protocols import LossContents
 from confrere.core.seeds import generator
 from confrere.data.records import SiteData, Task, made_up_inputs, made_up_targets
 from confrere.learning.evaluation import predict
@@ -65,10 +65,11 @@ def check_safe(site: Participant, role: str, name: str) -> None:
     site.network_cache.safe.add(known)
 
 
-def check_loss(site: Participant, role: str, loss: Loss, models: Mapping[str, Model]) -> None:
+def check_loss(site: Participant, role: str, contents: LossContents, models: Mapping[str, Model]) -> None:
     """Refuse to train privately with a loss that mixes records; tried once for its options, on made-up outputs."""
+    loss = contents.loss
     read = {other: models[other].architecture for other in (role, *sorted(loss.reads))}
-    known = (type(loss), described(loss), *read.items())
+    known = (type(loss), contents.text, *read.items())
     if known not in site.network_cache.safe:
         two, outputs = made_up_inputs(site.task, 2).to(site.device), {}
         for number, (other, name) in enumerate(read.items()):

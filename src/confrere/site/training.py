@@ -6,15 +6,15 @@ import hashlib
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from confrere.core.custody import Custody, may_leave, strictest
 from confrere.core.errors import BudgetExhausted, StudyError, TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
-from confrere.core.params import Params, digest_of
-from confrere.core.protocols import Loss, Objective, Optimiser, described, loss_custody, read_by
+from confrere.core.params import Params
+from confrere.core.protocols import Loss, LossContents, Objective, Optimiser, contents_of, read_by
 from confrere.core.seeds import derive
 from confrere.learning.balance import PROFILE
 from confrere.learning.local_training.one_site import Job, Memory, Trained, train_site
@@ -65,6 +65,7 @@ class TrainingCall:
     gradient_only: bool = False
     paid: str | None = None
     """Under which key the ledger was charged for it."""
+    _contents: dict[int, LossContents] = field(default_factory=dict)
 
     async def run(self) -> dict[str, Model] | None:
         """The trained models; None where nothing was trained."""
@@ -96,11 +97,17 @@ class TrainingCall:
         site = self.site
         noisy = [r for r in self.protect if site.mechanism is not None and r in self.objective]
         for role in noisy:  # before anything is charged
-            loss_custody(self.objective[role], self.models)
+            contents = self._contents_of(self.objective[role])
             check_safe(site, role, self.models[role].architecture)
-            check_loss(site, role, self.objective[role], self.models)
+            check_loss(site, role, contents, self.models)
         private = site.private_steps(noisy, 1 if self.gradient_only else None)
         return private if not private or self._charge(private) else UNPROTECTED
+
+    def _contents_of(self, loss: Loss) -> LossContents:
+        """What a loss holds, inspected once per call: until the training itself, no loss runs on records."""
+        if id(loss) not in self._contents:  # which keeps the loss, so that no other has its id
+            self._contents[id(loss)] = contents_of(loss)
+        return self._contents[id(loss)]
 
     def _trained_losses(self, private: PrivateSteps) -> dict[str, Loss]:
         """The roles that are trained, with their losses as the study wants classes to be counted."""
@@ -201,7 +208,7 @@ class TrainingCall:
         if role in private:
             plain = [r for r in trained if r not in private]
             read = {r: m.held(Custody.PRIVATE) if r in plain else m for r, m in models.items()}
-            shaped_by = strictest([models[role].custody, loss_custody(trained[role], read)])
+            shaped_by = strictest([models[role].custody, self._contents_of(trained[role]).custody(read)])
             if may_leave(shaped_by):
                 return self.site.released
             if shaped_by is Custody.UNPROVEN:  # by what arrived so
@@ -283,11 +290,10 @@ class TrainingCall:
         """A hash of what a training of these roles starts from: their losses, their weights, and the weights they read."""
         found = hashlib.blake2b(b"gradient" if self.gradient_only else b"", digest_size=16)
         for role in roles:
-            found.update(f"{role!r}: {described(self.objective[role])}".encode())
+            found.update(f"{role!r}: {self._contents_of(self.objective[role]).text}".encode())
             for other in (role, *sorted(read_by(self.objective[role]))):
                 model = self.models[other]
-                weights = digest_of(model.params.flatten())
-                found.update(f"{other!r}: {model.architecture!r} {weights}".encode())
+                found.update(f"{other!r}: {model.architecture!r} {model.params.digest()}".encode())
         return found.hexdigest()
 
 

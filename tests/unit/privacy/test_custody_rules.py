@@ -25,7 +25,7 @@ from confrere.core.errors import (
 )
 from confrere.core.events import Event
 from confrere.core.model import Model
-from confrere.core.protocols import Objective, loss_custody
+from confrere.core.protocols import LossContents, Objective, loss_custody
 from confrere.data.records import Records, SiteData
 from confrere.evaluate.study_check import check
 from confrere.learning.local_training.one_site import Job, Trained, train_site
@@ -37,7 +37,6 @@ from confrere.privacy.gradients import recorder
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.mechanism import Mechanism, Release
 from confrere.simulation.simulation import Simulation, simulate
-from confrere.site import training
 from confrere.site.assemble import SiteContext, mechanism_of, participant_of
 from confrere.site.open_sites import open_sites
 from confrere.site.participant import Participant
@@ -127,10 +126,25 @@ def test_what_a_loss_reads_decides_whether_its_model_may_leave(what: str, monkey
     assert proxy.custody == Custody.PRIVATE
     with pytest.raises(CustodyError, match="a private model may not leave the site"):
         send(study(), proxy)
-    monkeypatch.setattr(training, "loss_custody", blind)  # without the rule it leaves as if it were safe
+    monkeypatch.setattr(LossContents, "custody", blind)  # without the rule it leaves as if it were safe
     leaked = train(site_of(), READING[what])
     assert leaked.custody == Custody.PROTECTED
     send(study(), leaked)
+
+
+def test_a_loss_is_inspected_again_in_every_call(monkeypatch: Patch) -> None:
+    site, loss = site_of(), Weighted((public(1), public(2)))
+    assert train(site, {"proxy": loss}).custody == Custody.PROTECTED
+    with monkeypatch.context() as changed:
+        changed.setattr(Weighted, "kept", torch.ones(2), raising=False)
+        with pytest.raises(StudyError, match="its custody is not known"):
+            train(site, {"proxy": loss})
+    with monkeypatch.context() as changed:
+        changed.setitem(Weighted.__call__.__globals__, "supervised_loss", {"seen": torch.ones(2)})
+        with pytest.raises(StudyError, match="its custody is not known"):
+            train(site, {"proxy": loss})
+    object.__setattr__(loss, "weights", (private(1), private(2)))
+    assert train(site, {"proxy": loss}).custody == Custody.PRIVATE
 
 
 def test_public_weights_and_received_teachers_leave_a_model_protected() -> None:
@@ -544,7 +558,7 @@ def test_what_held_out_records_say_reaches_the_private_model_alone(
     monkeypatch.setattr(SiteRound, "train", careless)
     with pytest.raises(CustodyError):
         both()
-    monkeypatch.setattr(training, "loss_custody", blind)
+    monkeypatch.setattr(LossContents, "custody", blind)
     one, two = both()
     assert not one.models["site0"]["proxy"].params.equals(two.models["site0"]["proxy"].params)
 

@@ -183,6 +183,7 @@ def test_a_model_whose_weights_were_overwritten_neither_leaves_nor_mixes_nor_tra
         params = Params.of_flat(torch.zeros(3), params.shapes)
     model = Model(params, "net", Custody.PROTECTED)
     Gate().admit(model)
+    assert params.digest() == params.clone().digest()
     overwrite(params, how)
     parcel = Parcel("run", 0, 0, 0, "a", "b", 1, model)
     for use in (
@@ -192,6 +193,7 @@ def test_a_model_whose_weights_were_overwritten_neither_leaves_nor_mixes_nor_tra
         lambda: check_given({}, {"model": model}),
         lambda: dict(params.items()),
         params.flatten,
+        params.digest,
     ):
         with pytest.raises(CustodyError, match="overwritten in place"):
             use()
