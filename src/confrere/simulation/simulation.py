@@ -321,9 +321,14 @@ class Simulation(Collaboration):
 
     def evaluate(self, number: int, stops: bool = False) -> None:
         """Measure the models of every site, where the study asks for it after this round."""
-        for run in self.runs.values():
-            if run.evaluation_due(number, stops):
-                run.evaluate(number)
+        for name in self._evaluated(number, stops):
+            self.runs[name].evaluate(number)
+
+    def _evaluated(self, number: int, stops: bool = False) -> list[str]:
+        """The sites to evaluate after this round; between evaluations, those that leave."""
+        if not (stops or self.churn.leave or self.study.evaluation.due(number, self.study.rounds)):
+            return []
+        return [name for name, run in self.runs.items() if run.evaluation_due(number, stops)]
 
     def changed(self, number: int) -> set[str]:
         """The sites that are not what they were when this was last emptied; ask after every round.
@@ -332,7 +337,7 @@ class Simulation(Collaboration):
         """
         if self.pools:
             self._changed.update(self.sites)
-        self._changed.update(n for n, run in self.runs.items() if run.evaluation_due(number))
+        self._changed.update(self._evaluated(number))
         self._changed.update(n for n in self.schedule.round(number).present if n in self.sites)
         held = {n: [p.id for p in found] for n, o in self.peers.items() if (found := o.mailbox.waiting())}
         self._changed.update(n for n in {**held, **self._held} if held.get(n) != self._held.get(n))

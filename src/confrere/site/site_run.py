@@ -117,9 +117,7 @@ class SiteRun:
         """
         rounds = self.study.rounds
         last = min(rounds, self.peers.churn.leave.get(self.name, rounds))
-        return number < last and (
-            stops or (number + 1) % self.study.evaluation.every == 0 or number + 1 == last
-        )
+        return number < last and (stops or self.study.evaluation.due(number, last))
 
     def evaluate(self, number: int, fitted: bool = False) -> dict[str, Any]:
         """Measure the models on held-out records and record the result; PRIVATE."""

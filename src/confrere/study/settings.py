@@ -475,6 +475,10 @@ class Evaluation:
     """With two classes, the stated probability that counts as a warning; by default the share of class 1 at a site. A site
     may choose its own, as `threshold` in site.toml or [sites.NAME]."""
 
+    def due(self, number: int, rounds: int) -> bool:
+        """Whether models are tested after round `number`, counted from 0; always after the last one."""
+        return (number + 1) % self.every == 0 or number + 1 == rounds
+
     def check(self) -> None:
         check_threshold(self.threshold, "evaluation.threshold")
         if self.primary is not None and self.primary not in METRICS:
