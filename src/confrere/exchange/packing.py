@@ -144,7 +144,7 @@ class Packing:
         rule, model = self.compression, parcel.model
         if model is None:
             return 0.0
-        known = self._known(model.architecture)
+        known = None if rule is None else self._known(model.architecture)
         if rule is None or known is None or not self.wraps(model.architecture, whole):
             return model.params.largest()
         moment = ParcelContext(parcel.run, parcel.round, parcel.phase, parcel.sender)

@@ -170,6 +170,8 @@ class Ledger:
 
         Without a unit: per patient if nothing else was spent, per record otherwise.
         """
+        if not self.also:
+            return self._own_guarantee(delta, unit)
         found = [ledger._own_guarantee(delta, unit) for ledger in (self, *self.also)]
         largest = max(found, key=lambda guarantee: guarantee.epsilon)
         assumed = conditions(charge for ledger in (self, *self.also) for charge in ledger.charges())

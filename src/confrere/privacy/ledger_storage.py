@@ -77,11 +77,16 @@ class Entry:
 
     def following(self, previous: str) -> Entry:
         """The same entry, chained to the one with this hash."""
-        return replace(self, previous=previous, hash=replace(self, previous=previous).expected())
+        return replace(self, previous=previous, hash=_chained({**self.record(), "previous": previous}))
 
     def expected(self) -> str:
         """The hash that the entry should have."""
-        return digest({k: v for k, v in self.record().items() if k not in UNCHAINED})
+        return _chained(self.record())
+
+
+def _chained(record: Mapping[str, Any]) -> str:
+    """The hash of an entry's fields, as far as the chain covers them."""
+    return digest({k: v for k, v in record.items() if k not in UNCHAINED})
 
 
 REUSED, KEPT, LEAVING = "reused", "kept", "leaving/"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -182,9 +183,8 @@ def _by_rank(records: Records, seed: int, fractions: Fractions) -> Indices:
 
 def fingerprints(records: Records, seed: int) -> NDArray[np.uint64]:
     """A pseudo-random 64-bit number for each record, from its own content and the seed."""
-    rng = np.random.default_rng([seed, 0x5B117])
     flat = records.inputs.reshape(len(records), -1).contiguous().numpy().view(np.uint32)
-    factors = rng.integers(1, 2**63, size=flat.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    factors, offset = _factors(seed, flat.shape[1])
     out = np.empty(len(records), dtype=np.uint64)
     for start in range(0, len(records), 4096):
         piece = flat[start : start + 4096].astype(np.uint64)
@@ -192,7 +192,15 @@ def fingerprints(records: Records, seed: int) -> NDArray[np.uint64]:
     targets = records.targets.reshape(len(records), -1).double().contiguous().numpy().view(np.uint64)
     for i in range(targets.shape[1]):
         out += digests.mixed(targets[:, i] + np.uint64(i + 1))
-    return digests.mixed(out + rng.integers(0, 2**63, dtype=np.uint64))
+    return digests.mixed(out + offset)
+
+
+@lru_cache(maxsize=64)
+def _factors(seed: int, columns: int) -> tuple[NDArray[np.uint64], np.uint64]:
+    """The odd factor of each column and a summand, drawn once for all sites."""
+    rng = np.random.default_rng([seed, 0x5B117])
+    factors = rng.integers(1, 2**63, size=columns, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    return factors, rng.integers(0, 2**63, dtype=np.uint64)
 
 
 def _units(records: Records) -> Indices:
