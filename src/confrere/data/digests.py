@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -69,12 +69,17 @@ def of_ids(texts: Iterable[str]) -> Digests:
     >>> bool(one == two)
     True
     """
-    return _joined(blake2b(normal_id(text).encode(), digest_size=SIZE).digest() for text in texts)
+    return of_normal_ids(map(normal_id, texts))
 
 
-def former_ids(texts: Iterable[str]) -> Digests:
+def of_normal_ids(ids: Iterable[str]) -> Digests:
+    """The same for ids that are in their normal form already."""
+    return _joined(blake2b(id.encode(), digest_size=SIZE).digest() for id in ids)
+
+
+def former_ids(texts: Sequence[str], normal: Sequence[str]) -> Digests:
     """A row for each id whose former form is another one than its normal form: the digests of both."""
-    other = [text for text in texts if normal_id(text) != former_id(text)]
+    other = [text for text, now in zip(texts, normal, strict=True) if now != former_id(text)]
     return np.stack([of_ids(other), of_texts(other)], axis=1)
 
 

@@ -22,8 +22,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import scipy  # `scipy.optimize` is loaded when units are first matched
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from confrere.core.errors import StudyError
@@ -119,7 +119,7 @@ def _assigned(
     gain = gain + 2 * (counts / (sites - counts).clamp_min(1e-9)).log()
     alone = p**2 * own.square().sum(1) / (floor + p) + 2 * math.log(prior.mass / sites)
     fresh = alone[:, None] - 2 * torch.arange(1, new + 1, dtype=torch.float64).log()
-    _, columns = linear_sum_assignment(torch.cat([gain, fresh], 1).numpy(), maximize=True)
+    _, columns = scipy.optimize.linear_sum_assignment(torch.cat([gain, fresh], 1).numpy(), maximize=True)
     return torch.from_numpy(columns).long()
 
 

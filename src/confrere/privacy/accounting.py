@@ -24,7 +24,6 @@ from functools import lru_cache
 from typing import cast
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from confrere.core.errors import PrivacyError, StudyError
@@ -307,7 +306,7 @@ def gaussian_epsilon(noise: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while _log_delta(noise, high) > math.log(delta):
         low, high = high, high * 10
-    return float(brentq(lambda e: _log_delta(noise, e) - math.log(delta), low, high, xtol=1e-12))
+    return _first_within(lambda e: _log_delta(noise, e) <= math.log(delta), low, high)
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
@@ -317,7 +316,15 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
         low, high = low / 10, low
     while _log_delta(high, epsilon) > math.log(delta):
         low, high = high, high * 10
-    return float(brentq(lambda z: _log_delta(z, epsilon) - math.log(delta), low, high, xtol=1e-12))
+    return _first_within(lambda z: _log_delta(z, epsilon) <= math.log(delta), low, high)
+
+
+def _first_within(within: Callable[[float], bool], low: float, high: float) -> float:
+    """The least number that is within a bound, by halving: `low` is not, `high` is, and so is what is returned."""
+    while high - low > 1e-13 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if within(middle) else (middle, high)
+    return high
 
 
 def _log_delta(noise: float, epsilon: float) -> float:

@@ -229,10 +229,11 @@ def _named(ids: pd.Series[Any], earlier: Earlier | None = None) -> tuple[digests
     """The digest of each patient id, and which records have none."""
     own, texts = kinds_of(ids)
     written = ["" if text is None else text for text in texts]
-    unknown = np.array([not digests.normal_id(text) for text in written])
+    normal = [digests.normal_id(text) for text in written]
+    unknown = np.array([not text for text in normal])
     if earlier is not None:
-        earlier.former.append(digests.former_ids(written))
-    return digests.of_ids(written)[own], unknown[own]
+        earlier.former.append(digests.former_ids(written, normal))
+    return digests.of_normal_ids(normal)[own], unknown[own]
 
 
 def _texts(column: pd.Series[Any]) -> digests.Digests:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # `scipy.optimize` is loaded when a model is first fitted
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from confrere.learning.evaluation import predict
@@ -146,7 +146,9 @@ def softmax(
         return total, slope.astype(np.float64).ravel()
 
     begin = np.zeros(shape) if start is None else start.astype(np.float64)
-    found = minimize(value, begin.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
+    found = scipy.optimize.minimize(
+        value, begin.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS}
+    )
     return np.asarray(found.x.reshape(shape), dtype=np.float32)
 
 

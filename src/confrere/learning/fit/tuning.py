@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy  # `scipy.optimize` is loaded when a model is first fitted
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from confrere.core.params import Params
@@ -389,7 +389,9 @@ def _converge(
     done = 0
     for length in lengths:
         begin = network.flat.double().cpu().numpy().copy()
-        found = minimize(value, begin, jac=True, method="L-BFGS-B", options={"maxiter": length - done})
+        found = scipy.optimize.minimize(
+            value, begin, jac=True, method="L-BFGS-B", options={"maxiter": length - done}
+        )
         network.flat.copy_(torch.from_numpy(found.x).to(network.flat))
         done = length
         yield
