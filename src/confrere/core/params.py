@@ -35,7 +35,7 @@ class Params(Mapping[str, Tensor]):
         self._finite = False
         self._largest: float | None = None
         self._digest: str | None = None
-        self._written = _writes(self._tensors.values())
+        self._written = self._writes()
 
     @classmethod
     def of_flat(cls, flat: Tensor, shapes: Shapes, largest: float | None = None) -> Params:
@@ -47,23 +47,26 @@ class Params(Mapping[str, Tensor]):
         flat = flat.detach() if flat.requires_grad else flat
         out._tensors, out._flat, out._shapes, out._largest = None, flat, shapes, largest
         out._finite, out._digest = largest is not None and math.isfinite(largest), None
-        out._written = _writes([flat])
+        out._written = out._writes()
         return out
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """What was copied or sent to another process has tensors of its own."""
         self.__dict__.update(state)
-        self._written = _writes(self._storage())
+        self._written = self._writes()
 
-    def _storage(self) -> Iterable[Tensor]:
-        return [self._flat] if self._flat is not None else self._named().values()
+    def _writes(self) -> int:
+        """How often the tensors were written to."""
+        if self._flat is not None:
+            return _writes(self._flat)
+        return sum(map(_writes, self._named().values()))
 
     def require_unchanged(self) -> None:
         """Refuse weights that were overwritten after they were made: their custody says nothing about the new ones.
 
         Torch counts writes into a tensor and into views of it. Writes by way of `.data` or NumPy are not counted.
         """
-        if _writes(self._storage()) != self._written:
+        if self._writes() != self._written:
             raise CustodyError(
                 "the weights of a model were overwritten in place, so that their custody is not known; models do not"
                 " change: make a new one by mix or by training"
@@ -188,9 +191,8 @@ class Params(Mapping[str, Tensor]):
         return self.shapes == other.shapes and all(torch.equal(t, other[n]) for n, t in self.items())
 
 
-def _writes(tensors: Iterable[Tensor]) -> int:
-    """How often these tensors were written to."""
-    return sum(t._version for t in tensors if not t.is_inference())
+def _writes(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def digest_of(tensor: Tensor) -> str:

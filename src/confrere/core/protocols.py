@@ -165,8 +165,10 @@ def _check_nothing_hidden(value: Any, where: str) -> None:
     for part in kind.__mro__[:-1]:
         slots = part.__dict__.get("__slots__", ())
         hidden |= {slots} if isinstance(slots, str) else set(slots)
-        called = {n: held for n, held in part.__dict__.items() if not n.startswith("__") or n in _CALLED}
-        hidden |= {name for name, held in called.items() if not _is_plain(held)}
+        for name, held in part.__dict__.items():
+            called = not name.startswith("__") or name in _CALLED
+            if called and name not in known and not _is_plain(held):
+                hidden.add(name)
     if hidden := hidden - known - {"__dict__", "__weakref__", "_abc_impl"}:
         raise StudyError(
             f"{where}: {kind.__name__}.{min(hidden)} holds something that is no field, so its custody is not known; keep"
@@ -177,7 +179,9 @@ def _check_nothing_hidden(value: Any, where: str) -> None:
 _CALLED = ("__call__", "__getattr__", "__getattribute__")
 """Special methods that run when a loss is computed; the others are made by `dataclass`, or run before that."""
 
-_PLAIN = str | bytes | Enum | Number | type | ModuleType | MemberDescriptorType | GetSetDescriptorType | None
+_PLAIN = (
+    str, bytes, Enum, Number, type, ModuleType, MemberDescriptorType, GetSetDescriptorType, BuiltinFunctionType, type(None)
+)  # fmt: skip
 
 
 def _is_plain(held: Any) -> bool:
@@ -196,7 +200,7 @@ def _is_plain(held: Any) -> bool:
         )
     if isinstance(held, tuple | frozenset):
         return all(map(_is_plain, held))
-    return isinstance(held, _PLAIN | BuiltinFunctionType)
+    return isinstance(held, _PLAIN)
 
 
 @lru_cache(maxsize=1024)
@@ -208,6 +212,8 @@ def _globals_read(code: CodeType) -> frozenset[str]:
 
 def _may_hold_records(held: Any) -> bool:
     """Whether a global variable may carry values from one loss, or one step, to another."""
+    if type(held) in (FunctionType, BuiltinFunctionType, ModuleType, type, type(None)):  # nearly all of them
+        return False
     return isinstance(held, Tensor | Model | Tagged | MutableMapping | MutableSequence | MutableSet | ndarray)
 
 

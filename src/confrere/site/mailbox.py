@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from confrere.core.parcel import Inbox, Parcel
 
@@ -15,8 +16,7 @@ NOTHING: frozenset[ExpectedParcel] = frozenset()
 NO_NUMBERS: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True)
-class TakeRequest:
+class TakeRequest(NamedTuple):
     """What is taken out of a mailbox, everything up to this round and phase, and what is waited for before."""
 
     round: int
@@ -25,7 +25,7 @@ class TakeRequest:
     expected: Sequence[ExpectedParcel]
     patience: float | None
     """The longest wait in seconds; with None it ends when the missing senders are declared `gone`."""
-    ended: Mapping[str, int] = field(default_factory=dict)
+    ended: Mapping[str, int] = MappingProxyType({})
     """The last round that each sender has finished: what it did not send in that round will never come."""
 
 
@@ -95,7 +95,8 @@ class Mailbox:
         later one, whose sender learned of the change before this site did, wait for it.
         """
         round, phase, epoch = request.round, request.phase, request.epoch
-        await self._until_here(request)
+        if request.expected:
+            await self._until_here(request)
         here = self._here.get(round, NOTHING)
         missing = {s for r, p, s in request.expected if r == round and p == phase and (r, p, s) not in here}
         ripe = [
@@ -112,13 +113,12 @@ class Mailbox:
         if self._refused:
             self._refused = {slip for slip in self._refused if slip[0] >= round}
         self.last_taken = ripe
-        kept = sorted((p for p in ripe if p.epoch == epoch), key=in_order)
+        kept = sorted([p for p in ripe if p.epoch == epoch], key=in_order)
         return Inbox(tuple(kept), tuple(sorted(missing)), round, phase)
 
     async def _until_here(self, request: TakeRequest) -> None:
         """Wait for what is expected until it is here, given up on, or patience ends."""
-        clock = asyncio.get_running_loop().time
-        deadline = None if request.patience is None else clock() + request.patience
+        deadline = None if request.patience is None else asyncio.get_running_loop().time() + request.patience
         while self._waits(request):
             left = self._seconds_left(deadline, request)
             if left is not None and left <= 0:

@@ -173,15 +173,17 @@ class PeersRound:
         peers.caught_up = peers.attended = self.round
         self._asked = [p.sender for p in inbox.current]
         self._note_missing(inbox)
-        return self._within_mass(self._opened(inbox), admitted.get("mass", ZERO) * self.kept)
+        return self._within_mass(self._opened(inbox), admitted.get("mass", ZERO))
 
-    def _within_mass(self, inbox: Inbox, kept: Scalar) -> Inbox:
+    def _within_mass(self, inbox: Inbox, own: Scalar) -> Inbox:
         """Scale down the mass that arrived if the site would hold more than all sites have: one of them lied.
 
         Which one is not known, so that every parcel counts for less in the same proportion.
         """
-        most = self._peers.bounds.mass
-        arrived = total(p.scalars["mass"] for p in inbox if p.model is not None and "mass" in p.scalars)
+        with_mass = [p.scalars["mass"] for p in inbox if p.model is not None and "mass" in p.scalars]
+        if not with_mass:
+            return inbox
+        most, kept, arrived = self._peers.bounds.mass, own * self.kept, total(with_mass)
         excess = kept.value + arrived.value - most
         if not excess > 0:
             return inbox

@@ -132,12 +132,12 @@ def size(parcel: Parcel) -> int:
     """The length of `encode(parcel)`, without encoding it."""
     require_may_leave(parcel.custodies)
     model = parcel.model
-    kinds = tuple((name, number.custody) for name, number in parcel.scalars.items())
+    kinds = tuple([(name, number.custody) for name, number in parcel.scalars.items()])
     architecture, custody = (None, None) if model is None else (model.architecture, model.custody)
     total = _fixed_size(parcel.run, architecture, custody, kinds, len(parcel.signature))
     total += len(f"{parcel.epoch}{parcel.round}{parcel.phase}{parcel.sequence}")
     total += _text_size(parcel.sender) + _text_size(parcel.receiver)
-    total += sum(len(_number(number.value)) for number in parcel.scalars.values())
+    total += sum([len(_number(number.value)) for number in parcel.scalars.values()])
     if parcel.mark is not None:
         total += len(_canonical({"mark": asdict(parcel.mark)})) - len("{}") + len(",")
     return total + sum(_tensor_sizes(model))
