@@ -165,9 +165,8 @@ def _check_nothing_hidden(value: Any, where: str) -> None:
     for part in kind.__mro__[:-1]:
         slots = part.__dict__.get("__slots__", ())
         hidden |= {slots} if isinstance(slots, str) else set(slots)
-        for name, held in part.__dict__.items():
-            called = not name.startswith("__") or name in _CALLED
-            if called and name not in known and not _is_plain(held):
+        for name in part.__dict__.keys() - _MADE - known:
+            if (not name.startswith("__") or name in _CALLED) and not _is_plain(part.__dict__[name]):
                 hidden.add(name)
     if hidden := hidden - known - {"__dict__", "__weakref__", "_abc_impl"}:
         raise StudyError(
@@ -178,6 +177,9 @@ def _check_nothing_hidden(value: Any, where: str) -> None:
 
 _CALLED = ("__call__", "__getattr__", "__getattribute__")
 """Special methods that run when a loss is computed; the others are made by `dataclass`, or run before that."""
+
+_MADE = frozenset(vars(dataclass(frozen=True)(type("_Empty", (), {})))) - set(_CALLED)
+"""What `dataclass` gives to every class: most of its attributes, none of which runs when a loss is computed."""
 
 _PLAIN = (
     str, bytes, Enum, Number, type, ModuleType, MemberDescriptorType, GetSetDescriptorType, BuiltinFunctionType, type(None)

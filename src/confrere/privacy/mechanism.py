@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -63,8 +64,13 @@ class Mechanism:
 
     def charge(self, steps: int) -> Charge:
         """What this number of steps costs, whatever they draw."""
+        return Charge(self.event, steps)
+
+    @cached_property
+    def event(self) -> str:
+        """One step as it is charged: a mechanism event in its canonical text."""
         effective = self.clipping.effective_noise_multiplier(self.noise_multiplier, self.expected_batch)
-        return gaussian(effective, self.sampling.rate, steps, unit=self.unit, proven=self.proven)
+        return gaussian(effective, self.sampling.rate, unit=self.unit, proven=self.proven).event
 
     def expected_noise(self, size: int, state: Mapping[str, Tensor]) -> float:
         """The expected squared length of the noise in a released gradient of `size` numbers."""

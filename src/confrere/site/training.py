@@ -281,7 +281,7 @@ class TrainingCall:
                 **site.spending(),
                 "noise_multiplier": mechanism.noise_multiplier,
                 "sample_rate": float(mechanism.sampling.rate),
-                "mechanism": mechanism.charge(1).event,
+                "mechanism": mechanism.event,
             }
             site.journal.add(Event("charged", site.name, self.round, data=data))
         return True

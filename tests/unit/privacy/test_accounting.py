@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from confrere.core.errors import ConfrereError, PrivacyError, StudyError
-from confrere.privacy import loss_distribution
+from confrere.privacy import accounting, loss_distribution
 from confrere.privacy.accounting import (
     calibrate,
     capacity,
@@ -344,6 +344,14 @@ def test_the_closed_form_of_the_gaussian_mechanism_is_that_of_the_library(noise:
         assert gaussian_noise(epsilon, delta) == pytest.approx(
             float(get_sigma_gaussian(epsilon, delta)), rel=1e-9
         )
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+@pytest.mark.parametrize("noise", [0.05, 0.3, 1.0, 7.0])
+def test_the_epsilon_of_a_gaussian_release_is_never_rounded_down(noise: float, delta: float) -> None:
+    epsilon = gaussian_epsilon(noise, delta)
+    assert accounting._log_delta(noise, epsilon) <= math.log(delta)
+    assert accounting._log_delta(gaussian_noise(2.0, delta), 2.0) <= math.log(delta)
 
 
 def test_at_a_tiny_delta_and_very_many_steps_the_smaller_bound_is_stated() -> None:
