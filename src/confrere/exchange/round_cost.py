@@ -91,15 +91,9 @@ def seconds(load: Load, link: LinkSpeed) -> float:
     return link.latency / 1e3 + busiest * 8 / (link.bandwidth * 1e6) if busiest else 0.0
 
 
-def round_seconds(
-    round: Sequence[Phase], link: LinkSpeed, own: Mapping[str, LinkSpeed] | None = None
-) -> float:
-    """How long a round takes; sites may have links of their own."""
-    links = own or {}
-    return sum(
-        max((seconds(load, links.get(name, link)) for name, load in phase.items()), default=0.0)
-        for phase in round
-    )
+def round_seconds(round: Sequence[Phase], link: LinkSpeed) -> float:
+    """How long a round takes, if every site has this link."""
+    return sum(max((seconds(load, link) for load in phase.values()), default=0.0) for phase in round)
 
 
 @dataclass(frozen=True)

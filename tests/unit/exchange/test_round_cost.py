@@ -70,9 +70,9 @@ def test_a_round_ends_with_its_slowest_site() -> None:
     assert seconds(Load(1, 1_000_000, 3_000_000), LINK) == pytest.approx(3.05)
     assert seconds(Load(), LINK) == 0
     phase = {"a": Load(1, 1_000_000, 0), "b": Load(0, 0, 1_000_000)}
-    slow = {"b": LinkSpeed(bandwidth=0.8, latency=50.0)}
+    slow = {**phase, "b": Load(0, 0, 10_000_000)}
     assert round_seconds([phase], LINK) == pytest.approx(1.05)
-    assert round_seconds([phase, phase], LINK, slow) == pytest.approx(2 * 10.05)
+    assert round_seconds([phase, slow, slow], LINK) == pytest.approx(1.05 + 2 * 10.05)
 
 
 def test_every_site_is_told_its_share(tmp_path: Path) -> None:

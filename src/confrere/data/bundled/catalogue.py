@@ -15,7 +15,6 @@ from confrere.data.bundled import pictures, prepared_tables
 from confrere.data.bundled.opening import open_table
 from confrere.data.bundled.reviews import reviews
 from confrere.data.bundled.sets import known, sets
-from confrere.data.bundled.titanic import titanic
 from confrere.data.federation import Opening
 from confrere.data.records import Card, Federation
 from confrere.data.split.holdout import SPLIT, SplitRule
@@ -28,7 +27,7 @@ OPENERS: dict[str, Opener] = {
     "breast-diagnostic": prepared_tables.breast_diagnostic,
     "dialysis": prepared_tables.dialysis,
     "aids": prepared_tables.aids,
-    "titanic": titanic,
+    "titanic": prepared_tables.titanic,
     "digits": pictures.digits,
     "mnist": pictures.idx_pictures,
     "fashion-mnist": pictures.idx_pictures,

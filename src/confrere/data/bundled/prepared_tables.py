@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from confrere.core.errors import StudyError
@@ -18,6 +20,9 @@ TINY_SOURCE = "WEST"
 """The referral source of the thyroid patients that has three patients."""
 DIALYSIS_MONTHS = 45
 """How long the dialysis study followed its patients."""
+TITANIC_EDGES = (0.0, 18.0, 30.0, 45.0, 200.0)
+TITANIC_GROUPS = ("under 18", "18 to 29", "30 to 44", "45 and older")
+"""The age groups of the Titanic's passengers, unless an option states others."""
 
 
 def thyroid(own: BundledSet, opening: Opening, *, partition: str = "", **how: Any) -> Federation:
@@ -68,3 +73,47 @@ def breast_diagnostic(own: BundledSet, opening: Opening, **how: Any) -> Federati
     names = [*(column.name for column in own.schema.columns), own.schema.label.column]
     frame = pd.read_csv(own.file(), header=None, skiprows=1, names=names)
     return open_cut(own, opening, frame, **how)
+
+
+def titanic(
+    own: BundledSet,
+    opening: Opening,
+    *,
+    by: str = "age",
+    degree: float = 1.0,
+    ages: list[int] | None = None,
+) -> Federation:
+    """The Titanic's passengers by age group (or class, or sex).
+
+    `degree` 1: every group is a site of its own; 0: every passenger is at a random site.
+    `ages` are the ages at which a group begins, but the first: [21, 41] for three groups.
+    """
+    if by not in ("age", "class", "sex"):
+        raise StudyError(f'titanic: by = {by!r}; known are "age", "class" and "sex"')
+    if not 0 <= degree <= 1:
+        raise StudyError(f"titanic: degree = {degree:g}; it must be from 0 to 1")
+    frame = own.frame()
+    if by == "age":
+        unknown = frame["age"].isna()
+        note = f"{int(unknown.sum())} passengers of unknown age belong to no group and are left out"
+        opening = replace(opening, notes=(note,))
+        frame = frame[~unknown].copy()
+        edges, names = (TITANIC_EDGES, TITANIC_GROUPS) if ages is None else _age_groups(ages)
+        frame["group"] = np.array(names)[np.searchsorted(edges, frame["age"], side="right") - 1]
+    else:
+        frame["group"] = frame["pclass" if by == "class" else "sex"].astype(str)
+    rng = np.random.default_rng([opening.seed, 0x717A])
+    away = rng.uniform(size=len(frame)) >= degree
+    anywhere = rng.choice(sorted(frame["group"].unique()), size=len(frame))
+    frame["group"] = np.where(away, anywhere, frame["group"])
+    return open_by_site(own, opening, frame)
+
+
+def _age_groups(ages: list[int]) -> tuple[tuple[float, ...], tuple[str, ...]]:
+    """Edges and names of age groups."""
+    if not ages or ages != sorted(set(ages)) or not 0 < ages[0] <= ages[-1] < 100:
+        raise StudyError(
+            f"titanic: ages = {ages}; they are years between 0 and 100, each above the one before"
+        )
+    between = tuple(f"{low} to {high - 1}" for low, high in pairwise(ages))
+    return (0.0, *map(float, ages), 200.0), (f"under {ages[0]}", *between, f"{ages[-1]} and older")

@@ -154,13 +154,11 @@ def read_delimited(
     return frame
 
 
-def stream_delimited(
-    path: Path, how: Dialect, rows: int, columns: list[str] | None = None
-) -> Iterator[pd.DataFrame]:
+def stream_delimited(path: Path, how: Dialect, rows: int) -> Iterator[pd.DataFrame]:
     """The file in pieces of `rows` records; the index goes on counting."""
     seen, whole = 0, True
     with _parsing(path, how):
-        for piece in _parsed_pieces(path, how, rows, columns):
+        for piece in _parsed_pieces(path, how, rows, None):
             seen += len(piece)
             whole = whole and _surely_whole(how, piece)
             yield _origin(path, how).attach(piece)

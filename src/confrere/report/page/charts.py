@@ -226,11 +226,11 @@ def scatter(
     dots: Sequence[Dot],
     axes: Axes,
     *,
-    height: int = 300,
     label: str,
     names: bool = True,
 ) -> Markup:
     """Dots with upright intervals; the line at zero is drawn."""
+    height = 300
     top, bottom = 14.0, height - 26.0
     x = axes.x
 
@@ -284,11 +284,9 @@ def _places(dots: Sequence[Dot], x: Scale, at: Callable[[float], float]) -> list
     return places
 
 
-def presence(
-    sites: Sequence[str], rounds: Sequence[int], absent: Callable[[str, int], str | None], *, cell: int = 18
-) -> Markup:
+def presence(sites: Sequence[str], rounds: Sequence[int], absent: Callable[[str, int], str | None]) -> Markup:
     """Sites by rounds: a light cell where a site took part, a dark one where it did not."""
-    width = 100 / max(len(rounds), 1)
+    width, cell = 100 / max(len(rounds), 1), 18
     parts: list[Child] = []
     for line, site in enumerate(sites):
         parts.append(tag("rect", x="0", y=line * cell + 2, width="100%", height=cell - 4, class_="here"))

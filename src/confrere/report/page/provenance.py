@@ -33,10 +33,10 @@ def _few(texts: Sequence[str], most: int = 6) -> str:
     return "; ".join(texts[:most]) + more
 
 
-def reproduce(runs: Sequence[Mapping[str, Json]], seeds: Sequence[int], command: str | None = None) -> Markup:
+def reproduce(runs: Sequence[Mapping[str, Json]], seeds: Sequence[int]) -> Markup:
     """Command, study, seeds, versions and hardware, as they were written down."""
     first = {key: r[key] for r in reversed(runs) for key in r if r[key]}
-    command = command or first.get("command")
+    command = first.get("command")
     studies = dict.fromkeys(str(r["study"]) for r in runs if r.get("study"))
     facts: list[tuple[str, Child]] = [
         ("Study", _study(list(studies)) if studies else None),
