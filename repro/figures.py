@@ -171,7 +171,7 @@ def draw_reached(found: Mapping[str, Sequence[tuple[str, float]]], path: Path, *
             )
         for number, name in enumerate(stages):
             axes.plot([], [], "o", color=STAGES[number % len(STAGES)], label=f"within {name}")
-        axes.margins(x=0.22)
+        axes.margins(x=0.3)
         _lines(axes, [name.replace("\n", ", ") for name in found], f"best {measure} so far")
 
     return _drawn(fill, path, height=1.6 + 0.42 * len(found))

@@ -350,6 +350,13 @@ def test_a_change_in_patients_has_its_interval(tmp_path: Path) -> None:
     assert "missed 12 → 7 (−8 to −1)" in words_of(write_report(tmp_path))
 
 
+def test_the_patients_are_counted_beside_the_figures_of_every_chart(tmp_path: Path) -> None:
+    said = words_of(write_report(with_patients(tmp_path)))
+    by_site = said.partition("Site by site")[2].partition("Every way that was tried")[0]
+    shown = by_site.count("SVI 60 patients, 14 of them «abnormal»")
+    assert shown == len(read_comparison(tmp_path).metrics)
+
+
 def test_no_command_is_on_the_first_screen(tmp_path: Path) -> None:
     said = words_of(write_report(with_patients(tmp_path)))
     first, _, rest = said.partition("How to read this")[0].partition("For the person who runs the study")

@@ -176,7 +176,9 @@ def lines(
     ends = [
         _dot(s.kind, s.title, x.percent(s.points[-1][0]), at(s.points[-1][1]), 3.5)
         for s in series
-        if s.points and s.kind != "ideal"
+        if s.points
+        and s.kind != "ideal"
+        and -0.02 <= axes.y(s.points[-1][1]) <= 1.02  # not where a line is cut off
     ]
     chart = tag("svg", *frame, plot, *ends, class_="chart", height=height, role="img", aria_label=label)
     return _beside(labels, side, height, chart)

@@ -52,7 +52,15 @@ def missing_in_comparison(comparison: ComparisonResult) -> Markup | None:
         other = together.sites.get(site.name, SiteResult(site.name)) if together else SiteResult(site.name)
         judged = site_gain(comparison, site.name, name)
         figures = (words.measured(name, r.metrics.get(name)) for r in (site, other))
-        rows.append([site.name, words.lacks(site.missing_columns), *figures, word(judged) if judged else "–"])
+        counts = words.tested(site.tested)
+        rows.append(
+            [
+                tag("span", site.name, tag("small", counts) if counts else None),
+                words.lacks(site.missing_columns),
+                *figures,
+                word(judged) if judged else "–",
+            ]
+        )
     return section(
         "Missing columns",
         table(head, rows, text=2),

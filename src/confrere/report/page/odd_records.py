@@ -88,7 +88,7 @@ def of_a_run(sites: Sequence[SiteResult[object]], history: History) -> Answer:
     if len(usual) > 1:
         low, high = min(usual, key=lambda s: usual[s]), max(usual, key=lambda s: usual[s])
         facts.append(
-            f"The class that is most frequent at a site makes up {100 * usual[low]:.0f} % ({low}) to "
+            f"The class that is most frequent in a site's training records makes up {100 * usual[low]:.0f} % ({low}) to "
             f"{100 * usual[high]:.0f} % ({high}) of its test records."
         )
     lacking = [f"{s.name} lacks {words.lacks(s.missing_columns)}" for s in sites if s.missing_columns]

@@ -119,8 +119,10 @@ def _results(page: Page) -> Markup | None:
     if not rows:
         return None
     metrics = in_order(m for r in rows for m in r.metrics)
+    counted = any(r.tested for r in rows)
     head: list[Child] = [
         "Site",
+        *(["Tested on"] if counted else []),
         "Privacy spent",
         "Records",
         *(words.capital(words.metric(m).label) for m in metrics),
@@ -129,6 +131,7 @@ def _results(page: Page) -> Markup | None:
     made: list[list[Child]] = [
         [
             r.name,
+            *([words.tested(r.tested) or "–"] if counted else []),
             words.privacy(r.privacy) if r.privacy or r.bytes_sent else "nothing left the site",
             "–" if r.records is None else f"{r.records:,}".replace(",", "\u2009"),
             *(words.measured(m, r.metrics.get(m)) for m in metrics),
@@ -138,7 +141,7 @@ def _results(page: Page) -> Markup | None:
     ]
     return section(
         "Site by site",
-        table(head, made, text=2),
+        table(head, made, text=3 if counted else 2),
         lead="On each site's own test records; one seed, so no spread.",
     )
 

@@ -63,7 +63,7 @@ def ways_compared(comparison: ComparisonResult) -> Markup:
         figures = (words.measured(m, strategy.mean.get(m)) for m in names)
         rows.append([label, *figures, _against(comparison, strategy), cost])
     spread = "± one standard deviation over seeds" if len(comparison.seeds) > 1 else "one seed, so no spread"
-    against = f"Gain over alone by {words.metric(comparison.headline or '').label} (+ is better)"
+    against = f"Gain over alone, {words.metric(comparison.headline or '').label} (+ is better)"
     lead = f"Means over sites, {spread}. Bytes are those of all sites in one run; time is that of all seeds."
     return section("Every way that was tried", table([*head, against, "Cost"], rows), lead=lead)
 
@@ -210,7 +210,7 @@ def _dumbbell(comparison: ComparisonResult, name: str, sites: Sequence[str]) -> 
         rows.append(
             tag(
                 "tr",
-                tag("th", site, scope="row"),
+                tag("th", site, _counts(alone, site), scope="row"),
                 tag("td", axis("own"), charts.row(marks, scale), class_="picture"),
                 tag(
                     "td",
@@ -238,6 +238,12 @@ def _dumbbell(comparison: ComparisonResult, name: str, sites: Sequence[str]) -> 
         ),
         tag("table", tag("thead", head), tag("tbody", *rows), class_="wide"),
     )
+
+
+def _counts(alone: StrategyResult, site: str) -> Markup | None:
+    """The patients that a site's figures rest on, beneath its name."""
+    counts = words.tested(alone.sites[site].tested) if site in alone.sites else ""
+    return tag("small", counts) if counts else None
 
 
 def _mark(kind: str, label: str, name: str, m: Measured) -> charts.Mark:
