@@ -57,9 +57,9 @@ class Disk(MemoryAttempts):
         super().save(attempt, part, data)
         self._maybe_die()
 
-    def write_once(self, attempt: str, fact: str, value: str) -> str:
+    def write_once(self, subject: str, fact: str, value: str, /) -> str:
         self._maybe_die()
-        found = super().write_once(attempt, fact, value)
+        found = super().write_once(subject, fact, value)
         self._maybe_die()
         return found
 

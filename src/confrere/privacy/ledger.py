@@ -25,22 +25,21 @@ step. Where entries are kept is in `privacy.ledger_storage`.
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from confrere.core.errors import BudgetExhausted, LedgerRolledBack, PrivacyError
 from confrere.core.parcel import LedgerMark
-from confrere.privacy.accounting import capacity, epsilon, per_unit
+from confrere.privacy.accounting import capacity, per_unit
 from confrere.privacy.budget import Budget
 from confrere.privacy.charges import UNITS, Accountant, Charge, Guarantee, Unit, conditions, rounded_up
+from confrere.privacy.guarantees import counted, guarantee_of
 from confrere.privacy.ledger_storage import (
     KEPT,
     LEAVING,
@@ -51,6 +50,7 @@ from confrere.privacy.ledger_storage import (
     EntryStorage,
     FileStorage,
     MemoryStorage,
+    fact_key,
 )
 
 
@@ -192,7 +192,7 @@ class Ledger:
 
     def _own_guarantee(self, delta: float, unit: Unit | None) -> Guarantee:
         self._catch_up()
-        return _guarantee(tuple(sorted(self._counts.items())), delta, unit, self.accountant)
+        return guarantee_of(tuple(sorted(self._counts.items())), delta, unit, self.accountant)
 
     def _own_before(self, run: str) -> tuple[Charge, ...]:
         with self._lock:
@@ -289,6 +289,28 @@ class Ledger:
                 if attempt is not None and attempt.released is None and not attempt.kept:
                     ledger._append(attempt.mark(KEPT))
             self._note()
+
+    # -- facts ----------------------------------------------------------------------------------------
+
+    def write_once(self, subject: str, fact: str, value: str) -> str:
+        """Write a fact about a subject, for good and without a charge; returns what stands: this value, or an earlier one."""
+        with self._lock:
+            with self._book.writing():
+                self._catch_up()
+                known = self.written(subject, fact)
+                if known is None:
+                    entry = self._next((), f"{fact_key(subject, fact)}{value}", "")
+                    self._book.append(entry)
+            if known is None:
+                self._take(entry)
+                self._note()
+        return value if known is None else known
+
+    def written(self, subject: str, fact: str) -> str | None:
+        """What was written about a subject; None if nothing was."""
+        start = fact_key(subject, fact)
+        found = self._book.first_key(start)
+        return None if found is None else found.removeprefix(start)
 
     def _use_again(self, charges: tuple[Charge, ...], key: str, records: str) -> Entry | None:
         """A charge of which nothing was released, marked as used again in every ledger that it was written to."""
@@ -462,7 +484,7 @@ class Ledger:
                 f" {unbounded.unit}: nothing bounds how many records a patient has. Use a study per {unbounded.unit},"
                 " or data with a ledger of their own"
             )
-        after = _guarantee(_counted([*before, *charges]), budget.delta, budget.unit, self.accountant).epsilon
+        after = guarantee_of(counted([*before, *charges]), budget.delta, budget.unit, self.accountant).epsilon
         if after <= budget.epsilon:
             return
         if after == float("inf"):
@@ -474,25 +496,3 @@ class Ledger:
             f"«{key}» would bring it to ε = {rounded_up(after)}. Nothing was computed. "
             "Stop here, add more noise, or raise the site's cap"
         )
-
-
-@lru_cache(maxsize=4096)
-def _guarantee(
-    counts: tuple[tuple[str, int], ...], delta: float, unit: Unit | None, accountant: Accountant
-) -> Guarantee:
-    """Worked out once for all ledgers with the same counts: the sites of a rehearsal mostly spend alike."""
-    charges = [Charge(event, count) for event, count in counts]
-    if unit is None:
-        unit = "patient" if charges and all(c.unit == "patient" for c in charges) else "record"
-    found = per_unit(charges, unit)
-    spent = math.inf if found is None else epsilon(found, delta, accountant)
-    condition = conditions(charges)
-    accountant = "rdp" if condition else accountant
-    return Guarantee(spent, delta, unit, accountant, all(c.proven for c in charges), condition=condition)
-
-
-def _counted(charges: Iterable[Charge]) -> tuple[tuple[str, int], ...]:
-    counts: dict[str, int] = {}
-    for charge in charges:
-        counts[charge.event] = counts.get(charge.event, 0) + charge.count
-    return tuple(sorted(counts.items()))

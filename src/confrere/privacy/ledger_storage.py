@@ -120,6 +120,11 @@ class Attempt:
         return f"attempt/{self.charge.counter}/{what}"
 
 
+def fact_key(subject: str, fact: str) -> str:
+    """What the key of an entry starts with that states a fact; the value follows."""
+    return f"fact/{quote(subject)}/{quote(fact, safe='')}="
+
+
 def genesis(dataset: str) -> str:
     """The hash that the first entry of a ledger in memory is chained to; in a file that is a random number."""
     return digest({"confrere-ledger": 1, "dataset": dataset})
@@ -145,6 +150,9 @@ class EntryStorage(Protocol):
 
     def under(self, key: str, records: str) -> Entry | None:
         """The first entry with this key that was charged for these records."""
+
+    def first_key(self, start: str) -> str | None:
+        """The key of the first entry whose key starts with this."""
 
     def hash_of(self, counter: int, ledger: str = "") -> str | None:
         """The hash of an entry of this ledger, or of another one in the same file."""
@@ -182,6 +190,9 @@ class MemoryStorage:
 
     def under(self, key: str, records: str) -> Entry | None:
         return self._under.get((key, records))
+
+    def first_key(self, start: str) -> str | None:
+        return next((entry.key for entry in self._entries if entry.key.startswith(start)), None)
 
     def hash_of(self, counter: int, ledger: str = "") -> str | None:
         return self._entries[counter - 1].hash if 0 < counter <= len(self._entries) else None
@@ -374,6 +385,12 @@ class FileStorage:
         query = "SELECT key FROM entries WHERE ledger = ? AND key >= ? AND key < ? ORDER BY counter"
         rows = self.database.execute(query, (self.id, start, start[:-1] + "0")).fetchall()  # "0" follows "/"
         return Attempt(self._entry(row), tuple(key.removeprefix(start) for (key,) in rows))
+
+    def first_key(self, start: str) -> str | None:
+        query = "SELECT key FROM entries WHERE ledger = ? AND key >= ? AND key < ? ORDER BY counter LIMIT 1"
+        end = start[:-1] + chr(ord(start[-1]) + 1)
+        row = self.database.execute(query, (self.id, start, end)).fetchone()
+        return None if row is None else str(row[0])
 
     def hash_of(self, counter: int, ledger: str = "") -> str | None:
         query = "SELECT hash FROM entries WHERE ledger = ? AND counter = ?"

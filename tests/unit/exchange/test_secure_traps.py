@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from confrere.exchange.secure.messages import (
     ShareDelivery,
     Vote,
 )  # fmt: skip
+from confrere.privacy.ledger import Ledger
 from tests.masked_world import AGREED, SIZE, agreement_of
 
 Members = dict[str, AttemptMember]
@@ -408,3 +410,26 @@ def test_any_threshold_of_holders_opens_the_same_sum() -> None:
     for chosen in combinations(hostile.opened, needed):
         shares = {hostile.agreement.position(o.site): o.seed_shares["site-00"] for o in chosen}
         assert sharing.restore(shares, needed) == hostile.restored("site-00", "seed")
+
+
+def test_the_ledger_of_a_site_keeps_what_was_signed(tmp_path: Path) -> None:
+    """With a ledger file instead of facts in memory: the folder is restored, the ledger is not."""
+    hostile = Hostile()
+    ledgers = {name: Ledger(tmp_path / name) for name in hostile.names}
+
+    def member(name: str) -> AttemptMember:
+        site = MemberSite(name, AGREED[4][1][name], hostile.stores[name], ledgers[name])
+        return AttemptMember(hostile.agreement, hostile.id, site, GivenVector(hostile.vectors[name]))
+
+    hostile.members = {name: member(name) for name in hostile.names}
+    hostile.vector_phase()
+    backup = {name: dict(store.parts) for name, store in hostile.stores.items()}
+    hostile.open(hostile.names, hostile.votes(hostile.names, hostile.names))
+    assert len(hostile.opened) == 4
+    for name, parts in backup.items():
+        hostile.stores[name].parts = parts
+    hostile.members = {name: member(name) for name in hostile.names}
+    without = hostile.names[:-1]
+    hostile.open(without, hostile.votes(without, hostile.names))
+    assert len(hostile.opened) == 4
+    assert {ledger.counter for ledger in ledgers.values()} == {2}  # one vector, one list

@@ -423,3 +423,29 @@ def test_the_chain_in_memory_is_that_of_a_ledger_that_was_asked_after_every_entr
     assert not_asked.head == asked.head
     assert not_asked.entries() == asked.entries()
     not_asked.refuse_older_than(LedgerMark(asked.id, 2, asked.entries()[1]["hash"]))
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_a_fact_is_written_once_for_good_and_without_a_charge(where: str, tmp_path: Path) -> None:
+    path = tmp_path / "ledger" if where == "file" else None
+    ledger = Ledger(path)
+    assert ledger.written("run/3/proxy", "vote") is None
+    assert ledger.write_once("run/3/proxy", "vote", "one") == "one"
+    assert ledger.write_once("run/3/proxy", "vote", "two") == "one"
+    assert ledger.write_once("run/3/proxy", "vote=", "three") == "three"
+    assert ledger.write_once("run/3", "proxy/vote", "four") == "four"
+    assert ledger.counter == 3
+    assert ledger.charges() == ()
+    if path is not None:
+        again = Ledger(path)
+        assert again.written("run/3/proxy", "vote") == "one"
+        assert again.write_once("run/3/proxy", "vote", "two") == "one"
+        assert ledger.counter == 3
+
+
+def test_a_fact_raises_the_counter_that_peers_remember(tmp_path: Path) -> None:
+    ledger, noted = Ledger(tmp_path / "ledger"), []
+    ledger.noted = lambda id, counter: noted.append(counter)
+    ledger.write_once("run/3/proxy", "vote", "one")
+    ledger.write_once("run/3/proxy", "vote", "one")
+    assert noted == [1]

@@ -241,7 +241,7 @@ class AttemptMember:
 
     def _resume(self) -> None:
         """Continue from the store, unless it does not agree with the ledger."""
-        if self._facts.read(self.id, CLOSED) is not None:
+        if self._facts.written(self.id, CLOSED) is not None:
             self.ended = "the attempt was closed before"
             self._store.erase(self.id)
             return
@@ -250,7 +250,7 @@ class AttemptMember:
             if data is not None:
                 self._parts[part] = data
         for part in (VECTOR, VOTE):
-            known = self._facts.read(self.id, part)
+            known = self._facts.written(self.id, part)
             if known is not None and known != self._fingerprint(part):
                 self.ended = "what is stored of this attempt is older than the ledger"
         if self.ended is None and KEYS in self._parts:

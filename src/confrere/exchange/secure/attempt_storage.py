@@ -20,12 +20,15 @@ class AttemptStore(Protocol):
 
 
 class LedgerFacts(Protocol):
-    """Facts about attempts in the site's ledger, whose counter peers remember: it cannot be restored unnoticed."""
+    """Facts about attempts in the site's ledger, whose counter peers remember: it cannot be restored unnoticed.
 
-    def write_once(self, attempt: str, fact: str, value: str) -> str:
+    `privacy.ledger.Ledger` is one.
+    """
+
+    def write_once(self, subject: str, fact: str, value: str, /) -> str:
         """Write a fact unless there is one; returns the value that stands. It is on disk before this returns."""
 
-    def read(self, attempt: str, fact: str) -> str | None: ...
+    def written(self, subject: str, fact: str, /) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,8 @@ class MemoryAttempts:
     def erase(self, attempt: str) -> None:
         self.parts = {at: data for at, data in self.parts.items() if at[0] != attempt}
 
-    def write_once(self, attempt: str, fact: str, value: str) -> str:
-        return self.facts.setdefault((attempt, fact), value)
+    def write_once(self, subject: str, fact: str, value: str, /) -> str:
+        return self.facts.setdefault((subject, fact), value)
 
-    def read(self, attempt: str, fact: str) -> str | None:
-        return self.facts.get((attempt, fact))
+    def written(self, subject: str, fact: str, /) -> str | None:
+        return self.facts.get((subject, fact))
