@@ -13,6 +13,7 @@ from urllib.parse import quote
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.core.metrics import proper
+from confrere.core.protocols import traits
 from confrere.core.registry import nearest, strategies
 from confrere.core.results import ALONE, POOLED, ComparisonResult, SiteRecords, StrategyResult
 from confrere.data.federation_profile import profile
@@ -85,7 +86,7 @@ def _fitting(study: Study, name: str) -> Study:
     own = study.variants.get(name, {})
     chosen = own.get("strategy", name if name in strategies else study.strategy)
     rule = strategies[named(chosen, f"variants.{name}.strategy")[0]]
-    if getattr(rule, "topology", None) is None and "topology" not in own:
+    if traits(rule).topology is None and "topology" not in own:
         return replace(study, combiner=None, compression=None, attack=None)
     return replace(study, combiner=None) if "combiner" in own else study
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from confrere.core.errors import PrivacyError, StudyError
+from confrere.core.protocols import traits
 from confrere.data.read.delimited import USUAL
 from confrere.data.records import SiteData, Task, training_size
 from confrere.data.schema import Schema
@@ -206,7 +207,7 @@ def load_study(path: Path, me: str, members: Mapping[str, Member]) -> Study:
         )
     check_combiner(study, sorted(members))
     check_common_proxy(study)
-    if getattr(study.rule(), "pools", False):
+    if traits(study.rule()).pools:
         raise StudyError(f'strategy "{study.strategy_name}" needs all records in one place; run it in memory')
     study.churn.check(sorted(members), study.rounds)
     return study

@@ -14,7 +14,7 @@ import torch
 from confrere.core.errors import CheckpointError, CustodyError
 from confrere.core.events import Journal
 from confrere.core.owner_only import append_private, make_private_folder, require_owner_only
-from confrere.core.protocols import ChecksMembers, Strategy
+from confrere.core.protocols import ChecksMembers, Strategy, traits
 from confrere.data.records import Records, SiteData
 from confrere.node.config import NodeConfig
 from confrere.node.delivery import MOST_WAITING
@@ -200,7 +200,7 @@ def parcel_rules(config: NodeConfig, site: Participant, strategy: Strategy) -> P
     return ParcelRules(
         config.me, config.run, config.study.rounds, {n: m.key for n, m in config.peers.items()},
         {m.architecture: m.params.shapes for m in models}, sizes=config.sizes,
-        numbers=getattr(strategy, "numbers", None), bounds=bounds,
+        numbers=traits(strategy).numbers, bounds=bounds,
         start_mass=None if by is None else 1.0 if by == "equal" else float(config.sizes[config.me]),
         packing=exchange_rules(config.study, site)["packing"],
         limits=replace(wire.STANDARD, total=min(wire.STANDARD.total, largest)),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confrere.core.errors import StudyError
-from confrere.core.protocols import Optimiser
+from confrere.core.protocols import Optimiser, traits
 from confrere.core.strict_reader import named
 from confrere.data.records import Federation, Records
 from confrere.learning.networks.architectures import architecture
@@ -83,7 +83,7 @@ def _remembered(study: Study, sites: int) -> int:
     if rule is None or not sends(study):
         return 0
     each = (3 if combines(study) == "by gossip" else 2) if rule.sparse else 1
-    graph = study.topology or getattr(strategy, "topology", None)
+    graph = study.topology or traits(strategy).topology
     kinds = (
         2 if graph is not None and named(graph, "topology")[0] == "star" else 1
     )  # answers are a kind of their own

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from confrere.core.errors import DataError, PrivacyError, StudyError
 from confrere.core.events import Journal
-from confrere.core.protocols import Releases, Strategy
+from confrere.core.protocols import Releases, Strategy, traits
 from confrere.data.records import SiteData, Task
 from confrere.learning.local_training.one_site import Trainer
 from confrere.learning.networks.network import NetworkCache
@@ -196,7 +196,7 @@ def participant_of(
 def site_privacy(study: Study, strategy: Strategy, data: SiteData, context: SiteContext) -> SitePrivacy:
     """The privacy of a site. The site's own caps win over the study."""
     caps, privacy = own_caps(study, data.name), study.privacy
-    unproven = getattr(strategy, "unproven", None) or context.inputs_caveat
+    unproven = traits(strategy).unproven or context.inputs_caveat
     releases = strategy.releases(context.site_count) if isinstance(strategy, Releases) else 1
     if privacy is None:
         _refuse_caps_without_noise(study, strategy, data.name, caps)
@@ -209,7 +209,7 @@ def site_privacy(study: Study, strategy: Strategy, data: SiteData, context: Site
         )
     try:
         training = privacy.for_training()
-        training = replace(training, steps=getattr(strategy, "steps", None) or training.steps)
+        training = replace(training, steps=traits(strategy).steps or training.steps)
         rounds = study.rounds * releases
         mechanism, steps = mechanism_of(training, data.size, rounds, unproven is None, caps)
     except (StudyError, PrivacyError) as error:
@@ -222,7 +222,7 @@ def site_privacy(study: Study, strategy: Strategy, data: SiteData, context: Site
 
 
 def _refuse_caps_without_noise(study: Study, strategy: Strategy, site: str, caps: Budget | None) -> None:
-    sends = study.topology is not None or getattr(strategy, "topology", None) is not None
+    sends = study.topology is not None or traits(strategy).topology is not None
     if caps is not None and sends:
         raise PrivacyError(
             f'site "{site}" allows {caps}, and the study has no [privacy]: without noise nothing keeps'
@@ -279,5 +279,5 @@ def check_common_proxy(study: Study) -> None:
 def needs_equal(study: Study) -> bool:
     """Whether the strategy sends models of the private architecture from site to site."""
     rule = study.rule()
-    sends = getattr(rule, "topology", None) is not None
+    sends = traits(rule).topology is not None
     return sends and getattr(rule, "architecture", "proxy") == "private"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from confrere.core.errors import StudyError
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
-from confrere.core.protocols import ChecksMembers, Strategy
+from confrere.core.protocols import ChecksMembers, Strategy, traits
 from confrere.core.registry import nearest
 from confrere.data.records import Federation, SiteData, concatenate
 from confrere.learning.local_training.cohort import TRAINERS, Cohort, trainer_of
@@ -70,7 +70,7 @@ class Collaboration:
         self.trainer = trainer_of(trainer)
         self.names = sorted(among.names if among is not None else federation.sites)
         self._known_churn = among.churn if among is not None else None
-        self.pools = bool(getattr(self.strategy, "pools", False))
+        self.pools = traits(self.strategy).pools
         if len(self.names) < 2:
             raise StudyError(
                 f'the study has one site ("{self.names[0]}"); a collaboration takes at least two'

@@ -25,7 +25,7 @@ from confrere.core.custody import Custody, public
 from confrere.core.errors import TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
-from confrere.core.protocols import Predictor
+from confrere.core.protocols import Predictor, traits
 from confrere.core.results import ModelVerdict
 from confrere.core.seeds import generator
 from confrere.data.records import Records
@@ -124,14 +124,12 @@ def train_alone(site: Participant, records: Records, search: Search | None = Non
 
 def _has_peers(run: SiteRun) -> bool:
     """False for a site that trains alone, and for pooled records."""
-    return not (isinstance(run.peers.topology, NoExchange) or getattr(run.strategy, "pools", False))
+    return not (isinstance(run.peers.topology, NoExchange) or traits(run.strategy).pools)
 
 
 def _needs_comparison(run: SiteRun) -> bool:
     """False without peers, and where `finish` has compared by cross-validation."""
-    return _has_peers(run) and not (
-        run.study.training.tune and getattr(run.strategy, "compares_with_alone", False)
-    )
+    return _has_peers(run) and not (run.study.training.tune and traits(run.strategy).compares_with_alone)
 
 
 def _compare(site: Participant, predictor: Predictor) -> Deployment:

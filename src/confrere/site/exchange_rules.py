@@ -8,7 +8,7 @@ from typing import Any
 
 from confrere.core.errors import StudyError
 from confrere.core.params import Params
-from confrere.core.protocols import Topology
+from confrere.core.protocols import Topology, traits
 from confrere.exchange.gossip import STRONGEST
 from confrere.exchange.packing import Packing
 from confrere.exchange.robust import Bound
@@ -105,14 +105,15 @@ def bounds_of(study: Study, site: Participant, sizes: Mapping[str, int] | None =
     gradient = UNCLIPPED if site.mechanism is None else _noisy(site.mechanism)
     weight = MARGIN * STRONGEST * (max(1.0, first) + _path(study, site, largest) * gradient)
     rule = study.rule()
-    if getattr(rule, "gradient_sums", False):
+    stated = traits(rule)
+    if stated.gradient_sums:
         weight += MARGIN * STRONGEST * _summed(site, gradient, sizes)
     numbers: dict[str, tuple[float, float]] = {
         "since": (-1.0, float(study.rounds)),
-        **getattr(rule, "ranges", {}),
+        **stated.ranges,
     }
     rates: dict[str, tuple[str, float]] = {}
-    if getattr(rule, "gradient_sums", False):
+    if stated.gradient_sums:
         fastest = site.fastest_rate() * (1 + ROUNDING)
         rates = {"rate": ("weight", fastest), f"{SUM}rate": (f"{SUM}weight", fastest)}
         if sizes is not None:

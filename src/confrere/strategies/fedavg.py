@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -46,24 +47,26 @@ class FedAvg:
     label: ClassVar[str] = "FedAvg"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
     common: ClassVar[str] = "model"
-    numbers: ClassVar[tuple[str, ...]] = ("weight",)
     topology: ClassVar[str] = "complete"
-    combines: ClassVar[str | None] = "models"
-
-    def __post_init__(self) -> None:
-        if self.gradient_sums:  # a sum shows no site's part, so nothing else can be made of the parts
-            object.__setattr__(self, "combines", None)
-            object.__setattr__(self, "numbers", tuple(SUM_RANGES))
-            object.__setattr__(self, "ranges", SUM_RANGES)
 
     @property
     def gradient_sums(self) -> bool:
-        """Whether parcels hold sums of gradients in the place of models."""
         return self.exchange == "gradients"
 
     @property
+    def combines(self) -> str | None:
+        return None if self.gradient_sums else "models"  # a sum does not show the parts of single sites
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return tuple(SUM_RANGES) if self.gradient_sums else ("weight",)
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        return SUM_RANGES if self.gradient_sums else {}
+
+    @property
     def steps(self) -> int | None:
-        """The number of private steps in a round; None leaves it to the study."""
         return 1 if self.gradient_sums else None
 
     def init(self, site: Site) -> State:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from confrere.core.errors import StudyError, warn_renamed
-from confrere.core.protocols import Strategy, Topology
+from confrere.core.protocols import Strategy, Topology, traits
 from confrere.core.strict_reader import (
     STRICT,
     Named,
@@ -117,7 +117,7 @@ class Study:
 
     def graph(self) -> Topology:
         """The topology with its options; the strategy's own if the study names none."""
-        spec = self.topology if self.topology is not None else getattr(self.rule(), "topology", "none")
+        spec = self.topology if self.topology is not None else traits(self.rule()).topology or "none"
         return typing.cast("Topology", build_named(topologies, spec, "topology"))
 
     def threshold_of(self, site: str) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from confrere.core.errors import StudyError
-from confrere.core.protocols import Combiner
+from confrere.core.protocols import Combiner, traits
 from confrere.core.registry import nearest
 from confrere.core.strict_reader import build, build_named, named
 from confrere.exchange.attacks import Attack, attacks
@@ -88,17 +88,17 @@ def attacked(study: Study, name: str | None, attackers: str | None) -> Study:
 
 def combines(study: Study) -> str | None:
     """«models», «by gossip», or None where the strategy combines nothing, or in a way that is the method itself."""
-    return getattr(study.rule(), "combines", None)
+    return traits(study.rule()).combines
 
 
 def common_role(study: Study) -> str | None:
     """The role whose model is the same at all sites after a round; None where the strategy promises no such model."""
-    return getattr(study.rule(), "common", None)
+    return traits(study.rule()).common
 
 
 def sends(study: Study) -> bool:
     """Whether the study's strategy sends anything."""
-    return study.topology is not None or getattr(study.rule(), "topology", None) is not None
+    return study.topology is not None or traits(study.rule()).topology is not None
 
 
 def check_exchange(study: Study) -> None:
