@@ -41,7 +41,7 @@ LINK = LinkSpeed(100.0, 20.0)
 """Mbit/s and milliseconds, the defaults of `confrere traffic`."""
 TOLD = ("evaluated", "weighed")
 """The events of a run that figures are drawn from."""
-ACCURACY_FIRST = ("accuracy", *METRICS)
+ACCURACY_FIRST: tuple[str, ...] = ("accuracy", *METRICS)
 COUNTS = (3, 4, 5, 6, 7, 8, 16, 32, 64, 128)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from confrere.core.errors import StudyError
 from confrere.core.metrics import METRICS
 from confrere.core.registry import Registry, strategies
 from confrere.data.read.sources import data_sources
@@ -21,7 +23,9 @@ from confrere.learning.local_training import cohort
 from confrere.privacy.clipping import clippings
 from confrere.report.page import write_report
 from confrere.report.page.sections import report_sections
-from confrere.simulation.simulation import simulate
+from confrere.simulation.ray import shard_content
+from confrere.simulation.simulation import Simulation, simulate
+from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run
 from confrere.study import load
 
@@ -224,8 +228,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     finally:
         sys.path.remove(str(folder))
         sys.modules.pop(NAME, None)
-        METRICS.pop("grades_off", None)
         tables: dict[str, Registry[Any]] = {
+            "grades_off": METRICS,
             "one-strategy": strategies, "one-combiner": combiners, "one-clipping": clippings, "graded": task_kinds,
             "json-lines": data_sources, "one section": report_sections,
         }  # fmt: skip
@@ -267,6 +271,70 @@ def test_the_loss_of_a_task_kind_from_one_file_trains_one_site_and_many_stacked(
         assert bool(stacked) == (trainer == "cohort")
     monkeypatch.setattr(type(task_kinds["graded"]), "loss", None)
     assert simulate(study).mean != pytest.approx(run.mean, rel=1e-4)
+
+
+def test_one_of_each_gives_the_same_with_workers(run: Run, folder: Path) -> None:
+    again = simulate(load(folder / "study.toml"), trainer="one", workers=2)
+    assert again.mean == pytest.approx(run.mean, rel=1e-4)
+    assert again.sites["north"].metrics["grades_off"] == pytest.approx(
+        run.sites["north"].metrics["grades_off"]
+    )
+
+
+@pytest.mark.slow
+def test_one_of_each_gives_the_same_on_ray(run: Run, folder: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'confrere[ray]'")
+    again = simulate(load(folder / "study.toml"), trainer="one", engine="ray", workers=2)
+    assert again.mean == pytest.approx(run.mean, rel=1e-4)
+
+
+OPENED = """
+import sys
+from pathlib import Path
+from confrere.core.errors import StudyError
+from confrere.simulation.ray import shard_simulation
+try:
+    simulation = shard_simulation(Path(sys.argv[1]).read_bytes())
+except StudyError as error:
+    sys.exit(str(error))
+from confrere.core.metrics import METRICS
+print(type(simulation.strategy).__name__, simulation.federation.task.kind, "grades_off" in METRICS)
+"""
+
+
+def opened_elsewhere(content: bytes, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Open what a Ray actor is sent, in a process that has imported nothing but the package."""
+    (folder / "content").write_bytes(content)
+    command = [sys.executable, "-c", OPENED, str(folder / "content")]
+    return subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+
+
+def content_of(folder: Path) -> bytes:
+    study = load(folder / "study.toml")
+    simulation = Simulation(study, open_sites(study))
+    simulation.prepare()
+    return shard_content(simulation, dict.fromkeys(simulation.names, 0), 0)
+
+
+def test_an_actor_imports_the_modules_that_the_study_needs(folder: Path, tmp_path: Path) -> None:
+    done = opened_elsewhere(content_of(folder), tmp_path)
+    assert done.stdout.split() == ["OneStrategy", "graded", "True"], done.stderr
+
+
+def test_an_actor_that_cannot_import_a_module_says_which(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[NAME], "__file__", str(tmp_path / "gone" / f"{NAME}.py"))
+    done = opened_elsewhere(content_of(folder), tmp_path)
+    assert done.returncode == 1
+    for part in ('strategy "one-strategy"', f"module {NAME}", "cannot be imported here", "on every machine"):
+        assert part in done.stderr
+
+
+def test_what_is_defined_at_a_prompt_is_refused_on_ray(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys.modules[NAME], "__file__")
+    with pytest.raises(StudyError, match=r'cannot import strategy "one-strategy".*move it to a module'):
+        content_of(folder)
 
 
 def test_a_report_section_from_one_file_is_on_the_page(run: Run) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from confrere.core.registry import names_in_source
+
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study.")]
 OptionalStudyFile = Annotated[Path | None, typer.Argument(metavar="STUDY.toml", help="The study.")]
 Changes = Annotated[
@@ -22,7 +24,7 @@ Device = Annotated[str, typer.Option(help="The device to compute on: cpu, cuda, 
 Attack = Annotated[
     str | None,
     typer.Option(
-        help="Make some sites dishonest: labelflip, signflip, noise, little, innerproduct, nan, scaled."
+        help=f"Make some sites dishonest: {', '.join(names_in_source('confrere.exchange', 'attack'))}."
         " A comparison runs everything with and without them."
     ),
 ]

@@ -5,9 +5,11 @@ per record; a single row of ones gives the plain figure, so the reported value a
 metric with the decorator, in this file or in your own module:
 
     @metric("brier", label="Brier score", meaning="…", higher_is_better=False, forms=("classes",))
-    def brier(predictions, weights): ...
+    def brier(predictions, weights):
+        return weighted_mean(((np.exp(predictions.logs) - predictions.truth) ** 2).sum(axis=1), weights)
 
-The order of registration is the order in every table. The first metric that the records define is the headline.
+Installed packages use the entry-point group `confrere.metrics`, which names the decorated function. The order of
+registration is the order in every table. The first metric that the records define is the headline.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from confrere.core.registry import Registry
 
 Form = Literal["classes", "labels", "number"]
 """One of several classes per record; several yes/no labels per record; a number per record."""
@@ -111,17 +115,17 @@ class Metric:
         return 1.0 if self.higher_is_better else -1.0
 
 
-METRICS: dict[str, Metric] = {}
-"""All metrics, in the order in which they are shown."""
+METRICS: Registry[Metric] = Registry("metric", "confrere.metrics", holds=Metric)
+"""All metrics; iterating gives their names in the order in which they are shown."""
 
 
 def metric(
     name: str, *, label: str, meaning: str, forms: tuple[Form, ...], **traits: Any
 ) -> Callable[[Compute], Compute]:
-    """Add a metric to the table."""
+    """Add a metric to the table; a name that another metric has is refused."""
 
     def add(compute: Compute) -> Compute:
-        METRICS[name] = Metric(name, compute, label, meaning, forms, **traits)
+        METRICS.register(name, source=compute)(Metric(name, compute, label, meaning, forms, **traits))
         return compute
 
     return add
@@ -129,8 +133,9 @@ def metric(
 
 def named(name: str) -> Metric:
     """A metric by its name; one that is not in the table (from a file of another version) is shown as it is called."""
-    found = METRICS.get(name)
-    return found or Metric(name, lambda *_: np.full(1, np.nan), name.replace("_", " "), "", ())
+    if name in METRICS:
+        return METRICS[name]
+    return Metric(name, lambda *_: np.full(1, np.nan), name.replace("_", " "), "", ())
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -144,6 +149,11 @@ def proper(names: Iterable[str]) -> str | None:
     return next((m for m in in_order(names) if named(m).proper), None)
 
 
+def metrics_of(form: Form) -> list[Metric]:
+    """The metrics of a form of targets, in the order of the table."""
+    return [m for m in map(METRICS.__getitem__, METRICS) if form in m.forms]
+
+
 def measure(predictions: Predictions) -> dict[str, float]:
     """Every metric that these records define."""
     if len(predictions) == 0:
@@ -155,9 +165,7 @@ def measure(predictions: Predictions) -> dict[str, float]:
 def draws(predictions: Predictions, weights: Weights) -> dict[str, Floats]:
     """Every metric in every draw; NaN where a draw does not define it."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return {
-            m.name: m.compute(predictions, weights) for m in METRICS.values() if predictions.form in m.forms
-        }
+        return {m.name: m.compute(predictions, weights) for m in metrics_of(predictions.form)}
 
 
 @metric(

@@ -3,7 +3,17 @@
 An attack forges the model that is about to leave, after the gate, since an attacker ignores the rules. It works on the
 *update*, the difference between the trained model and the model at the start of the round, since that is what moves
 others. Two attacks need to know what the honest sites are about to send: a simulation provides that, and no attacker in the
-field would know as much. An attacker that flips labels changes its records and trains on them as usual.
+field would know as much. An attacker that flips labels changes its records and trains on them as usual. An attack is a
+frozen dataclass whose fields are its options in a study:
+
+    @attack("freerider")
+    @dataclass(frozen=True)
+    class FreeRider:
+        colludes: ClassVar[bool] = False
+        on_records: ClassVar[bool] = False
+
+        def forge(self, model, start, honest, chance):
+            return start  # it learns from others and contributes nothing
 """
 
 from __future__ import annotations

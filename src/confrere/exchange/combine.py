@@ -3,6 +3,15 @@
 A combiner is a frozen dataclass, its fields are its options, and calling it with (own model, own weight,
 parcels) gives one model. The order in which parcels arrived makes no difference. Averaging wants the
 parcels of this round (`inbox.current`); push-sum wants all of them, late ones too, or mass would be lost.
+
+    @combiner("cautious")
+    @dataclass(frozen=True)
+    class Cautious:
+        own_share: float = 0.5  # a field is an option of the study
+
+        def __call__(self, own, weight, inbox):
+            average = mean(own, weight, inbox)
+            return mix([(public(self.own_share), own), (public(1 - self.own_share), average)])
 """
 
 from __future__ import annotations

@@ -12,7 +12,16 @@ whatever is computed from a release is covered by that release.
 | top-k | the share of the weights that changed most since they were last sent, and their indices | 8 · share |
 | random-k | a share of the weights that the round draws, the same at all sites | 4 · share |
 
-The receiver fills in weights that a parcel leaves out: see `packing`.
+The receiver fills in weights that a parcel leaves out: see `packing`. A compression is a frozen dataclass whose fields
+are its options in a study:
+
+    @compression("coarse")
+    @dataclass(frozen=True)
+    class Coarse(HalfPrecision):
+        step: float = 2**-10
+
+        def press(self, flat, whole, sent, moment):
+            return super().press((flat / self.step).round() * self.step, whole, sent, moment)
 """
 
 from __future__ import annotations

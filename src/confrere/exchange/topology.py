@@ -13,6 +13,17 @@ whole graph, no coordinator is needed. Members are taken in sorted order; one me
 | random-regular | each to `degree` others, drawn anew each round |
 | matrix | as the study's own matrices say |
 | none | no edges |
+
+A topology is a frozen dataclass whose fields are its options in a study:
+
+    @topology("neighbours")
+    @dataclass(frozen=True)
+    class Neighbours(Ring):
+        def column(self, round, members, sender):
+            ordered = sorted(members)
+            place = ordered.index(sender)
+            near = {sender, ordered[place - 1], ordered[(place + 1) % len(ordered)]}
+            return dict.fromkeys(sorted(near), 1 / len(near))
 """
 
 from __future__ import annotations

@@ -6,6 +6,19 @@ from past releases only. The sum over the units leaves here without noise, so it
 
 `sum` is written once for one site and for many: the gradients of one site have lengths [units], and its state is
 {name: tensor}; those of a stack of sites have lengths [sites, units], and each tensor of the state one row per site.
+
+    @clipping("half")
+    @dataclass(frozen=True)
+    class Half(Flat):
+        @property
+        def bound(self):
+            return self.norm / 2
+
+        def sum(self, gradients, state):
+            return Flat(self.bound).sum(gradients, state)
+
+        def sensitivity(self, state):  # the noise follows from it
+            return self.bound
 """
 
 from __future__ import annotations

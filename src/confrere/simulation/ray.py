@@ -8,6 +8,7 @@ with the same seeds, so with the same result. Ray is an extra: `pip install 'con
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from confrere.core.errors import ConfrereError, StudyError, WorkerLost
+from confrere.core.registry import custom_definitions, import_definitions
 from confrere.data.records import Federation, Records
 from confrere.learning.local_training.cohort import TRAINERS
 from confrere.simulation.shard import Answer, Assignment, Shard, checked_answer, described
@@ -190,7 +192,8 @@ class ShardActor:
 def shard_content(simulation: Simulation, plan: Assignment, number: int) -> bytes:
     """What a shard needs: the study, its own sites' records, and what is known of all sites.
 
-    Nothing is pickled, so networks and strategies go by name.
+    Nothing is pickled: strategies, metrics, networks and the like go by name. The first line lists the modules that
+    register them, to be imported before the rest is read.
     """
     federation = simulation.federation
     if has_own_networks(simulation.study):
@@ -207,24 +210,48 @@ def shard_content(simulation: Simulation, plan: Assignment, number: int) -> byte
             if not any(site.common_test is s for s in shared):
                 shared.append(site.common_test)
             places[name] = next(i for i, s in enumerate(shared) if s is site.common_test)
-    return snapshot.dumps(
-        {
-            "study": simulation.study.to_toml(),
-            "task": federation.task,
-            "notes": list(federation.notes),
-            "names": simulation.names,
-            "trainer": next(n for n, kind in TRAINERS.items() if kind is type(simulation.trainer)),
-            "churn": simulation.churn,
-            "sites": {n: replace(s, common_test=None) for n, s in mine.items()},
-            "shared": shared,
-            "places": places,
-        }
+    study = simulation.study.to_toml()
+    definitions = needed_definitions(study, federation.task.kind)
+    return (
+        json.dumps(definitions).encode()
+        + b"\n"
+        + snapshot.dumps(
+            {
+                "study": study,
+                "task": federation.task,
+                "notes": list(federation.notes),
+                "names": simulation.names,
+                "trainer": next(n for n, kind in TRAINERS.items() if kind is type(simulation.trainer)),
+                "churn": simulation.churn,
+                "sites": {n: replace(s, common_test=None) for n, s in mine.items()},
+                "shared": shared,
+                "places": places,
+            }
+        )
     )
+
+
+def needed_definitions(study: str, task_kind: str) -> list[tuple[str, str, str, str]]:
+    """The metrics, and what the study names, that modules outside this package define: (kind, name, module, file)."""
+    needed = [
+        d
+        for d in custom_definitions()
+        if d.kind == "metric" or f'"{d.name}"' in study or (d.kind, d.name) == ("task kind", task_kind)
+    ]
+    for d in needed:
+        if d.module == "__main__" or d.file is None:
+            raise StudyError(
+                f'--engine ray cannot import {d.kind} "{d.name}", which is defined in the script or prompt that was'
+                " started; move it to a module and import that"
+            )
+    return [(d.kind, d.name, d.module, os.path.abspath(d.file or "")) for d in needed]
 
 
 def shard_simulation(data: bytes) -> Simulation:
     """The simulation of a shard, ready for its first task."""
-    found = snapshot.loads(data, "what a shard was sent")
+    definitions, _, content = data.partition(b"\n")
+    import_definitions(json.loads(definitions))
+    found = snapshot.loads(content, "what a shard was sent")
     study = parse(tomllib.loads(found["study"]), "study")
     sites = {
         n: replace(s, common_test=found["shared"][found["places"][n]]) if n in found["places"] else s

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from confrere.core.metrics import metrics_of
 from tests.unit.cli.command import PRIVATE, QUICK, Desk
 
 QUICKSTART = Path(__file__).parents[3] / "studies" / "quickstart.toml"
-METRICS = {"accuracy", "macro_accuracy", "log_loss", "auc"}
+METRICS = {m.name for m in metrics_of("classes")}
 
 
 def test_the_quickstart_prints_the_same_results_twice(desk: Desk) -> None:

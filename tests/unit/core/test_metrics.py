@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from confrere.core import metrics
-from confrere.core.metrics import METRICS, Predictions, draws, in_order, measure, named, proper
+from confrere.core.errors import StudyError
+from confrere.core.metrics import (
+    METRICS,
+    Metric,
+    Predictions,
+    draws,
+    in_order,
+    measure,
+    metrics_of,
+    named,
+    proper,
+)
 
 FORMS = {
     "two classes": lambda rng, n: (rng.normal(size=(n, 1)), rng.integers(0, 2, n)),
@@ -34,7 +48,7 @@ def test_a_draw_without_one_of_two_classes_has_no_area() -> None:
 
 
 def test_every_metric_says_what_it_means_and_which_way_is_better() -> None:
-    for found in METRICS.values():
+    for found in map(METRICS.__getitem__, METRICS):
         assert found.label
         assert found.meaning
         assert found.sign == (1.0 if found.higher_is_better else -1.0)
@@ -43,7 +57,7 @@ def test_every_metric_says_what_it_means_and_which_way_is_better() -> None:
 
 def test_each_form_has_one_proper_scoring_rule() -> None:
     for form in ("classes", "labels", "number"):
-        assert len([m for m in METRICS.values() if m.proper and form in m.forms]) == 1
+        assert len([m for m in metrics_of(form) if m.proper]) == 1
     assert proper(["r2", "rmse"]) == "rmse"
     assert proper(["accuracy"]) is None
 
@@ -53,11 +67,49 @@ def test_names_are_put_in_the_order_of_the_table_and_unknown_ones_last() -> None
     assert named("new_thing").label == "new thing"
 
 
-def test_a_new_metric_is_measured_without_touching_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "METRICS", dict(METRICS))
-
+@pytest.fixture
+def brier() -> Iterator[metrics.Compute]:
     @metrics.metric("brier", label="Brier score", meaning="…", forms=("classes",), higher_is_better=False)
     def brier(p: Predictions, weights: metrics.Weights) -> metrics.Floats:
         return metrics.weighted_mean(((np.exp(p.logs) - p.truth) ** 2).sum(1), weights)
 
+    yield brier
+    METRICS.remove("brier")
+
+
+def test_a_new_metric_is_measured_without_touching_anything_else(brier: metrics.Compute) -> None:
     assert measure(Predictions(np.zeros((4, 1)), np.array([0, 1, 0, 1])))["brier"] == pytest.approx(0.5)
+    assert list(METRICS)[-1] == "brier"
+
+
+def test_two_metrics_of_one_name_are_refused(brier: metrics.Compute) -> None:
+    again = metrics.metric("brier", label="B", meaning="…", forms=("number",))
+    with pytest.raises(StudyError, match='two metric definitions are called "brier"'):
+        again(lambda p, weights: np.zeros(len(weights)))
+    assert named("brier").label == "Brier score"
+
+
+@dataclass
+class Point:
+    """What an installed package declares under the group `confrere.metrics`."""
+
+    thing: object
+    name: str = "halves"
+
+    def load(self) -> object:
+        return self.thing
+
+
+def test_a_metric_of_an_installed_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    halves = Metric("halves", lambda p, weights: np.full(len(weights), 0.5), "halves", "…", ("classes",))
+    points = [Point(halves)]
+    monkeypatch.setattr(
+        "confrere.core.registry.entry_points", lambda group: points if group == "confrere.metrics" else []
+    )
+    monkeypatch.setattr(METRICS, "_things", dict(METRICS._things))
+    monkeypatch.setattr(METRICS, "_loaded", False)
+    assert measure(Predictions(np.zeros((4, 1)), np.array([0, 1, 0, 1])))["halves"] == 0.5
+    points[:] = [Point(len, "length")]
+    monkeypatch.setattr(METRICS, "_loaded", False)
+    with pytest.raises(StudyError, match=r'metric "length" .* not a Metric; register it'):
+        METRICS.names()

@@ -92,8 +92,10 @@ def test_the_stated_form_is_what_losses_and_metrics_read_off_the_targets(name: s
 def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
     with pytest.raises(StudyError, match=r'unknown task kind "bianry".*did you mean "binary".*multilabel'):
         Task("bianry", ("a", "b"), (1,))
-    with pytest.raises(ValueError, match=r'unknown task kind "ordinal".*known: binary, multiclass'):
-        Label(column="y", kind="ordinal")
+    with pytest.raises(
+        ValueError, match=f'unknown task kind "grades-of-none".*known: {", ".join(sorted(ROWS))}'
+    ):
+        Label(column="y", kind="grades-of-none")
 
 
 def test_no_other_module_asks_for_the_name_of_a_kind() -> None:

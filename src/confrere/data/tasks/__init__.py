@@ -4,12 +4,11 @@ A task kind is a class with the methods below, registered under the name that a 
 this folder is found without being listed anywhere; installed packages use the entry-point group
 `confrere.task_kinds`, which names an instance.
 
-    @task_kind("graded")
-    class Graded(TaskKind):
-        form = "labels"
-
+    @task_kind("screening")
+    class Screening(Binary):
         def loss(self, outputs, targets):  # only where the loss of the form will not do
-            ...
+            missed = binary_cross_entropy_with_logits(outputs[:, 0], targets.float(), reduction="none")
+            return missed * (1 + 4 * targets)
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ A network is a function from input shape and number of outputs to an `nn.Module`
 registers one, and its further keyword arguments are its options in a study. Two of them are never written in a study
 but follow from the records: `branches` (what lies where in a record of several parts) and, unless it is stated,
 `mask` (whether the last channel of a sequence or bag says which steps are there).
+
+    @network("wide")
+    def wide(shape, outputs, width=64):
+        return nn.Sequential(nn.Linear(flat(shape), width), nn.ReLU(), nn.Linear(width, outputs))
 """
 
 from __future__ import annotations

@@ -3,14 +3,16 @@
 A file in this folder is found without being listed anywhere; installed packages use the entry-point group
 `confrere.report_sections`, which names a `Section`. A section that has nothing to show returns None.
 
-    @report_section("fairness", order=40)
-    def fairness(page: Page) -> Markup | None: ...
+    @report_section("who took part", order=40)
+    def who_took_part(page: Page) -> Markup | None:
+        return section("Who took part", tag("p", ", ".join(page.sites)))
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 
 from confrere.core.events import Json
 from confrere.core.registry import Registry
@@ -66,7 +68,7 @@ def report_section(name: str, *, order: int) -> Callable[[Make], Make]:
     """Decorator: add a section to the pages of runs and comparisons."""
 
     def add(make: Make) -> Make:
-        report_sections.register(name)(Section(name, order, make))
+        report_sections.register(name, source=make)(Section(name, order, make))
         return make
 
     return add
@@ -76,7 +78,11 @@ def of_comparison(name: str, *, order: int) -> Callable[[Callable[[ComparisonRes
     """The same for a section that looks at a comparison only."""
 
     def add(make: Callable[[ComparisonResult], Markup | None]) -> None:
-        report_section(name, order=order)(lambda p: make(p.comparison) if p.comparison is not None else None)
+        @wraps(make)
+        def of_page(page: Page) -> Markup | None:
+            return None if page.comparison is None else make(page.comparison)
+
+        report_section(name, order=order)(of_page)
 
     return add
 
