@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from dis import get_instructions
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -400,8 +400,8 @@ class Peers(Protocol):
 class Strategy(Protocol):
     """A way to collaborate: a frozen dataclass whose fields are its options in a study.
 
-    Beyond the members below it may state any of `StrategyTraits`, as class variables or, where they depend on options,
-    as properties.
+    Beyond the members below it may state any of `StrategyTraits` (strategy_traits.py), as class variables or, where they
+    depend on options, as properties.
     """
 
     deploys: ClassVar[tuple[str, ...]]
@@ -414,38 +414,6 @@ class Strategy(Protocol):
     async def round(self, state: Any, site: Site, peers: Peers) -> Any:
         """The state after a round. Awaits `site` and `peers` and nothing else."""
         ...
-
-
-@dataclass(frozen=True)
-class StrategyTraits:
-    """What a strategy may state about itself, with the value that holds where it does not."""
-
-    topology: str | None = None
-    """Who sends to whom unless the study names another topology; None if the strategy sends nothing."""
-    common: str | None = None
-    """The model of its state that all sites have in common after a round."""
-    combines: str | None = None
-    """«models» or «by gossip» if a study may choose how models are combined."""
-    numbers: tuple[str, ...] | None = None
-    """The names of the numbers that go with its models, `*` for any word; None accepts every name."""
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """The range of each number; a parcel with a number outside is refused."""
-    gradient_sums: bool = False
-    """Whether parcels hold sums of gradients in the place of models."""
-    steps: int | None = None
-    """The number of private steps in a round; None leaves it to the study."""
-    pools: bool = False
-    """Whether all records are used in one place, which exists in simulations only."""
-    compares_with_alone: bool = False
-    """Whether its `finish` compares the result with training alone (see `Finishes`)."""
-    unproven: str | None = None
-    """Why its releases have no proven guarantee; None if they have."""
-
-
-def traits(strategy: object) -> StrategyTraits:
-    """What a strategy states about itself."""
-    names = (f.name for f in fields(StrategyTraits))
-    return StrategyTraits(**{name: getattr(strategy, name) for name in names if hasattr(strategy, name)})
 
 
 @runtime_checkable

@@ -13,9 +13,9 @@ from urllib.parse import quote
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.core.metrics import proper
-from confrere.core.protocols import traits
 from confrere.core.registry import nearest, strategies
 from confrere.core.results import ALONE, POOLED, ComparisonResult, SiteRecords, StrategyResult
+from confrere.core.strategy_traits import traits
 from confrere.data.federation_profile import profile
 from confrere.data.profile_picture import MOST_FEATURES
 from confrere.data.records import Federation

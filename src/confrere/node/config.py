@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from confrere.core.errors import PrivacyError, StudyError
-from confrere.core.protocols import traits
+from confrere.core.strategy_traits import traits
 from confrere.data.read.delimited import USUAL
 from confrere.data.records import SiteData, Task, training_size
 from confrere.data.schema import Schema

@@ -14,7 +14,8 @@ import torch
 from confrere.core.errors import CheckpointError, CustodyError
 from confrere.core.events import Journal
 from confrere.core.owner_only import append_private, make_private_folder, require_owner_only
-from confrere.core.protocols import ChecksMembers, Strategy, traits
+from confrere.core.protocols import ChecksMembers, Strategy
+from confrere.core.strategy_traits import traits
 from confrere.data.records import Records, SiteData
 from confrere.node.config import NodeConfig
 from confrere.node.delivery import MOST_WAITING

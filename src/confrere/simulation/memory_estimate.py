@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confrere.core.errors import StudyError
-from confrere.core.protocols import Optimiser, traits
+from confrere.core.protocols import Optimiser
+from confrere.core.strategy_traits import traits
 from confrere.core.strict_reader import named
 from confrere.data.records import Federation, Records
 from confrere.learning.networks.architectures import architecture

@@ -8,7 +8,8 @@ from fractions import Fraction
 
 from confrere.core.errors import DataError, PrivacyError, StudyError
 from confrere.core.events import Journal
-from confrere.core.protocols import Releases, Strategy, traits
+from confrere.core.protocols import Releases, Strategy
+from confrere.core.strategy_traits import traits
 from confrere.data.records import SiteData, Task
 from confrere.learning.local_training.one_site import Trainer
 from confrere.learning.networks.network import NetworkCache

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from confrere.core.errors import StudyError
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
-from confrere.core.protocols import ChecksMembers, Strategy, traits
+from confrere.core.protocols import ChecksMembers, Strategy
 from confrere.core.registry import nearest
+from confrere.core.strategy_traits import traits
 from confrere.data.records import Federation, SiteData, concatenate
 from confrere.learning.local_training.cohort import TRAINERS, Cohort, trainer_of
 from confrere.learning.local_training.one_site import Trainer

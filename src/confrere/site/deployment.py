@@ -25,9 +25,10 @@ from confrere.core.custody import Custody, public
 from confrere.core.errors import TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
-from confrere.core.protocols import Predictor, traits
+from confrere.core.protocols import Predictor
 from confrere.core.results import ModelVerdict
 from confrere.core.seeds import generator
+from confrere.core.strategy_traits import traits
 from confrere.data.records import Records
 from confrere.exchange.topology import NoExchange
 from confrere.learning.evaluation import measure

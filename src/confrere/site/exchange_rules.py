@@ -8,7 +8,8 @@ from typing import Any
 
 from confrere.core.errors import StudyError
 from confrere.core.params import Params
-from confrere.core.protocols import Topology, traits
+from confrere.core.protocols import Topology
+from confrere.core.strategy_traits import traits
 from confrere.exchange.gossip import STRONGEST
 from confrere.exchange.packing import Packing
 from confrere.exchange.robust import Bound

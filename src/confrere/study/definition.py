@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from confrere.core.errors import StudyError, warn_renamed
-from confrere.core.protocols import Strategy, Topology, traits
+from confrere.core.protocols import Strategy, Topology
+from confrere.core.strategy_traits import traits
 from confrere.core.strict_reader import (
     STRICT,
     Named,

@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from confrere.core.errors import StudyError
-from confrere.core.protocols import Combiner, traits
+from confrere.core.protocols import Combiner
 from confrere.core.registry import nearest
+from confrere.core.strategy_traits import traits
 from confrere.core.strict_reader import build, build_named, named
 from confrere.exchange.attacks import Attack, attacks
 from confrere.exchange.combine import combiners
