@@ -33,7 +33,7 @@ from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.simulation.engines import simulation_on
+from confrere.simulation.backends import simulation_on
 from confrere.simulation.memory_estimate import estimate_memory
 from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import open_sites

@@ -65,7 +65,7 @@ def predict(model: str | Path, data: str | Path) -> pd.DataFrame:
     >>> list(confrere.predict(folder / "sites" / "site0" / "model", folder / "site0.csv").columns)
     ['record', 'prediction', 'probability of no', 'probability of yes']
     """
-    from confrere.node.predict import SavedModel, predictions
+    from confrere.site.saved_model import SavedModel, predictions
 
     return predictions(SavedModel(Path(model)), Path(data))
 

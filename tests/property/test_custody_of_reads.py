@@ -13,7 +13,7 @@ from confrere.core.custody import Custody, may_leave
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.learning.objectives import Supervised
-from confrere.privacy.steps import PrivateSteps
+from confrere.privacy.charged_steps import PrivateSteps
 from confrere.site.training import TrainingCall
 
 ROLES = ("a", "b", "c", "d", "e")

@@ -21,9 +21,9 @@ from confrere.learning.objectives import Supervised
 from confrere.privacy import lint
 from confrere.privacy.accounting import epsilon
 from confrere.privacy.budget import Budget
+from confrere.privacy.charged_steps import Draw, PrivateSteps
 from confrere.privacy.noise import Randomness
 from confrere.privacy.sampling import Patients
-from confrere.privacy.steps import Draw, PrivateSteps
 from confrere.simulation.simulation import Simulation
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound

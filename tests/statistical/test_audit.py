@@ -14,11 +14,11 @@ from confrere.core.custody import Custody
 from confrere.data.records import Federation
 from confrere.evaluate.audit import AuditEffort, canaries, membership_inference, reconstruction
 from confrere.evaluate.audit.canaries import CanaryResult
+from confrere.privacy.charged_steps import Draw, PrivateSteps
 from confrere.privacy.clipping import BatchGradients, ClipState, Flat, S
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
 from confrere.privacy.sampling import Patients, Poisson
-from confrere.privacy.steps import Draw, PrivateSteps
 from confrere.site.open_sites import open_sites
 from confrere.site.participant import Participant
 from confrere.site.training import TrainingCall

@@ -2,7 +2,7 @@
 
 Simulated sites: a patient's log-odds are normal, and the outcome is drawn from them. Both models have the same expected log
 loss (or AUC) over all patients, and differ from patient to patient. Only the patients that happen to be tested are chance.
-The rule is that of `statistics.fixed_models`, for many sites at once; `test_the_simulation_is_the_rule` compares the two.
+The rule is that of `statistics.fixed_model_gain`, for many sites at once; `test_the_simulation_is_the_rule` compares the two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from confrere.site.predictions import RecordPredictions
-from confrere.statistics.fixed_models import model_effects
+from confrere.statistics.fixed_model_gain import model_effects
 from confrere.statistics.intervals import p_with_skewness
 from confrere.statistics.verdict import LEAST_RARER
 

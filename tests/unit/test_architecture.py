@@ -129,12 +129,12 @@ def calls(path: Path) -> set[str]:
 
 
 def test_samples_are_drawn_and_noise_is_added_where_both_are_charged() -> None:
-    """Other code asks `privacy.steps`, which states the cost and releases once."""
+    """Other code asks `privacy.charged_steps`, which states the cost and releases once."""
     for path in files():
         if room_of(path) != "privacy":
             assert not calls(path) & {"bernoulli", "perturb"}, path
     private = {p.stem for p in files() if room_of(p) == "privacy" and "perturb" in calls(p)}
-    assert private == {"mechanism", "steps"}
+    assert private == {"mechanism", "charged_steps"}
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:

@@ -12,7 +12,6 @@ CLASSES = {"State": "the state of a strategy, in its file"}
 MODULES = {
     "coln": "the combination, and the strategy that uses it",
     "exchange": "the folder, and the report section about it",
-    "in_patients": "the figures, and the report section about them",
     "node": "the folder, and its main class",
     "page": "HTML pages",
     "privacy": "the folder, and the result that states what was spent",

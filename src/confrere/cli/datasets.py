@@ -69,7 +69,7 @@ def show_command(
     from confrere.data.bundled.fetch import cache_folder
     from confrere.data.bundled.sets import known
     from confrere.data.federation_profile import profile
-    from confrere.data.profile_picture import draw
+    from confrere.data.profile_chart import draw
 
     opened = federation(name, seed=seed, **_options(option or []))
     seen = profile(opened)

@@ -25,7 +25,7 @@ def predict(
 
     Example: `confrere predict node/model/model.safetensors patients.csv -o predictions.csv`
     """
-    from confrere.node.predict import SavedModel, predictions
+    from confrere.site.saved_model import SavedModel, predictions
 
     if out.exists() and out.resolve() == data.resolve():
         raise StudyError(f"{out} is the file of records itself; choose another -o")

@@ -17,7 +17,7 @@ from confrere.core.registry import nearest, strategies
 from confrere.core.results import ALONE, POOLED, ComparisonResult, SiteRecords, StrategyResult
 from confrere.core.strategy_traits import traits
 from confrere.data.federation_profile import profile
-from confrere.data.profile_picture import MOST_FEATURES
+from confrere.data.profile_chart import MOST_FEATURES
 from confrere.data.records import Federation
 from confrere.evaluate.comparison_verdicts import verdicts
 from confrere.evaluate.strategy_summary import gap, summary

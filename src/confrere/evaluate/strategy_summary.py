@@ -28,7 +28,7 @@ from confrere.evaluate.comparison_verdicts import Verdicts
 from confrere.site.outcome import by_columns, mean_metrics
 from confrere.site.predictions import RecordPredictions
 from confrere.site.run_folder import Run
-from confrere.statistics.in_patients import PairedErrors, in_patients, over_sites, with_changes
+from confrere.statistics.clinical_metrics import PairedErrors, in_patients, over_sites, with_changes
 from confrere.statistics.verdict import stated
 
 Scored = Sequence[Mapping[str, Metrics[float]]]

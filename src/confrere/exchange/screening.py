@@ -1,6 +1,6 @@
 """Reject parcels whose numbers exceed what an honest site of this study can send.
 
-The bounds follow from public facts (`site.exchange_rules.bounds_of`). A network has refused what is malformed before;
+The bounds follow from public facts (`site.exchange_limits.bounds_of`). A network has refused what is malformed before;
 parcels that never were bytes, inside one process, meet the same rules here.
 """
 

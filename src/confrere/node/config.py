@@ -13,7 +13,7 @@ from confrere.data.read.delimited import USUAL
 from confrere.data.records import SiteData, Task, training_size
 from confrere.data.schema import Schema
 from confrere.site.assemble import check_common_proxy
-from confrere.site.exchange_rules import check_combiner
+from confrere.site.exchange_limits import check_combiner
 from confrere.site.open_sites import inputs_caveat, open_sites
 from confrere.site.site_run import run_id
 from confrere.study import Caps, SiteConfig, Study, load, load_site

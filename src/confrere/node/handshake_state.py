@@ -1,7 +1,7 @@
 """Handshake callbacks of a node: what it announces, and how it detects a ledger or folder that was rolled back.
 
 A ledger that was put back from an old copy looks right from inside. So peers keep the highest marks that a site has
-signed (`witness.py`) and return them; a site that is shown one that its own ledger does not contain stops training, and
+signed (`rollback_check.py`) and return them; a site that is shown one that its own ledger does not contain stops training, and
 remembers that. A peer's mark is kept only once the peer has accepted the handshake, which it does after it has compared what
 it was shown: a ledger that has forked would otherwise replace the mark that proves it. A folder
 that was put back would give numbers to parcels that were used before, and forget what it has taken in: peers return the
@@ -17,9 +17,9 @@ from confrere.core.errors import CheckpointError, ConfrereError, LedgerRolledBac
 from confrere.core.parcel import LedgerMark
 from confrere.node.config import NodeConfig
 from confrere.node.equivocation import LEAVING
+from confrere.node.rollback_check import RollbackCheck
 from confrere.node.shortage import Shortage
 from confrere.node.store import Store
-from confrere.node.witness import Witness
 from confrere.privacy.ledger import Ledger
 from confrere.transport import ledger_marks
 from confrere.transport.grpc.greeting import LONGEST_HEADER, Greeting
@@ -30,8 +30,10 @@ from confrere.version import __version__
 class HandshakeCallbacks:
     """The two callbacks of `Connections` that concern a handshake, and what peers return with receipts."""
 
-    def __init__(self, config: NodeConfig, store: Store, ledger: Ledger, witness: Witness) -> None:
-        self._config, self._store, self._ledger, self._witness = config, store, ledger, witness
+    def __init__(
+        self, config: NodeConfig, store: Store, ledger: Ledger, rollback_check: RollbackCheck
+    ) -> None:
+        self._config, self._store, self._ledger, self._rollback_check = config, store, ledger, rollback_check
         self.rolled_back: ConfrereError | None = None
         """Set once a peer has shown that this site's ledger or folder was rolled back: it must not go on."""
 
@@ -49,7 +51,7 @@ class HandshakeCallbacks:
             self._stop(self.rolled_back, "its ledger was rolled back")
         self._compare_parcels(peer, greeting.last)
         mark, key = greeting.mark, self._config.peers[peer].key
-        if mark is not None and ledger_marks.genuine(mark, key) and self._witness.note_fork(key, mark):
+        if mark is not None and ledger_marks.genuine(mark, key) and self._rollback_check.note_fork(key, mark):
             raise PeerRefused(
                 f'"{peer}" has signed two different entries of one number in its ledger: an old copy of it was restored'
                 " and used. Both signatures are kept, and that ledger is not accepted any more; see «Backup and restore»"
@@ -71,12 +73,12 @@ class HandshakeCallbacks:
         key = self._config.peers[peer].key
         genuine = ledger_marks.genuine(mark, key)
         if genuine:
-            self._witness.keep(key, mark)
+            self._rollback_check.keep(key, mark)
         return genuine
 
     def seen(self, peer: str) -> tuple[LedgerMark, ...]:
         """What to return to a peer."""
-        return self._witness.marks(self._config.peers[peer].key)
+        return self._rollback_check.marks(self._config.peers[peer].key)
 
     def compare(self, seen: Sequence[LedgerMark]) -> None:
         """Notice, for good, that a ledger here is not the one that this site has signed; a peer may make marks up."""
@@ -87,7 +89,7 @@ class HandshakeCallbacks:
                 except LedgerRolledBack as error:
                     self.rolled_back = error
                     with suppress(Shortage):  # the peer keeps its copy of it
-                        self._witness.keep_rollback(mark)
+                        self._rollback_check.keep_rollback(mark)
 
     def _compare_parcels(self, peer: str, text: str) -> None:
         header = proven(text, self._config.identity.member.key) if text else None

@@ -39,6 +39,7 @@ from confrere.node.replay import (
     durably,
     in_thread,
 )
+from confrere.node.rollback_check import RollbackCheck
 from confrere.node.setup import (
     ledger_of,
     lock_folder,
@@ -53,7 +54,6 @@ from confrere.node.setup import (
 from confrere.node.shortage import Shortage, recognising_shortages, until_over
 from confrere.node.start import StartConditions, record_start, time_is_up
 from confrere.node.store import Store
-from confrere.node.witness import Witness
 from confrere.site import snapshot
 from confrere.site.deployment import Deployment
 from confrere.site.peers import SitePeers
@@ -102,8 +102,8 @@ class Node:
         self.journal = NodeJournal(config.home / "journal.jsonl", listeners=(self.log, *listeners))
         self.store = Store(config.home / STORE, run=config.run, site=self.me)
         self.store.sweep()
-        self.witness = Witness(self.store, config.identity.folder or config.home)
-        self.ledger, data = ledger_of(config, self.witness)
+        self.rollback_check = RollbackCheck(self.store, config.identity.folder or config.home)
+        self.ledger, data = ledger_of(config, self.rollback_check)
         config = self.config = replace(config, data=data)
         self.site = site_of(config, self.strategy, self.journal, self.ledger)
         self._charges = lock_ledger(config, self.site)
@@ -114,7 +114,7 @@ class Node:
         self.paused = self.store.facts().get("paused") == "yes"
         self.interrupted = asyncio.Event()
         self.quality: dict[str, Any] = {}
-        self.handshake = HandshakeCallbacks(config, self.store, self.ledger, self.witness)
+        self.handshake = HandshakeCallbacks(config, self.store, self.ledger, self.rollback_check)
         self.outbox = OutboxTransport(
             self.store, config.identity.key, self._allow, self.wait_for_space, self.handshake.mark
         )
@@ -173,7 +173,7 @@ class Node:
         self.log.close()
         self.store.close()
         self.ledger.close()
-        self.witness.close()
+        self.rollback_check.close()
         if self._charges is not None:
             self._charges.close()
         self._lock.close()

@@ -22,14 +22,14 @@ from confrere.node.delivery import MOST_WAITING
 from confrere.node.inspection import ParcelRules
 from confrere.node.membership import exchanges
 from confrere.node.replay import FailpointTrainer
+from confrere.node.rollback_check import RollbackCheck, gone
 from confrere.node.store import Store
-from confrere.node.witness import Witness, gone
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import Secure
 from confrere.privacy.patient_hashes import check_of, former_hashes, hashes, secret_beside
 from confrere.site import snapshot
 from confrere.site.assemble import SiteContext, consents, participant_of
-from confrere.site.exchange_rules import bounds_of, exchange_rules
+from confrere.site.exchange_limits import bounds_of, exchange_options
 from confrere.site.open_sites import records_hash
 from confrere.site.participant import Participant
 from confrere.study import Caps
@@ -71,7 +71,7 @@ def lock_ledger(config: NodeConfig, site: Participant) -> IO[str] | None:
     return lock
 
 
-def ledger_of(config: NodeConfig, witness: Witness) -> tuple[Ledger, SiteData]:
+def ledger_of(config: NodeConfig, rollback_check: RollbackCheck) -> tuple[Ledger, SiteData]:
     """The institution's ledger, for all studies on these patients, and the site's records without other populations' patients.
 
     A ledger that is older than what this site has charged is refused.
@@ -81,22 +81,22 @@ def ledger_of(config: NodeConfig, witness: Witness) -> tuple[Ledger, SiteData]:
     if not path.exists() and path.with_suffix(".key").exists():
         raise gone(path, "its secret is still there")
     if not path.exists() and not held:
-        witness.refuse_missing(path)
+        rollback_check.refuse_missing(path)
     ledger = Ledger(path, population=config.population, accountant=privacy.accountant if privacy else "pld")
     try:
-        witness.refuse_rollback(path, {**held, **ledger.counters()})
+        rollback_check.refuse_rollback(path, {**held, **ledger.counters()})
         if config.earlier is not None:
             ledger.adopt(config.earlier)
             config.earlier.rename(config.earlier.with_suffix(".adopted"))
-        for mark in witness.rollbacks():
+        for mark in rollback_check.rollbacks():
             ledger.refuse_older_than(mark)
         secret, units = secret_beside(path), config.data.all.units
         patients = None if units is None else hashes(secret, set(units.tolist()))
         pairs = () if config.data.former is None else map(tuple, config.data.former.tolist())
         elsewhere = ledger.register(patients, check_of(secret), former_hashes(secret, pairs))
-        ledger.noted = witness.note
+        ledger.noted = rollback_check.note
         for id, counter in ledger.counters().items():
-            witness.note(id, counter)
+            rollback_check.note(id, counter)
     except BaseException:
         ledger.close()
         raise
@@ -203,7 +203,7 @@ def parcel_rules(config: NodeConfig, site: Participant, strategy: Strategy) -> P
         {m.architecture: m.params.shapes for m in models}, sizes=config.sizes,
         numbers=traits(strategy).numbers, bounds=bounds,
         start_mass=None if by is None else 1.0 if by == "equal" else float(config.sizes[config.me]),
-        packing=exchange_rules(config.study, site)["packing"],
+        packing=exchange_options(config.study, site)["packing"],
         limits=replace(wire.STANDARD, total=min(wire.STANDARD.total, largest)),
         accept_unproven=consents(config.study, site),
     )  # fmt: skip

@@ -23,7 +23,7 @@ from confrere.partners.selection_budget import GRADIENTS, Selection
 from confrere.simulation.simulation import Simulation
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound
-from confrere.statistics.fixed_models import FixedEffect, JudgedPatients
+from confrere.statistics.fixed_model_gain import FixedEffect, JudgedPatients
 
 ROLE = "asked"
 STEP = 1e-3

@@ -29,7 +29,7 @@ from confrere.partners.ranking import (
     Ranking,
     ranked,
 )
-from confrere.statistics.fixed_models import JudgedPatients
+from confrere.statistics.fixed_model_gain import JudgedPatients
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from confrere.data.records import Records
 from confrere.learning.evaluation import predict
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import supervised_loss
-from confrere.statistics.fixed_models import JudgedPatients
+from confrere.statistics.fixed_model_gain import JudgedPatients
 
 Losses = NDArray[np.float64]
 """One loss for each record."""

@@ -8,8 +8,8 @@ from confrere.partners.ranking import PartnerScore, Ranking
 from confrere.partners.search import PartnerSearch
 from confrere.partners.table import approaches_lead, approaches_table, cost_text, legend, matrix_table
 from confrere.report.page import charts, page
+from confrere.report.page.axes import Scale, around
 from confrere.report.page.markup import Child, Markup, section, table, tag
-from confrere.report.page.scale import Scale, around
 
 
 def write_partners(found: PartnerSearch, path: Path) -> Path:

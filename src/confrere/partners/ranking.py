@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from confrere.core.results import Document
 from confrere.partners import Method
-from confrere.statistics.fixed_models import FixedEffect, judge_fixed
+from confrere.statistics.fixed_model_gain import FixedEffect, judge_fixed
 from confrere.statistics.verdict import Gain, Word
 
 NEEDS_RECORDS = "its records, which no site does"

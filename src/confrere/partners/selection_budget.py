@@ -17,10 +17,10 @@ from confrere.core.seeds import derive
 from confrere.data.records import Federation
 from confrere.privacy.accounting import calibrate
 from confrere.privacy.budget import Budget
+from confrere.privacy.charged_steps import OneRelease
 from confrere.privacy.charges import Guarantee
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.noise import Seeded
-from confrere.privacy.steps import OneRelease
 from confrere.simulation.simulation import Simulation
 from confrere.site.assemble import own_ceiling
 from confrere.site.participant import Participant

@@ -21,7 +21,7 @@ from confrere.data.records import Records
 from confrere.data.split.holdout import folds
 from confrere.partners.learner import Learner, Losses, mean_and_error
 from confrere.partners.ranking import Candidate, Criteria, Finding, Ranking, ranked
-from confrere.statistics.fixed_models import FixedEffect, JudgedPatients, judge_fixed
+from confrere.statistics.fixed_model_gain import FixedEffect, JudgedPatients, judge_fixed
 from confrere.statistics.verdict import Word
 
 CAP = 4.0

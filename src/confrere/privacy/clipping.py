@@ -35,7 +35,7 @@ from confrere.core.errors import PrivacyError
 from confrere.core.registry import Registry
 from confrere.privacy.charges import on_one_sample
 from confrere.privacy.gradients import ClippedSum, Layout, Recorded, Recorder, WeightedNorm
-from confrere.privacy.gradients.recorded import microbatches
+from confrere.privacy.gradients.batch_gradients import microbatches
 
 ClipState = Mapping[str, Tensor]
 Noise = Callable[[int, float], Tensor]

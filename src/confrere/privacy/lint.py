@@ -24,7 +24,7 @@ from torch.nn.parameter import UninitializedParameter
 from confrere.core.errors import UnsafeModule
 from confrere.core.protocols import Loss
 from confrere.core.seeds import seed_torch
-from confrere.privacy.gradients.places import (
+from confrere.privacy.gradients.place_trial import (
     ConstantChance,
     moved,
     place_matters,

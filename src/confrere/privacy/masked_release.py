@@ -19,10 +19,10 @@ from torch import Tensor
 
 from confrere.core.errors import PrivacyError
 from confrere.core.sum_terms import SumTerms
+from confrere.privacy.charged_steps import already_released
 from confrere.privacy.charges import Unit, masked
 from confrere.privacy.discrete_gaussian import discrete_gaussian
 from confrere.privacy.noise import Randomness
-from confrere.privacy.steps import already_released
 
 MARGIN = 1 + 2.0**-16
 """The noise is this much larger than charged, for the rounding of doubles in norm and projection."""

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from confrere.core.errors import PrivacyError
+from confrere.privacy.charged_steps import PrivateSteps, already_released
 from confrere.privacy.clipping import ClipState
+from confrere.privacy.gradients.batch_gradients import ClippedSum
 from confrere.privacy.gradients.per_record import BLOCK, EXPANSION, SINGLE, WeightedNorm, row_squares
-from confrere.privacy.gradients.recorded import ClippedSum
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness, Seeded
 from confrere.privacy.sampling import FullBatch, Poisson
-from confrere.privacy.steps import PrivateSteps, already_released
 
 Span = tuple[int, int]
 

@@ -51,7 +51,7 @@ def simulate(
     >>> 0 <= run.sites["site0"].metrics.accuracy <= 1
     True
     """
-    from confrere.simulation.engines import simulation_on
+    from confrere.simulation.backends import simulation_on
 
     federation = open_sites(study, sites)
     simulation = simulation_on(
@@ -81,7 +81,7 @@ def resume(
     >>> run.folder == interrupted
     True
     """
-    from confrere.simulation.engines import simulation_on
+    from confrere.simulation.backends import simulation_on
 
     folder, found = resume_folder(Path(path), study)
     simulation = simulation_on(

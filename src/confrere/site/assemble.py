@@ -35,7 +35,7 @@ def mechanism_of(
     Rate, steps and δ depend on that size alone (see `training_size`). Where the study gives ε and no noise,
     the noise is the least with which all steps of all rounds stay within ε, or within the site's own
     `budget` where that is less. A round counts once for each model that is protected in it: every one of them draws its
-    own samples (`privacy.steps`).
+    own samples (`privacy.charged_steps`).
     """
     check_delta(privacy.delta, size)
     clipping = privacy.clipper()

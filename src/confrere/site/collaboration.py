@@ -21,7 +21,7 @@ from confrere.learning.networks.network import NetworkCache
 from confrere.privacy.strategy_lint import strategy_findings
 from confrere.site.assemble import SiteContext, check_common_proxy, leaving_when_spent, participant_of
 from confrere.site.attackers import attack_plan
-from confrere.site.exchange_rules import check_combiners
+from confrere.site.exchange_limits import check_combiners
 from confrere.site.faults import Faults
 from confrere.site.open_sites import inputs_caveat
 from confrere.site.participant import Participant

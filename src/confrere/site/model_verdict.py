@@ -15,8 +15,8 @@ from confrere.core.results import AtThreshold, ModelVerdict
 from confrere.site.outcome import tested
 from confrere.site.participant import Participant
 from confrere.site.predictions import RecordPredictions, marks_of
-from confrere.statistics.fixed_models import judge_fixed, model_effects
-from confrere.statistics.in_patients import in_patients
+from confrere.statistics.clinical_metrics import in_patients
+from confrere.statistics.fixed_model_gain import judge_fixed, model_effects
 
 
 def model_verdict(site: Participant, together: Predictor, alone: Predictor) -> ModelVerdict | None:

@@ -45,6 +45,7 @@ from confrere.learning.step_schedule import (
 )
 from confrere.privacy.accounting import epsilon, per_unit
 from confrere.privacy.budget import Budget
+from confrere.privacy.charged_steps import UNPROTECTED, PrivateSteps
 from confrere.privacy.charges import CEILING, Charge, Guarantee
 from confrere.privacy.clipping import Flat
 from confrere.privacy.interpretation import meaning, readings, trade_off
@@ -52,7 +53,6 @@ from confrere.privacy.ledger import Ledger
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
 from confrere.privacy.patient_hashes import fingerprint
-from confrere.privacy.steps import UNPROTECTED, PrivateSteps
 from confrere.site.checks import check_fit
 from confrere.site.open_sites import records_hash
 from confrere.site.predictions import SelectedPredictions

@@ -20,7 +20,7 @@ from confrere.learning.fit.calibration import best_scale
 from confrere.learning.fit.tuning import SeenRecords, fit
 from confrere.learning.local_training.one_site import Job, failure_reason
 from confrere.learning.objectives import Stacked
-from confrere.privacy.steps import UNPROTECTED
+from confrere.privacy.charged_steps import UNPROTECTED
 from confrere.site.participant import Participant
 from confrere.site.training import TrainingCall, check_given, slot_of
 

@@ -22,9 +22,9 @@ from confrere.learning.local_training.one_site import failure_reason
 from confrere.privacy.gate import Gate
 from confrere.privacy.strategy_lint import names_in
 from confrere.site.assemble import consents
+from confrere.site.call_order import OneCallAtATime
 from confrere.site.deployment import Deployment, choose_deployment
-from confrere.site.exchange_rules import exchange_rules
-from confrere.site.one_call import OneCallAtATime
+from confrere.site.exchange_limits import exchange_options
 from confrere.site.participant import Participant
 from confrere.site.peers import SitePeers
 from confrere.site.schedule import ABSENT, JOINED, LEFT, Schedule
@@ -225,7 +225,7 @@ def site_run_of(
     peers = SitePeers(
         site.name, site.run, schedule.sites, schedule.topology, schedule.churn, gate, transport, site.journal,
         counter=lambda: site.ledger.counter, shared=schedule, stopping=site.stopping, rounds=site.study.rounds,
-        **{**exchange_rules(site.study, site), **options},
+        **{**exchange_options(site.study, site), **options},
     )  # fmt: skip
     return SiteRun(site, peers, strategy, judges or {})
 

@@ -22,7 +22,7 @@ from confrere.learning.networks.network import Network
 from confrere.learning.networks.tables import LOSS_SUM
 from confrere.learning.objectives import Descent, Supervised
 from confrere.learning.optimisers import SGD, Collect
-from confrere.privacy.steps import UNPROTECTED, PrivateSteps
+from confrere.privacy.charged_steps import UNPROTECTED, PrivateSteps
 from confrere.site.checks import check_loss, check_safe
 
 if TYPE_CHECKING:

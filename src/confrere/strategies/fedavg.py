@@ -14,7 +14,7 @@ from confrere.exchange.averaging import agree, common_model
 from confrere.exchange.combine import Mean
 from confrere.exchange.screening import LARGEST
 from confrere.exchange.sums import SINCE, SUM, VERSION, VERSION_BITS
-from confrere.learning.common_step import CommonState, latest, send, stepped
+from confrere.learning.common_state import CommonState, latest, send, stepped
 from confrere.learning.objectives import Supervised
 
 SUM_RANGES = {

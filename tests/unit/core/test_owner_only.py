@@ -15,9 +15,9 @@ import confrere
 from confrere.cli import predict as predict_command
 from confrere.core.errors import CheckpointError
 from confrere.core.owner_only import make_private_folder, require_owner_only, write_private
-from confrere.node import predict as saved
 from confrere.node.control import SOCKET, Control
 from confrere.node.node import Node
+from confrere.site import saved_model as saved
 from tests.unit.node.sites import settings
 from tests.unit.node.wires import Network
 

@@ -16,6 +16,7 @@ from confrere.cli import add_commands, app
 from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
 from confrere.evaluate.audit import Audit, AuditEffort, audit
+from confrere.evaluate.audit.audit_statistics import Detected, Membership
 from confrere.evaluate.audit.canaries import (
     CanaryResult,
     ReleaseReader,
@@ -26,7 +27,6 @@ from confrere.evaluate.audit.canaries import (
 from confrere.evaluate.audit.membership_inference import MembershipResult
 from confrere.evaluate.audit.observed_simulation import ObservedSimulation, largest, most_exposed
 from confrere.evaluate.audit.reconstruction import ReconstructionResult
-from confrere.privacy.audit_statistics import Detected, Membership
 from confrere.privacy.charges import Guarantee
 from confrere.privacy.mechanism import Mechanism
 from confrere.site.open_sites import open_sites

@@ -26,11 +26,11 @@ from confrere.learning.networks.architectures import architecture
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Distilled, Near, Stacked, Supervised
 from confrere.learning.optimisers import SGD, Adam, AdamW, Optimiser
+from confrere.privacy.charged_steps import PrivateSteps
 from confrere.privacy.clipping import AdaCliP, Clipping, Flat, PerLayer, Quantile, ToNorm
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Secure
 from confrere.privacy.sampling import FullBatch, Poisson
-from confrere.privacy.steps import PrivateSteps
 
 MLP = architecture({"name": "mlp", "hidden": [7, 5]}, (6,), 3)
 SIZES = (23, 40, 8, 40, 31)

@@ -21,11 +21,11 @@ from confrere.learning.local_training.one_site import Job, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Distilled, Near, Supervised
 from confrere.learning.optimisers import SGD
+from confrere.privacy.charged_steps import PrivateSteps
 from confrere.privacy.clipping import ROUNDING, Flat
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Seeded
 from confrere.privacy.sampling import FullBatch, Poisson
-from confrere.privacy.steps import PrivateSteps
 
 NORM, NOISE, RATE = 0.7, 1.3, 0.5
 START = Params({"bias": torch.tensor([0.1]), "weight": torch.tensor([[0.5, -0.3]])})

@@ -12,8 +12,8 @@ from confrere.learning.local_training.one_site import Job, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Supervised
 from confrere.learning.optimisers import SGD
+from confrere.privacy.charged_steps import UNPROTECTED
 from confrere.privacy.noise import Randomness, Secure
-from confrere.privacy.steps import UNPROTECTED
 
 LINE = Architecture("line", lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(40, 1)))
 RECORDS = Records(torch.ones(20, 40), torch.arange(20) % 2)

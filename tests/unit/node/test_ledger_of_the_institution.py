@@ -257,7 +257,7 @@ def test_a_charge_is_witnessed_before_it_is_used(tmp_path: Path) -> None:
     files = hospital(tmp_path)
     node = started(*files)
     entry = node.ledger.spend([STEP], key="a study/0/proxy", budget=BUDGET)
-    assert node.witness.seen() == {node.ledger.id: entry.counter}  # although no round is over
+    assert node.rollback_check.seen() == {node.ledger.id: entry.counter}  # although no round is over
     node.close()
 
 

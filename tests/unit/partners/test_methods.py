@@ -24,7 +24,7 @@ from confrere.partners.learner import Learner, joined, losses_of, patients_in
 from confrere.partners.profiles import RecordProfile, features, profile_ranking
 from confrere.partners.ranking import Criteria
 from confrere.partners.transfer import HomeLoss, home_loss, transfer_ranking
-from confrere.statistics.fixed_models import JudgedPatients
+from confrere.statistics.fixed_model_gain import JudgedPatients
 
 RULE = torch.tensor([1.5, -1.0, 0.5, 0.0])
 

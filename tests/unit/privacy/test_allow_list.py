@@ -20,8 +20,8 @@ from confrere.core.parcel import Parcel
 from confrere.learning.objectives import Supervised
 from confrere.node.inspection import ParcelRules
 from confrere.node.node_journal import Log
+from confrere.privacy.charged_steps import PrivateSteps
 from confrere.privacy.gate import Gate
-from confrere.privacy.steps import PrivateSteps
 from confrere.site.training import TrainingCall
 from confrere.transport import batch, wire
 from confrere.transport.body import Body

@@ -15,7 +15,7 @@ from confrere.exchange.screening import LARGEST, Outlier, screen
 from confrere.exchange.sums import Summand, open_sum
 from confrere.learning.objectives import Distilled, Supervised
 from confrere.simulation.simulation import Simulation, simulate
-from confrere.site.exchange_rules import bounds_of
+from confrere.site.exchange_limits import bounds_of
 from confrere.site.faults import Fault
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound

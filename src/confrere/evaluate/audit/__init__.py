@@ -14,12 +14,12 @@ from itertools import count
 from typing import Any
 
 from confrere.evaluate.audit import canaries, membership_inference, reconstruction
+from confrere.evaluate.audit.audit_statistics import Detected
 from confrere.evaluate.audit.canaries import CanaryResult
 from confrere.evaluate.audit.effort import QUICK, AuditEffort
 from confrere.evaluate.audit.membership_inference import MembershipResult
 from confrere.evaluate.audit.observed_simulation import largest, most_exposed
 from confrere.evaluate.audit.reconstruction import ReconstructionResult
-from confrere.privacy.audit_statistics import Detected
 from confrere.privacy.charges import Guarantee
 from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study

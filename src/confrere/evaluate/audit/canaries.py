@@ -12,7 +12,7 @@ trained without noise repeats through them what that model learned from the cana
 
 The attacker knows everything but the coins, the samples and the noise: all other records, the weights that each
 training began with, and the rule of every step. It reads from each release the movement along each canary's
-feature and combines all of them into one likelihood ratio per canary (privacy/audit_statistics.py).
+feature and combines all of them into one likelihood ratio per canary (evaluate/audit/audit_statistics.py).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.seeds import generator
 from confrere.data.records import Federation, Records, Task, of_one_site
+from confrere.evaluate.audit.audit_statistics import Detected, Trials, detect
 from confrere.evaluate.audit.effort import AuditEffort
 from confrere.evaluate.audit.observed_simulation import ObservedRun, ObservedSimulation, ObservedTraining
-from confrere.privacy.audit_statistics import Detected, Trials, detect
 from confrere.privacy.charges import Guarantee
 from confrere.site.participant import Participant
 from confrere.study import Models, Study, Training

@@ -16,8 +16,13 @@ from torch import Tensor
 from confrere.core.model import Model
 from confrere.core.seeds import generator
 from confrere.data.records import Federation, Records, concatenate
+from confrere.evaluate.audit.audit_statistics import (
+    Membership,
+    likelihood_ratio,
+    logit_confidence,
+    membership,
+)
 from confrere.evaluate.audit.observed_simulation import ObservedSimulation
-from confrere.privacy.audit_statistics import Membership, likelihood_ratio, logit_confidence, membership
 from confrere.study import Study
 
 Numbers = NDArray[np.float64]

@@ -46,7 +46,7 @@ from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
 from confrere.learning.local_training.one_site import Job, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Stacked, Supervised, is_multilabel
-from confrere.privacy.steps import UNPROTECTED
+from confrere.privacy.charged_steps import UNPROTECTED
 
 ENOUGH = 600
 """With more records than this, one split tells the candidates apart; with fewer, all folds are used, repeatedly."""

@@ -1,6 +1,6 @@
 """The training loop of one site: private and ordinary models side by side.
 
-Protected models draw their batches from `privacy.steps`, each model its own. With Poisson sampling the others learn
+Protected models draw their batches from `privacy.charged_steps`, each model its own. With Poisson sampling the others learn
 from the batches of the first protected one, as ProxyFL has it. With full batches the protected models make their few
 private steps first; the others then go through the records in shuffled batches of their own.
 """
@@ -21,11 +21,11 @@ from confrere.core.protocols import Loss, Objective, Optimiser, Proximal
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records
 from confrere.learning.networks.network import Network, StepGuard
+from confrere.privacy.charged_steps import Draw, PrivateSteps
 from confrere.privacy.clipping import clipped_sum
 from confrere.privacy.gradients import Recorder
 from confrere.privacy.noise import Randomness, Seeded
 from confrere.privacy.sampling import Patients
-from confrere.privacy.steps import Draw, PrivateSteps
 
 Memory = dict[str, dict[str, dict[str, Tensor]]]
 

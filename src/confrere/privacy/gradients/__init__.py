@@ -15,6 +15,7 @@ from confrere.privacy.gradients import (  # noqa: F401 (each registers its rules
     layers,
     recurrent,
 )
+from confrere.privacy.gradients.batch_gradients import ClippedSum, Layout, Recorded
 from confrere.privacy.gradients.per_record import (
     Explicit,
     Groups,
@@ -23,7 +24,6 @@ from confrere.privacy.gradients.per_record import (
     TableRows,
     WeightedNorm,
 )
-from confrere.privacy.gradients.recorded import ClippedSum, Layout, Recorded
 from confrere.privacy.gradients.recorder import Recorder
 from confrere.privacy.gradients.rules import GradientTap, rewrite, rule
 

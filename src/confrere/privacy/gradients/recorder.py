@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from confrere.core.errors import UnsafeModule
+from confrere.privacy.gradients.batch_gradients import Layout, Recorded
 from confrere.privacy.gradients.fallback import expanded_forward
-from confrere.privacy.gradients.places import (
+from confrere.privacy.gradients.place_trial import (
     ConstantChance,
     moved,
     place_matters,
     record_shares,
     summed_outputs,
 )
-from confrere.privacy.gradients.recorded import Layout, Recorded
 from confrere.privacy.gradients.rules import Gradients, Rule, rule_for
 
 PROBE_TOLERANCE = 1e-4

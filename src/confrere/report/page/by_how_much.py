@@ -8,7 +8,7 @@ from confrere.core.results import ComparisonResult, InPatients, StrategyResult
 from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, site_gain
 from confrere.report.page.questions import Answer, sentences
-from confrere.statistics.in_patients import over_sites
+from confrere.statistics.clinical_metrics import over_sites
 from confrere.statistics.verdict import EARLIER, Gain
 
 NAMED = 3

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from confrere.report.page.axes import Scale
 from confrere.report.page.markup import Child, Markup, tag
-from confrere.report.page.scale import Scale
 from confrere.report.words import even
 
 Format = Callable[[float], str]

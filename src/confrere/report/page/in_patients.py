@@ -8,9 +8,9 @@ from types import MappingProxyType
 from confrere.core.results import ComparisonResult, InPatients, SiteResult
 from confrere.report import words
 from confrere.report.page import charts
+from confrere.report.page.axes import Scale, around
 from confrere.report.page.by_how_much import both_ways, changes, condition, interval_of_100, of_100
 from confrere.report.page.markup import Child, Markup, section, table, tag
-from confrere.report.page.scale import Scale, around
 from confrere.report.page.sections import Page, report_section
 from confrere.report.page.site_table import MANY
 from confrere.statistics.verdict import LEAST_RARER

@@ -12,8 +12,8 @@ from confrere.core.results import PrivacySpent
 from confrere.report import words
 from confrere.report.history import History, Spending
 from confrere.report.page import charts
+from confrere.report.page.axes import Scale, around
 from confrere.report.page.markup import Markup, section, table, tag
-from confrere.report.page.scale import Scale, around
 from confrere.report.page.sections import Page, report_section
 
 PANELS = 12

@@ -15,9 +15,9 @@ from confrere.core.results import SiteRecords, SiteResult
 from confrere.report import words
 from confrere.report.history import History
 from confrere.report.page import charts
+from confrere.report.page.axes import Scale
 from confrere.report.page.markup import Child, Markup, breakable, section, table, tag
 from confrere.report.page.questions import Answer, sentences
-from confrere.report.page.scale import Scale
 from confrere.report.page.sections import Page, report_section
 from confrere.report.page.site_table import MANY
 

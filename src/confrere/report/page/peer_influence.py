@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from confrere.report import words
 from confrere.report.history import History, Weighing
 from confrere.report.page import charts
+from confrere.report.page.axes import Scale
 from confrere.report.page.markup import Markup, section, tag
-from confrere.report.page.scale import Scale
 from confrere.report.page.sections import Page, report_section
 
 PANELS = 12

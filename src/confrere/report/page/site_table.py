@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from confrere.core.results import ComparisonResult, InPatients
 from confrere.report import words
 from confrere.report.page import charts
+from confrere.report.page.axes import Scale, around
 from confrere.report.page.by_how_much import both_ways, interval_of_100, of_100
 from confrere.report.page.markup import Child, Markup, tag
-from confrere.report.page.scale import Scale, around
 from confrere.statistics.verdict import EARLIER, Gain, Word
 
 CLASSES: dict[Word, str] = {

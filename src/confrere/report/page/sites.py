@@ -10,9 +10,9 @@ from confrere.core.results import ComparisonResult, Measured, StrategyResult
 from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, site_gain, stated_gain
 from confrere.report.page import charts
+from confrere.report.page.axes import Scale, around
 from confrere.report.page.by_how_much import fares
 from confrere.report.page.markup import Child, Markup, section, table, tag
-from confrere.report.page.scale import Scale, around
 from confrere.report.page.sections import of_comparison
 from confrere.report.page.site_table import CLASSES, MANY, rows_of, word
 

@@ -24,13 +24,13 @@ from confrere.data.records import Federation, Records, SiteData, Task
 from confrere.learning.objectives import Distilled, Supervised
 from confrere.privacy import stacked_steps
 from confrere.privacy.accounting import epsilon
+from confrere.privacy.charged_steps import OneRelease, PrivateSteps
 from confrere.privacy.charges import gaussian, on_one_sample
 from confrere.privacy.clipping import Clipping, Flat, Quantile
 from confrere.privacy.gradients import ClippedSum
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Seeded
 from confrere.privacy.sampling import FullBatch, Patients, Poisson
-from confrere.privacy.steps import OneRelease, PrivateSteps
 from confrere.simulation.simulation import Simulation
 from confrere.study import Models, Privacy
 from tests.drawn import Recording, columns, one_hot

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from confrere.core.errors import StudyError
-from confrere.privacy.accounting import epsilon
-from confrere.privacy.audit_statistics import (
+from confrere.evaluate.audit.audit_statistics import (
     Detected,
     Score,
     ThresholdTest,
@@ -25,6 +24,7 @@ from confrere.privacy.audit_statistics import (
     membership,
     rate_bounds,
 )
+from confrere.privacy.accounting import epsilon
 from confrere.privacy.charges import gaussian
 
 DELTA = 1e-5

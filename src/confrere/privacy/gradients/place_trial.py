@@ -1,4 +1,4 @@
-"""Whether the place of a record in a batch, or the number of records, changes what the record contributes.
+"""Parts of the trial of whether a record's place in a batch, or the number of records, changes what it contributes.
 
 Removing a record moves others to another place and leaves one fewer. A model in which that matters changes what every
 other record contributes, and clipping does not bound it.

@@ -7,8 +7,8 @@ import pytest
 
 from confrere.core.metrics import Predictions
 from confrere.site.predictions import RecordPredictions
+from confrere.statistics.clinical_metrics import PairedErrors, in_patients, net_benefit, with_changes
 from confrere.statistics.contributions import effects
-from confrere.statistics.in_patients import PairedErrors, in_patients, net_benefit, with_changes
 
 
 def predictions(odds: list[float], ill: list[int]) -> Predictions:

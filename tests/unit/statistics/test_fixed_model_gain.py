@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t
 
 from confrere.site.predictions import RecordPredictions
-from confrere.statistics.fixed_models import FixedEffect, JudgedPatients, judge_fixed, model_effects
+from confrere.statistics.fixed_model_gain import FixedEffect, JudgedPatients, judge_fixed, model_effects
 
 
 def predictions(logits: np.ndarray, labels: np.ndarray) -> RecordPredictions:

@@ -1,4 +1,4 @@
-"""Check that a robust combiner tolerates the attackers, and set how a site combines, packs and screens parcels."""
+"""Limits on what is exchanged: the attackers that a combiner tolerates, and the largest numbers of an honest parcel."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def models_combined(graph: Topology, round: int, members: Sequence[str]) -> int:
     return 1 + min((len(found.get(m, ())) for m in members), default=0)
 
 
-def exchange_rules(study: Study, site: Participant) -> dict[str, Any]:
+def exchange_options(study: Study, site: Participant) -> dict[str, Any]:
     """The fields of `SitePeers` that follow from the study: combiner, packing and bounds."""
 
     def start(architecture: str) -> Params | None:

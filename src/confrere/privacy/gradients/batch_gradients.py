@@ -1,4 +1,4 @@
-"""The per-record gradients of a batch: what one forward and backward pass left, and what clipping makes of it."""
+"""The per-record gradients of one batch, as `recorder` leaves them, and their clipped sum."""
 
 from __future__ import annotations
 

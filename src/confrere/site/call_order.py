@@ -1,4 +1,4 @@
-"""One call of a strategy into its site at a time.
+"""Run the calls of a strategy into its site one at a time, in the order in which they were made.
 
 A site has one network per role, one memory of its optimisers and one count of trainings. Two calls that run side by side,
 in threads on a node, would load their weights into the same networks. So calls wait for each other in the order in which

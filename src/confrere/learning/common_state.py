@@ -1,7 +1,7 @@
-"""The optimiser of the common model: every site applies the same step to the opened sum and keeps the same moments.
+"""The common model and its optimiser's moments: the same step at every site, and what a site that missed it receives.
 
 Every site makes the same step from the same state, so that all of them hold the same model without exchanging it. A
-site that was not there is sent model and moments.
+site that missed a round is sent model and moments.
 """
 
 from __future__ import annotations

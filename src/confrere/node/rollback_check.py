@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS forks (
 FACT = "ledger:"
 
 
-class Witness:
+class RollbackCheck:
     """The highest entry of each ledger that this site has seen. `folder` is that of the keys, or the node's own."""
 
     def __init__(self, store: Store, folder: Path) -> None:
