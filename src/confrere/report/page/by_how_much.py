@@ -11,6 +11,8 @@ from confrere.report.page.questions import Answer, sentences
 from confrere.statistics.clinical_metrics import over_sites
 from confrere.statistics.verdict import EARLIER, Gain
 
+YES = ("yes", "y", "true", "t", "1", "positive", "pos")
+"""Names of class 1 that do not say what the condition is."""
 NAMED = 3
 """At most this many sites that gain are shown one by one."""
 
@@ -82,9 +84,10 @@ def with_condition(comparison: ComparisonResult, found: InPatients) -> str:
 
 
 def condition(comparison: ComparisonResult) -> str | None:
-    """The name of class 1, where the results state it."""
+    """The name of class 1, where the results state it and it is more than a yes."""
     counts = (site.tested for site in comparison.alone.sites.values()) if comparison.alone else ()
-    return next((t.positive_class for t in counts if t and t.positive_class), None)
+    name = next((t.positive_class for t in counts if t and t.positive_class), None)
+    return None if name is None or name.lower() in YES else name
 
 
 def both_ways(comparison: ComparisonResult, site: str) -> tuple[InPatients, InPatients] | None:
@@ -113,10 +116,9 @@ def changes(together: InPatients) -> str:
 
 def interval_of_100(ends: tuple[float, float]) -> str:
     """«−6 to +1», in patients of 100; with a decimal where both ends round to none."""
-    if not any(ends):
-        return "no change"
     digits = 0 if any(round(100 * end) for end in ends) else 1
-    return " to ".join(_signed(100 * end, digits) for end in ends)
+    low, high = (_signed(100 * end, digits) for end in ends)
+    return "no change" if low == high == "0" else f"{low} to {high}"
 
 
 def _signed(value: float, digits: int) -> str:

@@ -126,7 +126,7 @@ def axis(scale: Scale, words: Format, *, most: int = 5, kind: str = "") -> Marku
     for step in range(1, len(labels) + 1):  # label every one, every second … until none covers another
         kept = labels[ticks.index(0.0) % step if 0.0 in ticks else 0 :: step]
         ends = [_extent(scale(t), w) for t, w in kept]
-        if all(right + 6 <= left for (_, right), (left, _) in pairwise(ends)):
+        if all(right + 4 <= left for (_, right), (left, _) in pairwise(ends)):
             break
     return tag(
         "svg",
@@ -331,7 +331,7 @@ def _upright(x: str, top: float, bottom: float, kind: str) -> Markup:
 
 def _extent(at: float, words: str) -> tuple[float, float]:
     """From where to where a label reaches on the narrowest strip, in pixels."""
-    long, middle = 6.8 * len(words), STRIP * at
+    long, middle = 6.5 * len(words), STRIP * at
     left = {"start": middle, "end": middle - long}.get(_anchor(at), middle - long / 2)
     return left, left + long
 

@@ -239,7 +239,7 @@ def _cell(own: SiteRecords, column: str) -> Markup:
     kind = "plain" if not sign else "above" if distance > 0 else "below"
     text = f"{distance:+.1f}".replace("-", "−") if abs(distance) >= 0.05 else "0"
     if own.missing.get(column) == 1:
-        text = "–"
+        return tag("span", "–", class_="cell plain")
     if column in own.shares:
         share = own.shares[column][0]
         text = "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
