@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
+from confrere.core.sum_terms import SumTerms
+from confrere.privacy.masked_release import MARGIN, MaskedRelease
 from confrere.privacy.noise import Randomness, Secure, Seeded
 
 SIZE = 400_000
@@ -105,3 +108,22 @@ def test_the_exact_rounding_follows_the_rounded_gaussian_cell_by_cell() -> None:
     shifted = [int((drawn == k + 1).sum()) for k in cells]
     observed = [*shifted, SIZE - sum(shifted)]
     assert stats.chisquare(observed, [SIZE * p for p in [*expected, rest]]).pvalue < RARE
+
+
+def opened(h: int, in_it: int, std: float = 1.4) -> Tensor:
+    """The noise of a masked sum in which this number of honest members are, of whom `h` are certain."""
+    terms = SumTerms(members=h + 1, colluding=1, dropouts=0, noise_std=std, clip=1.0, size=SIZE)
+    shares = [MaskedRelease("proxy", terms, 10, Seeded(k)).release(torch.zeros(SIZE)) for k in range(in_it)]
+    return torch.from_numpy(np.sum(shares, axis=0) * terms.grid)
+
+
+def test_the_shares_of_honest_members_add_up_to_the_noise_of_one() -> None:
+    noise = opened(4, 4)
+    assert variance_is(noise, 1.4 * MARGIN)
+    assert is_normal(noise, 1.4 * MARGIN)
+
+
+def test_a_member_that_is_missing_or_too_many_is_noticed_in_the_noise_of_a_sum() -> None:
+    assert not variance_is(opened(4, 3), 1.4)
+    assert not variance_is(opened(4, 5), 1.4)
+    assert variance_is(opened(4, 5), 1.4 * MARGIN * math.sqrt(5 / 4))

@@ -44,13 +44,13 @@ class SumTerms:
     clip: float
     """C: what one record adds at most."""
     size: int
-    """P: the length of the vectors."""
+    """P: the length of the vector that is masked."""
     grid: float = 0.0
     """γ; 0 stands for the coarsest grid that is fine enough."""
     bits: int = MOST_BITS
     """m: sums are computed modulo 2^m."""
     vectors: int = 1
-    """How many vectors of one exchange the same records shape."""
+    """K: how many clipped vectors are joined in it. Each record moves each of them by at most C, and all of them by C√K."""
 
     def __post_init__(self) -> None:
         check_collusion(self.members, self.colluding, self.dropouts)
@@ -63,6 +63,8 @@ class SumTerms:
                 raise PrivacyError(f"{name} of a masked sum must be a number above 0, not {value}")
         if self.grid == 0:
             object.__setattr__(self, "grid", grid_for(self.clip, self.size))
+        for name in ("noise_std", "clip", "grid"):  # 1 and 1.0 are one agreement
+            object.__setattr__(self, name, float(getattr(self, name)))
         self._check_grid()
 
     def _check_grid(self) -> None:

@@ -167,7 +167,7 @@ def masked(terms: SumTerms, count: int = 1, *, unit: Unit = "record", proven: bo
     >>> masked(SumTerms(8, 2, 2, noise_std=1.5, clip=1.0, size=1000)).condition
     'if at most 2 of the other 7 sites pool what they see'
     """
-    noise, grid = float(terms.noise_std / terms.clip), float(terms.grid / terms.clip)
+    noise, grid = terms.noise_std / terms.clip, terms.grid / terms.clip
     fields = {"kind": "masked", "noise_multiplier": repr(noise), "grid": repr(grid)}
     fields |= {"parameters": str(terms.size), "members": str(terms.members)}
     fields |= {"colluding": str(terms.colluding), "dropouts": str(terms.dropouts)}
@@ -319,7 +319,7 @@ def _masked_noise(fields: dict[str, str]) -> float:
     if share < LEAST_STEPS:
         raise ValueError(f"each share has noise of {share:.3g} grid steps")
     apart = 2.0 if "replaced" in fields else float(fields.get("group", "1"))
-    dimension = math.sqrt(parameters * vectors)
+    dimension = math.sqrt(parameters)
     moved = apart * math.sqrt(vectors) + grid * dimension
     tau = 10 * math.fsum(math.exp(-2 * math.pi**2 * share**2 * k / (k + 1)) for k in range(1, members))
     return 1 / (moved / noise + tau * dimension)

@@ -12,6 +12,8 @@ read by a further step: it may only be masked and added up (`exchange.secure`). 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -38,7 +40,7 @@ class MaskedRelease:
         self, name: str, terms: SumTerms, declared: int, randomness: Randomness, unit: Unit = "record"
     ) -> None:
         self.name, self.terms = name, terms
-        self.radius = declared * terms.clip
+        self.radius = declared * terms.clip * math.sqrt(terms.vectors)
         self.charge = masked(terms, unit=unit)
         self._randomness: Randomness | None = randomness
 

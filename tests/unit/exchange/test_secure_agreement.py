@@ -94,6 +94,11 @@ def test_every_term_and_every_member_is_part_of_the_digest() -> None:
     assert len({first.digest, *(other.digest for other in others)}) == len(others) + 1
 
 
+def test_whole_numbers_and_floats_are_one_agreement() -> None:
+    first = agreement()
+    assert replace(first, terms=replace(first.terms, clip=1)).digest == first.digest
+
+
 def test_a_new_epoch_has_its_own_noise() -> None:
     before, after = agreement(8, dropouts=2), agreement(6, dropouts=1, epoch=1)
     assert before.terms.share_scale == pytest.approx(1.5 / before.terms.grid / 5**0.5)

@@ -109,7 +109,11 @@ class AttemptMember:
         return [self._secrets().announcement(self._key)]
 
     def receive(self, message: Message) -> list[Message]:
-        """Replies to a message of the summing site; one that is out of turn, repeated or from another attempt has none."""
+        """Replies to a message of the summing site; one that is out of turn or from another attempt has none.
+
+        What must not be believed raises an error and changes nothing. `SumResult` and `GivenUp` are to be taken from the
+        summing site or its successor only.
+        """
         if message.context != self.context or (self.ended is not None and not isinstance(message, SumResult)):
             return []
         handlers: dict[type[Message], Callable[..., list[Message]]] = {

@@ -99,7 +99,10 @@ class SummingSite:
         return self.result is not None or self.given_up is not None
 
     def receive(self, sender: str, message: Message) -> list[Outgoing]:
-        """Messages to members that follow from one of theirs. `sender` must have been authenticated by the connection."""
+        """Messages to members that follow from one of theirs. `sender` must have been authenticated by the connection.
+
+        What must not be believed raises an error and changes nothing.
+        """
         if self.done or message.context != self.context or sender not in self.agreement.names:
             return []
         handlers: dict[type[Message], Callable[..., list[Outgoing]]] = {
