@@ -18,7 +18,7 @@ from typing import Any
 
 from machine import machine
 
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.study import Study, load
 from confrere.study.exchange_settings import attacked

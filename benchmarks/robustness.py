@@ -25,7 +25,7 @@ from machine import machine
 
 from confrere.data.records import Federation
 from confrere.exchange.attacks import attacks
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.study import Evaluation, Study, load
 

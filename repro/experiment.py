@@ -27,7 +27,7 @@ from confrere.privacy import accounting
 from confrere.privacy.charges import gaussian
 from confrere.privacy.renyi import PUBLISHED_ORDERS
 from confrere.privacy.sampling import epoch
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.site.predictions import RecordPredictions, SelectedPredictions
 from confrere.site.run_folder import Run, hardware, write_json

@@ -35,7 +35,7 @@ from confrere.learning.networks.tables import Adapted
 from confrere.learning.objectives import Supervised
 from confrere.partners.search import PartnerSearch, find_partners
 from confrere.report.page import write_report as write_page
-from confrere.simulation.simulation import resume, simulate
+from confrere.simulation.backends import resume, simulate
 from confrere.site.run_folder import Run
 from confrere.study import (
     Caps,

@@ -12,7 +12,7 @@ from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
 from confrere.evaluate.traffic import planned_parcels
 from confrere.privacy.gate import Gate
-from confrere.simulation.simulation import resume, simulate
+from confrere.simulation.backends import resume, simulate
 from confrere.site.faults import Fault
 from confrere.site.open_sites import open_sites
 from confrere.strategies import strategies

@@ -9,7 +9,7 @@ import pytest
 from confrere.core.custody import Scalar
 from confrere.core.events import Event
 from confrere.core.model import Model
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site import peers, training
 from tests.conformance.table import ROWS, Row
 from tests.conformance.test_strategies import study

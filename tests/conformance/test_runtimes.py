@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from confrere.core.events import Event, verified
 from confrere.report.progress import Follower
-from confrere.simulation.simulation import resume, simulate
+from confrere.simulation.backends import resume, simulate
 from confrere.site.run_folder import Run
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Study, load

@@ -16,7 +16,7 @@ from confrere.core.custody import Custody
 from confrere.core.events import Event
 from confrere.core.params import Params
 from confrere.privacy.gate import Gate
-from confrere.simulation.simulation import resume, simulate
+from confrere.simulation.backends import resume, simulate
 from confrere.site.faults import Fault
 from confrere.site.run_folder import Run
 from confrere.strategies import discover, strategies

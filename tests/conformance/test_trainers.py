@@ -10,7 +10,8 @@ from confrere.core.events import Event
 from confrere.learning.local_training import cohort
 from confrere.learning.local_training.many_sites import train_together
 from confrere.learning.local_training.one_site import Job
-from confrere.simulation.simulation import Simulation, simulate
+from confrere.simulation.backends import simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.faults import Fault
 from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from confrere.core.params import Params
 from confrere.data.records import Federation, Records, SiteData, Task
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import Models, Privacy, Study, Training
 
 GRADIENTS = {"name": "fedavg", "exchange": "gradients"}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from confrere.data.records import Federation, Records, SiteData, Task
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.run_folder import Run
 from confrere.study import Evaluation, Models, Privacy, Study, Training
 

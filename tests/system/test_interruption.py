@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import load
 from tests.conftest import write_study
 

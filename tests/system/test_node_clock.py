@@ -15,7 +15,7 @@ import pytest
 
 from confrere.core.events import Journal
 from confrere.node.rehearsal import NodeProcess, RehearsalNodes
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.site.site_folder import site_folder_of
 from confrere.study import load

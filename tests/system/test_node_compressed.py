@@ -13,7 +13,7 @@ from confrere.core.custody import public
 from confrere.core.parcel import Parcel
 from confrere.exchange.compression import ParcelContext
 from confrere.node.node import Node
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.transport import wire
 from confrere.transport.receipt import Outcome
 from tests.conftest import arrays

@@ -16,7 +16,7 @@ from confrere.node import replay, store
 from confrere.node.config import NodeConfig
 from confrere.node.failpoints import POINTS
 from confrere.node.node import Node
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.study import Study
 from tests.conftest import arrays

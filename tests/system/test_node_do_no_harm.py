@@ -16,7 +16,7 @@ from confrere.core.events import verified
 from confrere.exchange.attacks import SignFlip
 from confrere.node.node import Node
 from confrere.node.status import resting_status
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site import deployment
 from confrere.site.attackers import AttackHook, AttackPlan
 from confrere.study import Study

@@ -33,7 +33,7 @@ from confrere.node.service import serve
 from confrere.node.shortage import DiskFull
 from confrere.node.status import missing, resting_status, status_of
 from confrere.node.store import Store
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.study import Caps, Models, Privacy, SiteConfig, Study
 from confrere.transport import body as bodies

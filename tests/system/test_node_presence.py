@@ -24,7 +24,7 @@ from confrere.node.service import read_node_config
 from confrere.privacy.charges import gaussian
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.patient_hashes import check_of, hashes, secret_beside
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import load
 from confrere.transport import wire
 from confrere.transport.grpc.identity import enroll

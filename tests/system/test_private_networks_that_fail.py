@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from confrere.core.custody import Custody
 from confrere.core.errors import TrainingError
 from confrere.learning.networks.architectures import network, networks
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import load
 from tests.system import test_node_presence as presence
 from tests.system.test_node_faults import events

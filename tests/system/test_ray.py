@@ -16,7 +16,7 @@ import pytest
 
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
-from confrere.simulation.simulation import resume, simulate
+from confrere.simulation.backends import resume, simulate
 from confrere.site.run_folder import Run
 from confrere.study import Models, Study, load
 from confrere.study.churn import Churn

@@ -23,8 +23,9 @@ from confrere.learning.local_training import cohort
 from confrere.privacy.clipping import clippings
 from confrere.report.page import write_report
 from confrere.report.page.sections import report_sections
+from confrere.simulation.backends import simulate
 from confrere.simulation.ray import shard_content
-from confrere.simulation.simulation import Simulation, simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run
 from confrere.study import load

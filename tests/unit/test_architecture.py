@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -77,6 +77,57 @@ def test_imports_point_downwards(path: Path) -> None:
 def test_a_breach_would_be_noticed() -> None:
     assert breaches(SOURCE / "core" / "params.py", {"site"}) == ["site"]
     assert breaches(SOURCE / "exchange" / "topology.py", {"privacy"}) == ["privacy"]
+
+
+def module_of(path: Path) -> str:
+    parts = ("confrere", *path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(source: str, known: Collection[str]) -> set[str]:
+    """The modules that a file imports when it runs: also inside functions, and by `import_module` with their name."""
+    found: set[str] = set()
+    left: list[ast.AST] = [ast.parse(source)]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            left += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names = {a.name: f"{node.module}.{a.name}" for a in node.names}
+            found |= {whole if whole in known else node.module for whole in names.values()}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            found |= {a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
+        left += ast.iter_child_nodes(node)
+    return found & set(known)
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[str]:
+    """The modules on cycles, and between them: those left when modules that nothing imports, or that import nothing,
+    are taken away until there is none."""
+    left = set(graph)
+    while True:
+        importers = {other for module in left for other in graph[module] & left}
+        gone = {m for m in left if not graph[m] & left or m not in importers}
+        if not gone:
+            return sorted(left)
+        left -= gone
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    sources = {module_of(p): p.read_text(encoding="utf-8") for p in files()}
+    graph = {module: imported_modules(source, sources) for module, source in sources.items()}
+    assert sum(map(len, graph.values())) > len(graph)
+    assert cycles(graph) == []
+
+
+def test_a_cycle_of_modules_would_be_noticed() -> None:
+    inside = 'def f():\n    from confrere.core import b\n    importlib.import_module("confrere.c")\n'
+    assert imported_modules(inside, {"confrere.core.b", "confrere.c"}) == {"confrere.core.b", "confrere.c"}
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == ["b", "c"]
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
 
 
 def test_every_room_is_known() -> None:

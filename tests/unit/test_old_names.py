@@ -11,7 +11,7 @@ import pytest
 from confrere.core.errors import Retired
 from confrere.core.protocols import Peers
 from confrere.core.registry import strategy
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.strategies.local import Local, State
 from confrere.study import Models, Study, Training
 from tests.conftest import arrays

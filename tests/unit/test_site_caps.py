@@ -8,7 +8,8 @@ import pytest
 
 from confrere.core.errors import PrivacyError, StudyError
 from confrere.privacy.accounting import epsilon
-from confrere.simulation.simulation import Simulation, simulate
+from confrere.simulation.backends import simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.assemble import own_caps
 from confrere.site.open_sites import open_sites
 from confrere.study import Caps, Privacy, SiteConfig, load

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from confrere.core.errors import CustodyError, StudyError
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import Privacy, Study, load
 from tests.conftest import arrays, write_study
 

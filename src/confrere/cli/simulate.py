@@ -67,9 +67,9 @@ def simulate(
     Example: `confrere simulate studies/quickstart.toml --set privacy.epsilon=1`
     """
     from confrere.report.progress import progress
+    from confrere.simulation.backends import resume as resume_run
+    from confrere.simulation.backends import simulate as simulate_study
     from confrere.simulation.profiling import profiled
-    from confrere.simulation.simulation import resume as resume_run
-    from confrere.simulation.simulation import simulate as simulate_study
     from confrere.study import FULL, load, scaled
     from confrere.study.exchange_settings import attacked
 

@@ -18,7 +18,8 @@ from confrere.core.events import Journal
 from confrere.learning.local_training import cohort, one_site
 from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
-from confrere.simulation import simulation
+from confrere.simulation import backends
+from confrere.simulation.simulation import Simulation
 from confrere.site import participant, site_round
 from confrere.site.mailbox import Mailbox
 from confrere.site.run_folder import RunFolder
@@ -40,8 +41,8 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("evaluation", site_round, "best_scale"),
     ("journal", Journal, "add"),
     ("checkpoints", RunFolder, "checkpoint"),
-    ("opening records", simulation, "open_sites"),
-    ("preparation", simulation.Simulation, "prepare"),
+    ("opening records", backends, "open_sites"),
+    ("preparation", Simulation, "prepare"),
 )
 """Kind of work, and the function that is timed as an attribute of the module or class through which its callers find it.
 A coroutine function must not stand here: the call returns before its work is done."""

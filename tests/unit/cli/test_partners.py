@@ -28,7 +28,7 @@ from confrere.partners.recommendation import recommendation
 from confrere.partners.search import PartnerSearch, find_partners
 from confrere.partners.table import partners_tables
 from confrere.privacy.gate import Gate
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.study import Privacy, Study, load
 from tests.conftest import arrays, write_study

@@ -19,7 +19,7 @@ from confrere.data.records import Records
 from confrere.data.schema import Column, Label, Schema
 from confrere.data.split.date_cut import DateCut
 from confrere.data.split.holdout import SplitRule, split_indices
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.study import Data, Split, Study, load
 from tests.conftest import arrays, write_study

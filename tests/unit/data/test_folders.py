@@ -20,7 +20,7 @@ from confrere.data.schema import Schema
 from confrere.data.schema_draft import draft
 from confrere.data.schema_toml import schema_toml
 from confrere.data.split.holdout import SplitRule
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import load
 from tests.unit.data.test_images_and_texts import dicom
 

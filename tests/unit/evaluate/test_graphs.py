@@ -8,7 +8,7 @@ import pytest
 
 from confrere.core.custody import Custody
 from confrere.exchange.topology import topologies
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.run_folder import Run
 from tests.conftest import arrays
 from tests.unit.quick import quick

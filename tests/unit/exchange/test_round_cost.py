@@ -11,7 +11,7 @@ from confrere.evaluate.traffic import methods, planned_parcels, traffic
 from confrere.exchange.round_cost import LinkSpeed, Load, growth, phases, round_seconds, seconds
 from confrere.exchange.topology import Complete, Exponential, Star
 from confrere.report.growth_chart import draw_growth
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.study.churn import Churn
 from tests.conformance.table import ROWS, Row

@@ -18,7 +18,7 @@ from confrere.core.errors import StudyError
 from confrere.learning.local_training.one_site import Job, Trained
 from confrere.node import replay
 from confrere.node.node import Node
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import Privacy, Study
 from tests.conftest import arrays
 from tests.unit.node.sites import settings

@@ -36,7 +36,8 @@ from confrere.privacy.budget import Budget
 from confrere.privacy.gradients import recorder
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.mechanism import Mechanism, Release
-from confrere.simulation.simulation import Simulation, simulate
+from confrere.simulation.backends import simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.assemble import SiteContext, mechanism_of, participant_of
 from confrere.site.open_sites import open_sites
 from confrere.site.participant import Participant

@@ -14,7 +14,7 @@ from confrere.core.model import mix
 from confrere.evaluate.study_check import check
 from confrere.privacy import gate as gates
 from confrere.privacy.strategy_lint import findings_in, is_written_out, names_in, strategy_findings
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.strategies import discover, strategies
 from tests.conftest import arrays
 from tests.unit.quick import quick

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confrere.report.history import history
 from confrere.report.page.learning_curves import privacy_over_rounds
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import Privacy
 from tests.conftest import arrays
 from tests.unit.quick import quick

@@ -9,8 +9,9 @@ import pytest
 
 from confrere.core.errors import StudyError
 from confrere.simulation import memory_estimate as module
+from confrere.simulation.backends import simulate
 from confrere.simulation.memory_estimate import FIXED, available, check_memory, estimate_memory
-from confrere.simulation.simulation import Simulation, simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import open_sites
 from confrere.study import Models, Privacy, Study, Training
 

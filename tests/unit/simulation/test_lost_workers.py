@@ -16,10 +16,11 @@ import pytest
 
 from confrere.core.errors import PrivacyError, StudyError, WorkerLost
 from confrere.core.events import Event
+from confrere.simulation.backends import resume, simulate
 from confrere.simulation.ray import library, shard_content, shard_simulation
 from confrere.simulation.shard import Answer, Assignment, Shard, checked_answer
 from confrere.simulation.sharded import ShardedSimulation, refuse_undercounting
-from confrere.simulation.simulation import Simulation, resume, simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run, RunFolder
 from confrere.study import Study

@@ -9,8 +9,8 @@ import pytest
 
 from confrere.learning.local_training import cohort
 from confrere.simulation import profiling
+from confrere.simulation.backends import simulate
 from confrere.simulation.profiling import PARTS, REST, profiled
-from confrere.simulation.simulation import simulate
 from confrere.study import Models, Privacy, Study, Training
 from tests.conftest import arrays
 

@@ -17,8 +17,8 @@ from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
+from confrere.simulation.backends import resume, simulate
 from confrere.simulation.shard import divide
-from confrere.simulation.simulation import resume, simulate
 from confrere.site.run_folder import Run
 from confrere.study import Models, Training
 from confrere.study.churn import Churn

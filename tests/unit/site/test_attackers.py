@@ -17,7 +17,8 @@ from confrere.evaluate.compare import compare
 from confrere.exchange.attacks import ALittle, HonestModels, attacks
 from confrere.exchange.compression import numbers
 from confrere.node.config import load_study
-from confrere.simulation.simulation import Simulation, simulate
+from confrere.simulation.backends import simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.attackers import flipped
 from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run

@@ -11,7 +11,7 @@ import pytest
 from confrere.core.errors import PrivacyError
 from confrere.privacy.accounting import epsilon
 from confrere.privacy.charges import gaussian
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.run_folder import Run
 from confrere.study import Data, Models, Privacy, Study, load
 from confrere.study.settings import Split

@@ -17,7 +17,7 @@ from confrere.privacy.ledger import Ledger
 from confrere.report import words
 from confrere.report.history import history
 from confrere.report.result_tables import _privacy_lines
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site import assemble
 from confrere.site.assemble import SiteContext, participant_of
 from confrere.site.open_sites import open_sites

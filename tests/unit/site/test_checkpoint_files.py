@@ -11,7 +11,7 @@ import pytest
 
 from confrere.core.errors import CheckpointError
 from confrere.core.events import Event
-from confrere.simulation.simulation import resume, simulate
+from confrere.simulation.backends import resume, simulate
 from confrere.site import checkpoints, snapshot
 from confrere.site.checkpoints import CheckpointFiles
 from confrere.study import Data, Evaluation, Models, Study, Training

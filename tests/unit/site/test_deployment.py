@@ -19,7 +19,8 @@ from confrere.core.events import Journal
 from confrere.core.model import Model
 from confrere.data.records import Records
 from confrere.learning.local_training.one_site import Job
-from confrere.simulation.simulation import Simulation, simulate
+from confrere.simulation.backends import simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site import deployment
 from confrere.site.deployment import Deployment
 from confrere.site.open_sites import open_sites

@@ -13,7 +13,7 @@ from confrere.core.metrics import METRICS
 from confrere.data.records import Records, SiteData
 from confrere.data.split.holdout import SplitRule, split_indices
 from confrere.evaluate.compare import compare
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.strategies import discover, strategies
 from confrere.study import Data, Privacy, Study

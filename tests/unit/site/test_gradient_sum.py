@@ -14,7 +14,8 @@ from confrere.core.parcel import Parcel
 from confrere.exchange.screening import LARGEST, Outlier, screen
 from confrere.exchange.sums import Summand, open_sum
 from confrere.learning.objectives import Distilled, Supervised
-from confrere.simulation.simulation import Simulation, simulate
+from confrere.simulation.backends import simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.exchange_limits import bounds_of
 from confrere.site.faults import Fault
 from confrere.site.participant import Participant

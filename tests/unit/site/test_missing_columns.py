@@ -18,7 +18,7 @@ from confrere.data.federation import Source, of_files
 from confrere.data.schema import Column, Label, Schema
 from confrere.evaluate.compare import compare
 from confrere.report.result_tables import comparison_table, run_table
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import Study, Training
 
 SCHEMA = Schema(

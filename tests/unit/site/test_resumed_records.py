@@ -9,7 +9,7 @@ import pytest
 
 from confrere.core.errors import CheckpointError
 from confrere.core.events import Event
-from confrere.simulation.simulation import resume, simulate
+from confrere.simulation.backends import resume, simulate
 from tests.conftest import arrays
 from tests.unit.quick import quick
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from confrere.core.errors import PrivacyError
-from confrere.simulation.simulation import resume, simulate
+from confrere.simulation.backends import resume, simulate
 from confrere.site import snapshot
 from confrere.study import Privacy, Study, Training
 from tests.conftest import arrays

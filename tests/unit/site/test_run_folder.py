@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from confrere.core.errors import StudyError, TrainingError
-from confrere.simulation.simulation import resume, simulate
+from confrere.simulation.backends import resume, simulate
 from confrere.site.run_folder import RunFolder, check_free
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Training, load

@@ -12,7 +12,7 @@ from torch import nn
 
 from confrere.core.errors import CheckpointError
 from confrere.core.events import verified
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site import site_folder
 from confrere.site.saved_model import SavedModel, predictions
 from confrere.site.site_folder import site_folder_of

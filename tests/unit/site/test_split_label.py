@@ -9,7 +9,7 @@ import pytest
 
 from confrere.evaluate.compare import compare
 from confrere.evaluate.study_check import check
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import Data
 from confrere.study.settings import Split
 from tests.conftest import arrays

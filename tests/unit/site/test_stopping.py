@@ -17,7 +17,7 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Inbox, Parcel
 from confrere.exchange.topology import Complete, Exponential, Ring, Star
-from confrere.simulation.simulation import resume, simulate
+from confrere.simulation.backends import resume, simulate
 from confrere.site.schedule import Schedule
 from confrere.site.stopping import STOPPED_ROUNDS, Stopping
 from confrere.study import Data, Privacy, Stop, Study, Training, parse

@@ -15,7 +15,8 @@ from confrere.core.events import Event
 from confrere.learning.objectives import supervised_loss
 from confrere.learning.private_loss_sum import mean_loss
 from confrere.privacy.gate import Gate
-from confrere.simulation.simulation import Simulation, simulate
+from confrere.simulation.backends import simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import open_sites
 from confrere.site.participant import Participant
 from confrere.site.run_folder import Run

@@ -11,7 +11,8 @@ from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
 from confrere.core.events import Journal
 from confrere.privacy.gate import Gate
-from confrere.simulation.simulation import Simulation, simulate
+from confrere.simulation.backends import simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run
 from confrere.strategies.coln import State

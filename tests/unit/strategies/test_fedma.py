@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from confrere.core.errors import StudyError
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.faults import Fault
 from confrere.site.run_folder import Run
 from confrere.study import Models, Study, Training

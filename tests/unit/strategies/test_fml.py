@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import Privacy, Study
 from tests.conftest import arrays
 

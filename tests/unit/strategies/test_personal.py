@@ -8,7 +8,7 @@ import pytest
 
 from confrere.core.custody import Custody
 from confrere.core.errors import StudyError
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.study import Privacy, Study, Training
 from tests.conftest import arrays
 

@@ -11,7 +11,7 @@ import torch
 
 from confrere.core.params import Params
 from confrere.learning.local_training.one_site import Job, OneAtATime, Trained
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.run_folder import Run
 from confrere.study import Models, Study, Training, load
 from confrere.study.churn import Churn

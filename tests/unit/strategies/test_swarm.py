@@ -26,7 +26,7 @@ from confrere.exchange.leader_handover import (
 )
 from confrere.exchange.screening import LARGEST
 from confrere.learning.local_training.one_site import Job, Trained
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.site.faults import Fault
 from confrere.site.run_folder import Run
 from confrere.study import Data, Models, Study, Training

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from confrere.core.metrics import Form, metrics_of
-from confrere.simulation.simulation import simulate
+from confrere.simulation.backends import simulate
 from confrere.strategies import discover, strategies
 from tests.conftest import arrays
 from tests.unit.quick import PRIVACY, quick

@@ -14,7 +14,8 @@ from confrere.core.protocols import Site
 from confrere.data.records import Federation
 from confrere.learning.local_training.one_site import Job, OneAtATime, Trained, train_site
 from confrere.privacy.noise import Secure
-from confrere.simulation.simulation import Simulation, simulate
+from confrere.simulation.backends import simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import open_sites
 from confrere.site.run_folder import Run
 from confrere.site.site_round import SiteRound
