@@ -8,7 +8,7 @@ run-started    –               name, title, question, study (hash), seed, stra
                                sites {name: {records (the public training size), declared (of the whole file), computed
                                (in a rehearsal, from records), private, proxy}}, versions, hardware, unproven,
                                privacy {epsilon, delta, unit, accountant, proven} or null
-round-started  –               members, present, epoch
+round-started  – (in a site's own journal: yes)   members, present, epoch
 charged        yes             role, steps, epsilon (spent so far), delta, budget (or null), unit, accountant,
                                proven, units {unit: epsilon, or null without a bound}, ceiling, above_ceiling,
                                noise_multiplier, sample_rate, mechanism (what the ledger counts, for each step)
@@ -27,8 +27,9 @@ judged         yes, PRIVATE    metric, gain, interval, word, tested, at_threshol
 weighed        yes             weights {peer: number}, note: how much each peer counts in this site's model
 connected, disconnected, unreachable (of a node)   peer, dialled or text
 equivocated    the receiver    text, sender, first, second: two signed headers that contradict each other
-notice         yes or –        text; where a study stops before its last round, stopped (the number of rounds); of a node
-                               also cancelled, finished, rehearsal, settled or waiting, where it is about how the node runs
+notice         yes or –        text; where a study stops before its last round, stopped (the number of rounds) and, of a
+                               site, reasons; of a node also cancelled, finished, rehearsal, settled or waiting, where it is
+                               about how the node runs
 resumed        –               round (the first one that is done again)
 run-finished   –               seconds, result (what `simulate --json` prints)
 """

@@ -60,7 +60,7 @@ from confrere.site.peers import SitePeers
 from confrere.site.schedule import Schedule
 from confrere.site.site_folder import STORE, Ending, save_model
 from confrere.site.site_run import SiteRun, site_run_of
-from confrere.site.stopping import Clock, stop_text
+from confrere.site.start_events import round_started
 from confrere.study.churn import Churn
 from confrere.transport.grpc.connections import Connections, Handlers
 from confrere.transport.spool import LinkLimits
@@ -210,7 +210,7 @@ class Node:
     def _takes_part(self) -> bool:
         if self.done >= self.study.rounds or self.store.facts().get("left") == "yes":
             return False
-        if self.done and self.site_run.stop_reasons(self.churn, self.done - 1):
+        if self.done and self.site_run.stop_reasons(self.done - 1):
             return False
         return self.me in self.churn.members(self.done, self.members)
 
@@ -247,12 +247,9 @@ class Node:
 
     async def _round(self) -> None:
         number, churn = self.done, self.churn
-        members, epoch = churn.members(number, self.members), churn.epoch(number)
         self._set_activity("in a round")
-        here = [self.me, *(p for p in members if p in self.links.connected)]
-        data = {"members": list(members), "present": sorted(here), "epoch": epoch}
-        self.journal.add(Event("round-started", self.me, number, data=data))
-        run = self.site_run
+        run, here = self.site_run, {self.me, *self.links.connected}
+        self.journal.add(round_started(number, run.peers.schedule.round(number), here, self.me))
         run.announce(number)
         if churn.present(number, self.me):
             self.mailbox.call_counter = call_counter = CallCounter(number)
@@ -260,12 +257,8 @@ class Node:
             inside = DurableSiteRound(self.site, self.store, call_counter, self.wait_for_space)
             await run.round(number, inside, time_is_up=time_is_up(self.study, self.store))
             await self.outbox.post()
-        reasons = run.stop_reasons(churn, number)
-        if run.evaluation_due(number, stops=bool(reasons)):
+        if run.evaluation_due(number, stops=bool(run.stop_reasons(number))):
             await self._evaluate(number)
-        if reasons and number + 1 < self.study.rounds:
-            text = stop_text(Clock(), self.study.stop, number + 1, reasons)
-            self._notice(text, number, stopped=number + 1, told=True)
         await self._close(number + 1)
         privacy = self.study.privacy
         if self.site.spent and privacy is not None and privacy.when_spent == "leave":

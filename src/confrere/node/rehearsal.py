@@ -35,10 +35,11 @@ from confrere.node.store import Store
 from confrere.site import snapshot
 from confrere.site.assemble import has_own_networks
 from confrere.site.collaboration import Collaboration
-from confrere.site.open_sites import inputs_caveat, open_sites
+from confrere.site.open_sites import inputs_caveat, open_site, open_sites
 from confrere.site.run_folder import ROSTER, Run, RunFolder, RunTimer, resume_folder, started
 from confrere.site.site_folder import STORE, site_folder_of
 from confrere.site.site_run import run_id
+from confrere.site.stopping import Clock, stop_text
 from confrere.study import Caps, Study, load
 from confrere.transport.grpc.identity import enroll, load_identity
 
@@ -102,6 +103,7 @@ def _rehearse(
             journal.add(Event("notice", data={"text": NOT_PRIVATE, "rehearsal": True}))
             nodes.enroll(study, {n: d.declared for n, d in all_sites.federation.sites.items()})
         asyncio.run(nodes.run())
+        nodes.note_stop(study)
         for name, state in nodes.states(study).items():
             all_sites.runs[name].state = state
         return watch.finish(all_sites, folder)
@@ -223,6 +225,8 @@ class RehearsalNodes:
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**24, env=environment,
         )  # fmt: skip
         node.process, node.starts = process, node.starts + 1
+        if not node.wanted:  # the rehearsal was interrupted while the process was being started
+            self.stop(node)
         assert process.stdout is not None
         assert process.stderr is not None
         stderr = asyncio.create_task(process.stderr.read())
@@ -263,6 +267,16 @@ class RehearsalNodes:
             for event, _ in verified(path) if path.exists() else ():
                 self._copy_event(node, event.as_json())
 
+    def note_stop(self, study: Study) -> None:
+        """Add a notice for the whole run, as a simulation does, where the sites have stopped before the last round."""
+        notices = [e for e in self.journal.events if e.kind == "notice" and e.data.get("stopped")]
+        if not notices or any(e.site is None for e in notices):
+            return
+        done = max(int(e.data["stopped"]) for e in notices)
+        reasons = [why for e in notices for why in e.data["reasons"]]
+        data = {"text": stop_text(Clock(), study.stop, done, reasons), "stopped": done}
+        self.journal.add(Event("notice", None, done - 1, data=data))
+
     def states(self, study: Study) -> dict[str, Any]:
         """The last state of every site that finished."""
         found = {}
@@ -300,7 +314,7 @@ def rehearsal_config(folder: Path, name: str) -> NodeConfig:
     study, home = load(folder / "study.toml"), site_folder_of(folder, name)
     identity = load_identity(home / "keys")
     signed = rosters.load_signed(folder / ROSTER, study.digest())
-    federation = open_sites(study)
+    federation = open_site(study, name)
     own = study.sites.get(name)
     return NodeConfig(
         study=study, identity=identity, members=signed.members, roster=signed.hash, epoch=signed.epoch,

@@ -16,7 +16,7 @@ from confrere.node.store import Store
 from confrere.privacy.strategy_lint import strategy_findings
 from confrere.site.assemble import unprotected_patients
 from confrere.site.checks import check_records
-from confrere.site.site_run import own_start, start_facts
+from confrere.site.start_events import site_started
 from confrere.study import Study
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def record_start(node: Node) -> None:
         else:
             journal.add(Event("resumed", node.me, data=going_on))
         return
-    common = start_facts(node.study, config.task, {node.me: node.site}, config.agreed)
-    data = own_start(common, node.site, node.members, config.rehearsal)
-    journal.add(Event("run-started", node.me, data=data))
+    journal.add(site_started(node.site, node.members, agreed=config.agreed, rehearsal=config.rehearsal))
     if config.rehearsal:
         journal.add(Event("notice", node.me, data={"text": NOT_PRIVATE, "rehearsal": True}))
     for note in remarks(config):

@@ -24,8 +24,6 @@ from confrere.core.events import Journal
 from confrere.core.parcel import Parcel
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot
-from confrere.site.mailbox import Mailbox
-from confrere.site.predictions import SelectedPredictions
 from confrere.transport import batch
 
 Assignment = Mapping[str, int]
@@ -160,18 +158,7 @@ class Shard:
         simulation = self.simulation
         ledgers = {n: s.ledger for n, s in simulation.sites.items()}
         seen = {n: dict(o.counters) for n, o in simulation.peers.items()}
-        for name, peers in simulation.peers.items():
-            peers.mailbox, peers.caught_up, peers.attended = Mailbox(), -1, -1
-            peers.packing.restore({})
-            peers.sequence.clear()
-            simulation.network.open(name)
-        for site in simulation.sites.values():
-            site.memory, site.spent, site.predictions = {}, False, SelectedPredictions()
-            site.trainings.clear()
-            if site.stopping is not None:
-                site.stopping.reset()
-        for run in simulation.runs.values():
-            run.state = None
+        simulation.reset()
         if block:
             simulation.restore(snapshot.loads(block, "what a shard has kept"))
         for name, site in simulation.sites.items():

@@ -22,6 +22,7 @@ from confrere.site.faults import Fault, Faults
 from confrere.site.open_sites import records_hash
 from confrere.site.run_folder import Run, RunFolder, RunTimer, started
 from confrere.site.site_folder import write_site_folders
+from confrere.site.start_events import round_started
 from confrere.site.stopping import Clock, stop_reasons, stop_text
 from confrere.study import Study
 
@@ -78,6 +79,19 @@ class Simulation(Collaboration):
             )
         for name, hook in attack_hooks(self.plan, list(self.sites.values()), self.colluders).items():
             self.peers[name].outgoing = hook
+        self._start_over()
+
+    def reset(self) -> None:
+        """Return all sites of this process to the start of the run. Ledgers keep what they were charged."""
+        for name, run in self.runs.items():
+            run.reset()
+            self.network.open(name)  # what was on its way is dropped
+        if self.colluders is not None:
+            self.colluders.reset()
+        self.ended.clear()
+        self._start_over()
+
+    def _start_over(self) -> None:
         self.clock = Clock()
         self._changed: set[str] = set()
         self._held: dict[str, list[tuple[str, str, int]]] = {}
@@ -95,7 +109,7 @@ class Simulation(Collaboration):
         first = self._restore(folder, journal) if again and folder is not None else 0
         timer = started(self, journal, again, first)
         with rare_collections():
-            asyncio.run(self._all_rounds(first, journal, folder))
+            asyncio.run(self.go_through_rounds(first, journal, folder))
         return self.finish_run(timer, folder)
 
     def finish_run(self, timer: RunTimer, folder: RunFolder | None) -> Run:
@@ -104,7 +118,8 @@ class Simulation(Collaboration):
             write_site_folders(self, folder.path, timer.journal)
         return timer.finish(self, folder)
 
-    async def _all_rounds(self, first: int, journal: Journal, folder: RunFolder | None) -> None:
+    async def go_through_rounds(self, first: int, journal: Journal, folder: RunFolder | None = None) -> None:
+        """All rounds from `first` on, and what sites do when they are over; checkpoints are kept in `folder`."""
         async with self.delivering():
             done = first
             for number in self.rounds(first, journal):
@@ -158,15 +173,9 @@ class Simulation(Collaboration):
 
     def _announce(self, number: int, journal: Journal) -> None:
         """Add the start of a round to the journal, with the sites that take part."""
-        there, present = self.schedule.round(number).participants, self.schedule.round(number).present
-        members = [n for n in there if n in self.sites]
-        data = {
-            "members": members,
-            "present": [n for n in members if n in present],
-            "epoch": self.schedule.round(number).epoch,
-        }
-        journal.add(Event("round-started", None, number, data=data))
-        for name in self.schedule.round(number).changes:
+        scheduled = self.schedule.round(number)
+        journal.add(round_started(number, scheduled, scheduled.present))
+        for name in scheduled.changes:
             if name in self.runs:
                 self.runs[name].announce(number)
 
@@ -221,7 +230,7 @@ class Simulation(Collaboration):
 
     async def finish(self, done: int | None = None) -> None:
         """When all rounds are over (or `done`, where the study stops before), each site may train its own model to the end."""
-        if done is not None and done % self.study.evaluation.every and done < self.study.rounds:
+        if done:
             self.evaluate(done - 1, stops=True)
         finished = [run for run in self.runs.values() if await run.finish()]
         for run in finished:
@@ -256,9 +265,14 @@ class Simulation(Collaboration):
         self.back.pop(name).set()
 
     def evaluate(self, number: int, stops: bool = False) -> None:
-        """Measure the models of every site, where the study asks for it after this round."""
+        """Measure the models of every site, where the study asks for it after this round.
+
+        With `stops` the study ends with this round: the sites that were not evaluated after it are evaluated now.
+        """
+        done = self._evaluated(number) if stops else ()
         for name in self._evaluated(number, stops):
-            self.runs[name].evaluate(number)
+            if name not in done:
+                self.runs[name].evaluate(number)
 
     def _evaluated(self, number: int, stops: bool = False) -> list[str]:
         """The sites to evaluate after this round; between evaluations, those that leave."""

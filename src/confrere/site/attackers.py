@@ -94,6 +94,11 @@ class ColludingAttackers:
             del self._seen[old]
         self._changed.set()
 
+    def reset(self) -> None:
+        """Forget the models of all rounds: the run starts again."""
+        self._seen.clear()
+        self._changed = asyncio.Event()
+
     def presence_changed(self) -> None:
         self._changed.set()
 

@@ -84,6 +84,20 @@ def open_sites(
     return with_features(found, study.data.features) if study.data.features else found
 
 
+def open_site(study: Study, name: str) -> Federation:
+    """One site of a rehearsal, opened for its own node.
+
+    Only its own file is read, unless the sites depend on each other: where one set is cut into sites, where the schema is
+    drawn from all records, and where only columns that all sites have are used. Then all sites are opened, and the
+    records of the others are released at once.
+    """
+    schema = study.parsed_schema
+    if name in study.sites and schema is not None and not schema.site and schema.missing_columns != "common":
+        return open_sites(replace(study, sites={name: study.sites[name]}, partners=None))
+    found = open_sites(study)
+    return replace(found, sites={name: found.sites[name]})
+
+
 def with_sizes(federation: Federation, study: Study) -> Federation:
     """Every site with its public size: what it declares, or in a rehearsal a rounded count, times the training share."""
     stated = {n: e.declared for n, e in study.sites.items() if e.declared}

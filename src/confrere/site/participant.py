@@ -119,6 +119,15 @@ class Participant:
         for role in ("private", "proxy"):  # a network that cannot be built, or does not fit, is noticed here
             check_fit(self, role)
 
+    def reset(self) -> None:
+        """Return to the start of a run, with the records as they are now. The ledger keeps what it was charged."""
+        self.memory, self.spent, self.predictions = {}, False, SelectedPredictions()
+        self.trainings.clear()
+        self.start_weights.clear()
+        self._shares = None
+        if self.stopping is not None:
+            self.stopping.reset()
+
     @property
     def size(self) -> int:
         return self.data.size

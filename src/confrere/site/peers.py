@@ -86,6 +86,12 @@ class SitePeers:
     def __post_init__(self) -> None:
         self.schedule = self.shared or Schedule(self.churn, self.sites, self.topology)
 
+    def reset(self) -> None:
+        """Return to the start of a run. The ledger counters of peers stay known, as their ledgers stay charged."""
+        self.mailbox, self.caught_up, self.attended = Mailbox(), -1, -1
+        self.sequence.clear()
+        self.packing.restore({})
+
     def round(self, number: int) -> PeersRound:
         return PeersRound(self, number)
 

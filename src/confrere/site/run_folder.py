@@ -28,7 +28,7 @@ from confrere.site.checkpoints import CheckpointFiles
 from confrere.site.collaboration import Collaboration
 from confrere.site.outcome import by_columns, charged, mean_metrics, site_results, tested
 from confrere.site.predictions import SelectedPredictions, write_predictions
-from confrere.site.site_run import site_facts, start_facts
+from confrere.site.start_events import run_started
 from confrere.study import Study, parse
 from confrere.version import versions
 
@@ -314,13 +314,8 @@ def started(collaboration: Collaboration, journal: Journal, again: bool, first: 
     if again:
         journal.add(Event("resumed", data={"round": first}))
     else:
-        data = {
-            **start_facts(study, collaboration.federation.task, collaboration.sites),
-            "sites": {n: site_facts(study, n, d) for n, d in collaboration.federation.sites.items()},
-            "versions": versions(),
-            "hardware": hardware(collaboration.device),
-        }
-        journal.add(Event("run-started", data=data))
+        machine = hardware(collaboration.device)
+        journal.add(run_started(study, collaboration.federation, collaboration.sites, machine))
         if collaboration.plan is not None:
             journal.add(Event("notice", data={"text": collaboration.plan.text}))
         for text in (*collaboration.federation.notes, *collaboration.remarks):

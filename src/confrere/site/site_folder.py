@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -37,7 +37,8 @@ from confrere.site.collaboration import Collaboration
 from confrere.site.deployment import Deployment
 from confrere.site.outcome import current
 from confrere.site.participant import Participant
-from confrere.site.site_run import SiteRun, own_start, start_facts
+from confrere.site.site_run import SiteRun
+from confrere.site.start_events import site_started
 from confrere.study import Study
 from confrere.version import versions
 
@@ -89,22 +90,22 @@ def write_site_folders(collaboration: Collaboration, folder: Path, journal: Jour
             own[event.site].append(event)
         elif event.kind == "round-started" and event.round is not None:
             done = max(done, event.round + 1)
+            for name in own.keys() & set(event.data["members"]):
+                own[name].append(replace(event, site=name))
         elif event.kind == "run-started":
             began = event.time
-    common = start_facts(study, federation.task, collaboration.sites)
+    agreed = study.hash()
     for name, site in sites.items():
         home = site_folder_of(folder, name)
         make_private_folder(home.parent)
         make_private_folder(home)
-        start = own_start(common, site, collaboration.names, rehearsal=True)
-        write_journal(
-            home / "journal.jsonl", [Event("run-started", name, data=start, time=began), *own[name]]
-        )
+        start = replace(site_started(site, collaboration.names, rehearsal=True), time=began)
+        write_journal(home / "journal.jsonl", [start, *own[name]])
         if name in deployments:
             run, deployment = deployments[name]
             scores = next((e.data for e in reversed(own[name]) if e.kind == "evaluated"), {})
             here = min(done, collaboration.churn.leave.get(name, done))
-            ending = Ending(common["study"], collaboration.names, here, deployment, federation.schema, scores)
+            ending = Ending(agreed, collaboration.names, here, deployment, federation.schema, scores)
             save_model(home, run, name, ending)
 
 

@@ -1,4 +1,4 @@
-"""One site over a whole run, in every runtime: begin, rounds, evaluation, finish, snapshot and restore.
+"""One site over a whole run, in every runtime: begin, rounds, evaluation, finish, snapshot, restore and reset.
 
 A simulation holds one `SiteRun` per site, a worker or a Ray actor a share of them, a node one with a durable store,
 an audit one whose gate is observed. A runtime only decides who steps it, over which transport, with which trainer and
@@ -7,7 +7,7 @@ which memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,6 @@ from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import Finishes, Predictor, Predicts, Site, Strategy, Transport
-from confrere.data.records import Task
 from confrere.learning.local_training.one_site import failure_reason
 from confrere.privacy.gate import Gate
 from confrere.privacy.strategy_lint import names_in
@@ -29,10 +28,8 @@ from confrere.site.participant import Participant
 from confrere.site.peers import SitePeers
 from confrere.site.schedule import ABSENT, JOINED, LEFT, Schedule
 from confrere.site.site_round import SiteRound
-from confrere.site.stopping import end_round, stop_reasons
+from confrere.site.stopping import Clock, Stopping, stop_reasons, stop_text
 from confrere.study import Study
-from confrere.study.churn import Churn
-from confrere.version import versions
 
 CHANGES = {JOINED: "joined", LEFT: "left for good", ABSENT: "could not be reached"}
 """The text of a planned change's event."""
@@ -79,13 +76,24 @@ class SiteRun:
         finally:
             await site.close()
         if stopping is not None:
-            end_round(
-                self.site,
-                self.strategy,
-                self.state,
-                number,
-                self.peers.schedule.round(number).rounds_to_reach_all,
-            )
+            self._judge_stopping(stopping, number)
+
+    def _judge_stopping(self, stopping: Stopping, number: int) -> None:
+        """Decide after a round whether the site stops training, and whether all have; add a notice of either."""
+        known = self.stop_reasons(number - 1)
+        held = {role: getattr(self.state, role, None) for role in self.strategy.deploys}
+        models = {role: model for role, model in held.items() if isinstance(model, Model)}
+        stopping.end_round(models, self.peers.schedule.round(number).rounds_to_reach_all)
+        if stopping.stopped and not stopping.announced:
+            stopping.announced = True
+            self._notice(number, f"trains no more: {stopping.reason}")
+        reasons = self.stop_reasons(number)
+        if reasons and not known and number + 1 < self.study.rounds:
+            text = stop_text(Clock(), self.study.stop, number + 1, reasons)
+            self._notice(number, text, stopped=number + 1, reasons=reasons)
+
+    def _notice(self, number: int, text: str, **facts: Any) -> None:
+        self.site.journal.add(Event("notice", self.name, number, data={"text": text, **facts}))
 
     def announce(self, number: int) -> None:
         """Record what the schedule has for the site in a round: that it joins, has left, or cannot be reached."""
@@ -93,9 +101,9 @@ class SiteRun:
         if kind is not None:
             self.site.journal.add(Event(kind, self.name, number, data={"text": CHANGES[kind]}))
 
-    def stop_reasons(self, churn: Churn, number: int) -> list[str] | None:
+    def stop_reasons(self, number: int) -> list[str] | None:
         """Why all sites have stopped training, if this one knows after the round that they have; else None."""
-        return stop_reasons([self.site.stopping], churn, number)
+        return stop_reasons([self.site.stopping], self.peers.churn, number)
 
     async def finish(self, inside: Site | None = None) -> bool:
         """When all rounds are over: train the site's own model to the end, where study and strategy do that."""
@@ -175,6 +183,13 @@ class SiteRun:
         peers.counters.update(found["counters"])
         peers.packing.restore(found.get("packing", {}))
 
+    def reset(self) -> None:
+        """Return to the start of the run. Ledgers are not taken back: a charge stays written down."""
+        self.state = None
+        self.peers.reset()
+        for participant in {id(p): p for p in (self.site, *self.judges.values())}.values():
+            participant.reset()
+
     def volatile(self) -> dict[str, Any]:
         """What a node has in its store and a simulation only in memory: ledger, parcels that wait, predictions."""
         return {
@@ -240,53 +255,3 @@ def predictors(strategy: Strategy, state: Any) -> Mapping[str, Predictor]:
 def run_id(study: Study, agreed: str = "") -> str:
     """Names a run in ledgers, parcels and stores; `agreed` is the study's hash where a site's own part differs."""
     return f"{study.name}-{agreed or study.hash()}-{study.seed}"
-
-
-def start_facts(
-    study: Study, task: Task, sites: Mapping[str, Participant], agreed: str = ""
-) -> dict[str, Any]:
-    """The content of a run's first event, in every runtime."""
-    privacy, unproven = study.privacy, next((s.unproven for s in sites.values()), None)
-    guarantee = None
-    if privacy is not None:
-        guarantee = {k: getattr(privacy, k) for k in ("epsilon", "delta", "unit", "accountant")}
-        guarantee["proven"] = unproven is None
-    return {
-        "name": study.name,
-        "title": study.title or study.name,
-        "question": study.question,
-        "study": agreed or study.hash(),
-        "seed": study.seed,
-        "strategy": study.strategy_name,
-        "label": study.strategy_label,
-        "options": study.as_dict().get("strategy"),
-        "rounds": study.rounds,
-        "topology": type(study.graph()).__name__.lower(),
-        "task": {"kind": task.kind, "classes": list(task.classes)},
-        "privacy": guarantee,
-        "unproven": unproven,
-    }
-
-
-def own_start(
-    common: Mapping[str, Any], site: Participant, members: Sequence[str], rehearsal: bool
-) -> dict[str, Any]:
-    """The content of the first event in a site's own journal; `common` are the `start_facts`."""
-    return {
-        **common,
-        "sites": {site.name: site_facts(site.study, site.name, site.data)},
-        "members": list(members),
-        "rehearsal": rehearsal,
-        "versions": versions(),
-    }
-
-
-def site_facts(study: Study, site: str, records: Any) -> dict[str, Any]:
-    """What a run's first event states about one of its sites."""
-    return {
-        "records": records.size,
-        "declared": records.declared,
-        "computed": records.computed,
-        "private": str(study.models.of(site, "private")),
-        "proxy": str(study.models.proxy),
-    }

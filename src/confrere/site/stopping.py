@@ -18,19 +18,14 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confrere.core.custody import Custody, Scalar, may_leave, strictest
-from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Inbox
-from confrere.core.protocols import Strategy
 from confrere.study import Stop
 from confrere.study.churn import Churn
-
-if TYPE_CHECKING:
-    from confrere.site.participant import Participant
 
 TRAINING = -1
 """The count of a site that still trains."""
@@ -151,20 +146,6 @@ def _moved(now: Params, before: Params | None) -> float:
         return math.inf
     length = now.norm()
     return now.distance(before) / length if length > 0 else 0.0
-
-
-def end_round(
-    site: Participant, strategy: Strategy, state: Any, number: int, rounds_to_reach_all: int
-) -> None:
-    """Judge after a round whether the site stops; add a notice when it does."""
-    stopping = site.stopping
-    assert stopping is not None
-    held = {role: getattr(state, role, None) for role in strategy.deploys}
-    stopping.end_round({role: m for role, m in held.items() if isinstance(m, Model)}, rounds_to_reach_all)
-    if stopping.stopped and not stopping.announced:
-        stopping.announced = True
-        data = {"text": f"trains no more: {stopping.reason}"}
-        site.journal.add(Event("notice", site.name, number, data=data))
 
 
 def stop_reasons(sites: Sequence[Stopping | None], churn: Churn, number: int) -> list[str] | None:

@@ -29,8 +29,10 @@ from confrere.evaluate.audit.observed_simulation import ObservedSimulation, larg
 from confrere.evaluate.audit.reconstruction import ReconstructionResult
 from confrere.privacy.charges import Guarantee
 from confrere.privacy.mechanism import Mechanism
+from confrere.simulation.backends import simulate
+from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import open_sites
-from confrere.study import Privacy, Study, Training
+from confrere.study import Models, Privacy, Stop, Study, Training
 from tests.conftest import arrays, write_study
 
 TINY = AuditEffort(runs=20, canaries=100, shadows=8, attempts=2)
@@ -194,6 +196,60 @@ def test_runs_differ_in_chance_and_in_nothing_else() -> None:
     assert not one.released[0].params.equals(two.released[0].params)
     assert all(a.params.equals(b.params) for a, b in zip(one.released, again.released, strict=True))
     assert one.claimed == two.claimed
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stop": Stop(change=0.9)},
+        {"compression": "int8"},
+        {"training": replace(TRAINING, balanced=True), "models": Models(proxy="centred-linear")},
+    ],
+    ids=["stop", "int8", "balanced"],
+)
+def test_every_run_starts_from_the_beginning(changes: dict[str, Any]) -> None:
+    plan = study(rounds=4, **changes)
+    sites = open_sites(plan, arrays(2, 60))
+    pool = sites.sites["site0"].train
+    observed = ObservedSimulation(plan, sites, "site0")
+    ill = pool.select((pool.targets == 1).nonzero()[:, 0])
+    one, _, two = observed.run_once(1, pool), observed.run_once(2, ill), observed.run_once(1, pool)
+    assert one.claimed is not None
+    assert one.claimed == two.claimed
+    assert one.trained
+    for before, after in zip(one.trained, two.trained, strict=True):
+        assert before.end.equals(after.end)
+    assert all(a.params.equals(b.params) for a, b in zip(one.released, two.released, strict=True))
+
+
+def test_an_audited_site_stops_and_records_its_rounds_as_in_any_run() -> None:
+    plan = study(rounds=5, stop=Stop(change=0.9))
+    sites = arrays(2, 60)
+    observed = ObservedSimulation(plan, open_sites(plan, sites), "site0")
+    observed.run_once(0)
+    found, expected = observed.sites["site0"].journal.events, simulate(plan, sites).events
+    kinds = ("round-started", "trained", "sent", "evaluated", "notice")
+    for kind in kinds:
+        rounds = [
+            e.round for e in expected if e.kind == kind and e.site in (None, "site0") and e.round is not None
+        ]
+        assert [e.round for e in found if e.kind == kind and e.site in (None, "site0")] == rounds != []
+
+
+def test_the_gate_of_an_audited_site_has_all_rules() -> None:
+    plan = study()
+    observed = ObservedSimulation(plan, open_sites(plan, arrays(2, 60)), "site0")
+    real = Simulation(plan, open_sites(plan, arrays(2, 60)))
+    real.prepare()
+    gate, expected = observed.peers["site0"].gate, real.peers["site0"].gate
+    assert type(gate) is type(expected)
+    assert set(gate.architectures or ()) == set(expected.architectures or ()) != set()
+    assert (gate.names, gate.accept_unproven, gate.limits) == (
+        expected.names,
+        expected.accept_unproven,
+        expected.limits,
+    )
+    assert gate.on_event is not None
 
 
 def canary_run(plan: Study, count: int = 40) -> tuple[ObservedSimulation, Any]:

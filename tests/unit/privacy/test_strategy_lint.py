@@ -11,10 +11,12 @@ from confrere import Model, Supervised, public, strategy
 from confrere.core.custody import Custody, Scalar, strictest
 from confrere.core.errors import CustodyError
 from confrere.core.model import mix
+from confrere.evaluate.audit.observed_simulation import ObservedSimulation
 from confrere.evaluate.study_check import check
 from confrere.privacy import gate as gates
 from confrere.privacy.strategy_lint import findings_in, is_written_out, names_in, strategy_findings
 from confrere.simulation.backends import simulate
+from confrere.site.open_sites import open_sites
 from confrere.strategies import discover, strategies
 from tests.conftest import arrays
 from tests.unit.quick import quick
@@ -138,6 +140,8 @@ def test_a_name_that_is_made_up_during_a_run_does_not_leave(monkeypatch: pytest.
     made_up = quick({"name": "names-test", "made_up": True})
     with pytest.raises(CustodyError, match="name of a number is not written out"):
         simulate(made_up, arrays())
+    with pytest.raises(CustodyError, match="name of a number is not written out"):
+        ObservedSimulation(made_up, open_sites(made_up, arrays()), "site0").run_once(0)
     monkeypatch.setattr(gates, "RULES", tuple(r for r in gates.RULES if r.__name__ != "known_names"))
     simulate(made_up, arrays())
 

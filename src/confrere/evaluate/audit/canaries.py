@@ -175,7 +175,10 @@ def _trials(
 
 
 def canary_study(study: Study, federation: Federation, site: str, canaries: int) -> Study:
-    """The study with the networks and optimisers that reveal most; neither is part of any guarantee."""
+    """The study with the networks and optimisers that reveal most; neither is part of any guarantee.
+
+    No site stops early: canaries move weights so little that every model would seem to have converged.
+    """
     privacy, size = study.privacy, federation.sites[site].size
     rate = 1e-3
     if privacy is not None:

@@ -1,15 +1,14 @@
-"""Run the real training repeatedly with a gate that records what one site releases."""
+"""Run the real training repeatedly, and record what passes the gate of one site."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from confrere.core.custody import Custody, Scalar, may_leave
+from confrere.core.custody import Custody, may_leave
 from confrere.core.errors import StudyError
 from confrere.core.events import Journal
 from confrere.core.model import Model
@@ -20,12 +19,10 @@ from confrere.learning.evaluation import predict
 from confrere.learning.local_training.one_site import Job, Trained, train_site
 from confrere.learning.objectives import supervised_loss
 from confrere.privacy.charges import Guarantee
-from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
 from confrere.simulation.simulation import Simulation
-from confrere.site.mailbox import Mailbox
+from confrere.site.peers import OutgoingHook
 from confrere.study import Study
-from confrere.transport.memory import MemoryNetwork
 
 
 @dataclass(frozen=True)
@@ -66,21 +63,26 @@ class ObservedRun:
         return nearest.start if nearest else None
 
 
-@dataclass(frozen=True)
-class RecordingGate(Gate):
-    """A gate that records each model it lets through, and how many trainings were done by then."""
+@dataclass
+class ReleaseTap:
+    """Records each model that has passed the gate of the observed site, and how many trainings were done by then."""
 
-    trained: list[ObservedTraining] = field(default_factory=list)
+    trained: Sequence[ObservedTraining]
+    hook: OutgoingHook | None = None
+    """What forges or records models at the site, where the study rehearses an attack."""
     passed: list[tuple[Model, int]] = field(default_factory=list)
 
-    def admit(
-        self, model: Model | None, scalars: Mapping[str, Scalar] | None = None, *, round: int | None = None
-    ) -> tuple[Model | None, Mapping[str, Scalar]]:
-        out = super().admit(model, scalars, round=round)
-        left = out[0]
-        if left is not None and not (self.passed and self.passed[-1][0] is left):
-            self.passed.append((left, len(self.trained)))
-        return out
+    async def leaving(self, model: Model | None, round: int) -> Model | None:
+        if self.hook is not None:
+            model = await self.hook.leaving(model, round)
+        if model is not None:
+            self.record(model)
+        return model
+
+    def record(self, model: Model) -> None:
+        """Add a model, unless it is the one that left last."""
+        if not (self.passed and self.passed[-1][0] is model):
+            self.passed.append((model, len(self.trained)))
 
 
 class ReseededTrainer:
@@ -121,11 +123,9 @@ class ObservedSimulation(Simulation):
             )
         self.prepare()
         self.site, self.reseeded.observed = site, site
-        peers = self.peers[site]
-        self.recording_gate = RecordingGate(
-            peers.gate.accept_unproven, peers.gate.limits, site, trained=self.reseeded.trained
-        )
-        peers.gate = self.recording_gate
+        self.tap = ReleaseTap(self.reseeded.trained, self.peers[site].outgoing)
+        self.peers[site].outgoing = self.tap
+        self._to_completion, self._passed_before = False, 0
 
     def run_once(self, number: int, records: Records | None = None, *, finish: bool = False) -> ObservedRun:
         """Run the study once with these training records at the observed site.
@@ -136,14 +136,14 @@ class ObservedSimulation(Simulation):
         site = self.sites[self.site]
         if records is not None:
             site.data = replace(site.data, train=records)
-        self._reset()
-        self.reseeded.run_number = number
-        asyncio.run(self._run_rounds(self.study.rounds, finish))
+        self._restart(number, journal := Journal(None))
+        self._to_completion = finish
+        asyncio.run(self.go_through_rounds(0, journal))
         states = self.models(self.site)
         private_models = {r: m for r, m in states.items() if not may_leave(m.custody, consent=True)}
         return ObservedRun(
-            tuple(model for model, _ in self.recording_gate.passed),
-            tuple(before for _, before in self.recording_gate.passed),
+            tuple(model for model, _ in self.tap.passed),
+            tuple(before for _, before in self.tap.passed),
             tuple(self.reseeded.trained),
             private_models,
             dict(self.reseeded.first_weights),
@@ -157,39 +157,32 @@ class ObservedSimulation(Simulation):
         targets = records.targets.double() if records.targets.is_floating_point() else records.targets
         return supervised_loss(predict(network.module, records.inputs).double(), targets)
 
-    async def _run_rounds(self, rounds: int, finish: bool) -> None:
-        async with self.delivering():
-            for number in range(rounds):
-                passed = len(self.recording_gate.passed)
-                await self.round(number)
-                self.settle(number)
-                if len(self.recording_gate.passed) == passed:
-                    self._release_protected()
-            if finish:
-                await self.runs[self.site].finish()
+    def settle(self, number: int) -> None:
+        """A round is over; a strategy that has sent nothing in it would release the PROTECTED models of the site."""
+        super().settle(number)
+        if len(self.tap.passed) == self._passed_before:
+            for model in self.models(self.site).values():
+                if model.custody is Custody.PROTECTED:
+                    self.peers[self.site].gate.admit(model)
+                    self.tap.record(model)
+        self._passed_before = len(self.tap.passed)
 
-    def _release_protected(self) -> None:
-        """Pass the PROTECTED models through the gate, for a strategy that sends nothing."""
-        for model in self.models(self.site).values():
-            if model.custody is Custody.PROTECTED:
-                self.recording_gate.admit(model)
+    async def finish(self, done: int | None = None) -> None:
+        """Train the model of the observed site to completion, if it is attacked; no other site's model is."""
+        if self._to_completion:
+            await self.runs[self.site].finish()
 
-    def _reset(self) -> None:
-        """Discard the states, ledgers and parcels of the previous run."""
-        network, journal = MemoryNetwork(), Journal(None)
-        for name, peers in self.peers.items():
-            peers.transport, peers.mailbox, peers.journal = network.open(name), Mailbox(), journal
-            peers.sequence, peers.caught_up, peers.attended = defaultdict(int), -1, -1
-        for site in self.sites.values():
-            site.memory, site.spent, site.journal = {}, False, journal
-            site.trainings.clear()
-            site.ledger = Ledger(dataset=site.name, accountant=site.ledger.accountant)
-        for run in self.runs.values():
-            run.state = None
-        self.late, self.lost, self.back = {}, set(), {}
-        self.recording_gate.passed.clear()
+    def _restart(self, number: int, journal: Journal) -> None:
+        """Begin another run of this number; charges of previous runs do not count towards it."""
+        self.reset()
+        self.use(journal)
+        for name, site in self.sites.items():
+            site.ledger = Ledger(dataset=name, accountant=site.ledger.accountant)
+            self.peers[name].counters.clear()
+        self.tap.passed.clear()
+        self._passed_before = 0
         self.reseeded.trained.clear()
-        self.reseeded.first_weights, self.reseeded.calls = {}, 0
+        self.reseeded.first_weights, self.reseeded.calls, self.reseeded.run_number = {}, 0, number
 
 
 def largest(federation: Federation) -> str:
