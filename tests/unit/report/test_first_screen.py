@@ -186,8 +186,8 @@ def spent(epsilon: float, budget: float | None = 3.0, proven: bool = True) -> Si
 @pytest.mark.parametrize(
     ("epsilon", "short"),
     [
-        (3.0, "None: the budget is used up"),
-        (2.999, "None: the budget is used up"),
+        (3.0, "The agreed budget is spent"),
+        (2.999, "The agreed budget is spent"),
         (1.126, "ε = 1.87 is left"),
     ],
 )

@@ -66,7 +66,7 @@ def _step(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -
         )
         return (
             REHEARSE,
-            f"Because {who}. A rehearsal runs the software of all sites on one machine.",
+            f"Because {who}. This was a simulation; a rehearsal runs the real software of all sites on one machine.",
         )
     if better:
         return (

@@ -1,4 +1,4 @@
-"""Is our data odd? How far the records of a site lie from those of all sites, in a rehearsal that holds all of them.
+"""Is our data odd? How far the records of a site lie from those of all sites, in a run that holds all of them.
 
 These are the numbers that `confrere datasets show` draws. The page for one site has its own numbers only: a distance from
 the other sites would disclose theirs.
@@ -200,7 +200,7 @@ def picture(records: Mapping[str, SiteRecords], sites: Sequence[str]) -> Markup 
         rows.append([s, f"{own.records:,}".replace(",", "\u202f"), labels, *([_gaps(own)] if gaps else [])])
     if gaps:
         head.append("Missing values")
-    lead = "From the records of all sites, which this rehearsal holds: private to each site, unless the data set is public."
+    lead = "From the records of all sites, which this run holds: private to each site, unless the data set is public."
     return section(
         "How the records differ",
         table(head, rows, text=len(head)),

@@ -33,7 +33,7 @@ def privacy_left(sites: Iterable[SiteResult[object]], history: History | None) -
                 f"{'Privacy spent' if proven else 'Privacy claimed, not proven'}: {words.privacy(worst)}; "
                 f"{'proven; ' if proven else ''}{_where(spent, rows)}.",
                 f"{words.count(missing, 'site has', 'sites have')} {words.NO_NOISE}." if missing else None,
-                "That is for a real run. This is a rehearsal: its noise is drawn from a seed, so its files are not private.",
+                "That is for a real run. Here the noise is drawn from a seed, so the files of this run are not private.",
             ),
         ),
     )
@@ -44,7 +44,7 @@ def _short(spent: PrivacySpent) -> str:
     if spent.budget is None:
         return f"ε = {words.epsilon(spent.epsilon)} spent"
     left = math.floor(round(100 * (spent.budget - spent.epsilon), 6)) / 100
-    return "None: the budget is used up" if left < 0.01 else f"ε = {left:.2f} is left"
+    return "The agreed budget is spent" if left < 0.01 else f"ε = {left:.2f} is left"
 
 
 def _where(spent: list[PrivacySpent], rows: list[SiteResult[object]]) -> str:

@@ -122,12 +122,13 @@ class _Rows:
 
 
 def basis(comparison: ComparisonResult, site: str) -> str:
-    """«240 training records; tested on 60 patients, 14 of them «abnormal», over 5 seeds»."""
+    """«240 training records per seed; tested on 60 patients, 14 of them «abnormal», over 5 seeds»."""
     result = comparison.alone.sites[site] if comparison.alone else None
     if result is None:
         return ""
     records = words.count(result.records, "training record") if result.records is not None else ""
     splits = f", over {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
+    records += " per seed" if records and splits else ""
     tested = f"tested on {words.tested(result.tested)}{splits}" if result.tested else ""
     return "; ".join(part for part in (records, tested) if part)
 

@@ -105,7 +105,7 @@ def _of_the_model(used: Mapping[str, float]) -> str:
         low, high = min(used, key=lambda s: used[s]), max(used, key=lambda s: used[s])
         each = f"from {100 * used[low]:.0f} % ({low}) to {100 * used[high]:.0f} % ({high})"
         whose = "a site's model"
-    return f"How much of {whose} builds on the model that all sites train, as its own records favour: {each}."
+    return f"How much of {whose} builds on the model that all sites train, as far as its own records support it: {each}."
 
 
 def _weights(histories: Sequence[History], sites: Sequence[str]) -> dict[str, dict[str, float]]:
