@@ -1,9 +1,15 @@
-"""Every strategy, one row: what it needs beside its defaults to learn something in a few rounds."""
+"""Every strategy, one row: what it needs beside its defaults to learn something in a few rounds.
+
+And what only one runtime has, where all others agree.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from confrere.core.events import Event
 
 
 @dataclass(frozen=True)
@@ -58,11 +64,49 @@ ROWS = [
 ]
 
 
-OF_ONE_RUNTIME: dict[str, frozenset[str]] = {
-    "workers": frozenset(),
-    "ray": frozenset(),
-    "nodes": frozenset({"connected", "disconnected", "unreachable"}),
-}
-"""Kinds of events that a simulation in memory does not have; all others are the same, site by site, in every runtime."""
-NOTICES_OF_NODES = frozenset({"finished", "settled", "rehearsal"})
-"""Notices that only nodes have, by the key of their data that says what they are."""
+@dataclass(frozen=True)
+class OnlyIn:
+    """Events, or one key of their data, that only one runtime has. All others are the same, site by site, in every one."""
+
+    runtime: str
+    kind: str
+    notice: str = ""
+    """Of notices: the key of their data that marks those that are meant."""
+    key: str = ""
+    """If only one key of their data is: its name."""
+
+    def covers(self, event: Event) -> bool:
+        """Whether no other runtime has this event."""
+        return not self.key and event.kind == self.kind and (not self.notice or self.notice in event.data)
+
+
+ONLY_IN = (
+    OnlyIn("nodes", "connected"),
+    OnlyIn("nodes", "disconnected"),
+    OnlyIn("nodes", "unreachable"),
+    OnlyIn("nodes", "notice", notice="finished"),
+    OnlyIn("nodes", "notice", notice="settled"),
+    OnlyIn("nodes", "notice", notice="rehearsal"),
+    OnlyIn("nodes", "notice", notice="waiting"),
+    OnlyIn(
+        "nodes", "notice", notice="cancelled"
+    ),  # a peer refused a parcel of an epoch that was over when it arrived
+    OnlyIn("nodes", "round-started", key="present"),  # the peers that were connected at that moment
+)
+"""Everything about events that is not the same in all runtimes."""
+FILES_OF_NODES = frozenset(
+    {"keys", "ledger.key", "ledger.sqlite", "lock", "log.jsonl", "node.sqlite", "parcels"}
+)
+"""What the folder of a node has in addition to that of a simulated site."""
+
+
+def common_events(events: Iterable[Event]) -> list[Event]:
+    """The events that every runtime has, with the data that every runtime has."""
+    left = [e for e in events if not any(row.covers(e) for row in ONLY_IN)]
+    keys = {(row.kind, row.key) for row in ONLY_IN if row.key}
+    return [
+        replace(e, data={k: v for k, v in e.data.items() if (e.kind, k) not in keys})
+        if e.kind in dict(keys)
+        else e
+        for e in left
+    ]

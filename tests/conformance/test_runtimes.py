@@ -24,13 +24,14 @@ from confrere.simulation.backends import resume, simulate
 from confrere.site.run_folder import Run
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Study, load
-from tests.conformance.table import NOTICES_OF_NODES, OF_ONE_RUNTIME
+from tests.conformance.table import FILES_OF_NODES, ONLY_IN, common_events
 from tests.conformance.test_strategies import SIGNATURE, same_models
 from tests.conftest import write_study
-from tests.golden.golden import comparable
 from tests.nodes import nodes_in_process
 from tests.unit.cli.command import Desk
 
+SPENT = 1.5
+"""An ε that is spent before the last round."""
 STUDY = """
 rounds = 5
 strategy = "proxyfl"
@@ -48,6 +49,25 @@ join = { site1 = 1 }
 leave = { site2 = 3 }
 """
 SITES = ("site0", "site1", "site2")
+SHORT = """
+rounds = 6
+strategy = "fedavg"
+patience = 600.0
+{more}
+[training]
+tune = false
+learning_rate = 0.05
+[privacy]
+epsilon = {epsilon}
+delta = 1e-4
+noise_multiplier = 3.0
+steps = 1
+"""
+FURTHER = {
+    "stop": SHORT.format(more='compression = "int8"', epsilon=8.0) + "[stop]\nchange = 0.9\n",
+    "spent": SHORT.format(more="", epsilon=SPENT) + "[stop]\nbudget = true\n",
+}
+"""Studies that end before their last round: all sites stop, or budgets are spent; one with compressed parcels."""
 RAY = pytest.param("ray", marks=pytest.mark.slow)
 OTHERS = ("workers", "nodes", RAY)
 RUNTIMES = ("memory", *OTHERS)
@@ -79,9 +99,9 @@ ENGINES: dict[str, dict[str, Any]] = {
 class Runs(dict[str, Seen]):
     """The same study in every runtime, run when a test first asks for it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, study: str = STUDY) -> None:
         super().__init__()
-        self.folder, self.study = folder, load(write_study(folder, STUDY, records=60))
+        self.folder, self.study = folder, load(write_study(folder, study, records=60))
 
     def __missing__(self, runtime: str) -> Seen:
         bar, progress = Follower(self.study.rounds), [0]
@@ -100,6 +120,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("runtimes"))
 
 
+@pytest.fixture(scope="module", params=FURTHER)
+def further(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp(request.param), FURTHER[request.param])
+
+
 def of_site(run: Run, site: str, signature: int = 0) -> list[tuple[Any, ...]]:
     """The events of a site in order, with everything in them that is no matter of time."""
     return told(run.events, site, signature)
@@ -107,9 +132,8 @@ def of_site(run: Run, site: str, signature: int = 0) -> list[tuple[Any, ...]]:
 
 def told(events: Sequence[Event], site: str, signature: int = 0) -> list[tuple[Any, ...]]:
     found = []
-    for event in comparable(events):
-        only_on_nodes = event.kind == "notice" and NOTICES_OF_NODES & event.data.keys()
-        if event.site == site and not only_on_nodes:
+    for event in common_events(events):
+        if event.site == site:
             data = {k: v for k, v in event.data.items() if k != "seconds"}
             if signature and "bytes" in data:
                 data["bytes"] -= signature
@@ -141,7 +165,7 @@ def test_event_kinds_of_one_runtime_stand_in_the_table(runtime: str, seen: Runs)
     kinds = {e.kind for e in seen[runtime].run.events}
     for journal in (seen[runtime].run.folder or Path()).glob("sites/*/journal.jsonl"):
         kinds |= {json.loads(line)["kind"] for line in journal.read_text(encoding="utf-8").splitlines()}
-    assert kinds - everywhere <= OF_ONE_RUNTIME[runtime]
+    assert kinds - everywhere <= {row.kind for row in ONLY_IN if row.runtime == runtime}
 
 
 def inside(folder: Path) -> set[str]:
@@ -160,11 +184,15 @@ def test_every_site_has_a_folder_with_its_journal_and_its_model(runtime: str, se
 
 @pytest.mark.parametrize("runtime", OTHERS)
 def test_the_folder_of_a_site_is_the_same_in_every_runtime(runtime: str, seen: Runs) -> None:
+    same_folders(runtime, seen)
+
+
+def same_folders(runtime: str, seen: Runs) -> None:
     """The same files, with the same model, card and events. A node has more: its keys, its store and its ledger."""
     signature = SIGNATURE if runtime == "nodes" else 0
     for site in SITES:
         here, there = (site_folder_of(seen[r].run.folder or Path(), site) for r in (runtime, "memory"))
-        assert {p for p in inside(here) if Path(p).parts[0] not in OF_A_NODE} == inside(there)
+        assert {p for p in inside(here) if Path(p).parts[0] not in FILES_OF_NODES} == inside(there)
         weights, expected = (load_file(home / "model" / "model.safetensors") for home in (here, there))
         assert weights.keys() == expected.keys()
         for name, tensor in weights.items():
@@ -173,7 +201,18 @@ def test_the_folder_of_a_site_is_the_same_in_every_runtime(runtime: str, seen: R
         assert told(written(here), site, signature) == told(written(there), site)
 
 
-OF_A_NODE = {"keys", "ledger.key", "ledger.sqlite", "lock", "log.jsonl", "node.sqlite", "parcels"}
+@pytest.mark.parametrize("runtime", OTHERS)
+def test_a_study_that_ends_early_ends_the_same_in_every_runtime(runtime: str, further: Runs) -> None:
+    """Events, folders and report sections; all training is over before the last round."""
+    run, expected = further[runtime].run, further["memory"].run
+    trained = [e.round for e in expected.events if e.kind == "trained"]
+    assert max(n for n in trained if n is not None) < further.study.rounds - 1
+    signature = SIGNATURE if runtime == "nodes" else 0
+    for site in SITES:
+        assert of_site(run, site, signature) == of_site(expected, site)
+    assert run.result.stopped == expected.result.stopped
+    same_folders(runtime, further)
+    assert sections(run) == sections(expected)
 
 
 def facts(home: Path) -> Any:
@@ -183,22 +222,18 @@ def facts(home: Path) -> Any:
 
 
 def written(home: Path) -> list[Event]:
-    """The events of a site's own journal that its run has too."""
-    events = [event for event, _ in verified(home / "journal.jsonl")]
-    return [e for e in events if e.kind not in OF_A_JOURNAL and e.kind not in OF_ONE_RUNTIME["nodes"]]
-
-
-OF_A_JOURNAL = {"run-started", "round-started"}
-"""A node's journal starts each round itself; in a simulation the run does."""
+    """The events of a site's own journal."""
+    return [event for event, _ in verified(home / "journal.jsonl")]
 
 
 @pytest.mark.parametrize("runtime", OTHERS)
 def test_the_report_has_the_same_sections(runtime: str, seen: Runs) -> None:
-    def sections(name: str) -> list[str]:
-        return re.findall(r"<h[23][^>]*>(.*?)</h[23]>", seen[name].run.report().read_text(encoding="utf-8"))
+    assert len(sections(seen["memory"].run)) > 3
+    assert sections(seen[runtime].run) == sections(seen["memory"].run)
 
-    assert len(sections("memory")) > 3
-    assert sections(runtime) == sections("memory")
+
+def sections(run: Run) -> list[str]:
+    return re.findall(r"<h[23][^>]*>(.*?)</h[23]>", run.report().read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -23,6 +23,7 @@ import torch
 
 import confrere
 from confrere.core.events import Event
+from tests.conformance.table import ONLY_IN
 from tests.nodes import nodes_in_process
 
 HERE = Path(__file__).parent
@@ -99,11 +100,8 @@ def _numbers(tensor: torch.Tensor) -> list[float]:
 
 def comparable(events: Sequence[Event]) -> list[Event]:
     """Without notices that depend on how quickly peers start, and how quickly parcels of a former epoch arrive."""
-
-    def of_time(event: Event) -> bool:
-        return event.kind == "notice" and bool(re.search("^waits: |refused parcel", event.data["text"]))
-
-    return [e for e in events if not of_time(e)]
+    of_time = [row for row in ONLY_IN if row.notice in ("waiting", "cancelled")]
+    return [e for e in events if not any(row.covers(e) for row in of_time)]
 
 
 def _events(events: Sequence[Event]) -> dict[str, list[str]]:

@@ -97,3 +97,33 @@ def test_control_c_says_stopped_and_the_run_can_go_on(tmp_path: Path, rounds: in
     expected = whole(study)
     assert killed_after(tmp_path, study, rounds, signal.SIGINT) == 130
     assert resumed(tmp_path)["sites"] == expected["sites"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_a_rehearsal_that_is_interrupted_while_its_nodes_start_ends_quietly(
+    seconds: float, tmp_path: Path
+) -> None:
+    study = write_study(tmp_path, 'rounds = 4\nstrategy = "fedavg"\n[training]\ntune = false\n', records=60)
+    out = tmp_path / "run"
+    run = subprocess.Popen(
+        [sys.executable, "-m", "confrere", "rehearse", str(study), "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment(),
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 120
+    while not (out / "sites" / "roster.toml").exists():
+        assert run.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    time.sleep(seconds)
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+    printed, _ = run.communicate(timeout=50)
+    assert run.returncode == 130
+    assert printed.decode().strip() == ""
+    nodes = subprocess.run(
+        ["pgrep", "-f", f"confrere.node.rehearsal {out}"], capture_output=True, check=False
+    )
+    assert nodes.stdout == b""

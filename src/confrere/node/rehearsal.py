@@ -223,6 +223,7 @@ class RehearsalNodes:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "confrere.node.rehearsal", str(self.folder), node.name,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**24, env=environment,
+            process_group=0,  # Ctrl-C reaches the rehearsal only, which then stops its nodes
         )  # fmt: skip
         node.process, node.starts = process, node.starts + 1
         if not node.wanted:  # the rehearsal was interrupted while the process was being started

@@ -491,7 +491,7 @@ class Ledger:
             raise PrivacyError(f"«{key}» adds no noise, and so keeps to no budget ({budget}); set the noise")
         spent = self._own_guarantee(budget.delta, budget.unit).epsilon
         raise BudgetExhausted(
-            f"{self._book.where} has spent ε = {rounded_up(spent)} of {budget.epsilon:g} (δ = {budget.delta:g}, per "
+            f"the site's ledger has spent ε = {rounded_up(spent)} of {budget.epsilon:g} (δ = {budget.delta:g}, per "
             f"{budget.unit}); "
             f"«{key}» would bring it to ε = {rounded_up(after)}. Nothing was computed. "
             "Stop here, add more noise, or raise the site's cap"
