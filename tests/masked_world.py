@@ -21,6 +21,7 @@ from confrere.exchange.secure.messages import (
     MaskedVector,
     Message,
     OpenedShares,
+    SealedShares,
     SumResult,
     Vote,
     decode,
@@ -222,12 +223,25 @@ class World:
                     "not the sum of the survivors"
                 )
         self._check_messages()
-        for name, disk in self.disks.items():
-            charged = [attempt for (attempt, by) in self.drawn if by == name]
-            assert sorted(set(charged)) == sorted(charged)
-            assert set(charged) <= set(disk.charges)
-            assert len(disk.charges) == len(set(disk.charges)) <= attempts
+        self._check_charges(attempts)
         return opened
+
+    def _check_charges(self, attempts: int) -> None:
+        """One charge for each vector that left; it is a release or an attempt that was given up, and nothing else is charged."""
+        for attempt in range(attempts):
+            id = AttemptId("run", 3, "proxy", 0, attempt)
+            context = id.context(self.agreement)
+            shared = {by for by, m in self.sent if isinstance(m, SealedShares) and m.context == context}
+            left = {by for by, m in self.sent if isinstance(m, MaskedVector) and m.context == context}
+            charged = {name for name, disk in self.disks.items() if str(id) in disk.charges}
+            assert left <= charged, "a vector left that was not charged"
+            assert not charged or len(shared) >= self.agreement.terms.quorum, (
+                "charged before enough members answered"
+            )
+            for result in self.results(attempt):
+                assert set(result.certificate.survivors) <= charged
+        for disk in self.disks.values():
+            assert len(disk.charges) == len(set(disk.charges)) <= attempts
 
     def _check_messages(self) -> None:
         vectors, votes = defaultdict(set), defaultdict(set)
