@@ -18,9 +18,10 @@ from confrere.core.events import Journal
 from confrere.learning.local_training import cohort, one_site
 from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
-from confrere.simulation import backends
+from confrere.simulation import backends, simulation
 from confrere.simulation.simulation import Simulation
-from confrere.site import participant, site_round
+from confrere.site import deployment, participant, site_round
+from confrere.site import training as site_training
 from confrere.site.mailbox import Mailbox
 from confrere.site.run_folder import RunFolder
 from confrere.transport import wire
@@ -30,7 +31,11 @@ REST = "strategies, event loop and the rest"
 PARTS: tuple[tuple[str, Any, str], ...] = (
     ("training", cohort, "train_group"),
     ("training", one_site, "train_site"),
+    ("training", site_training, "train_site"),
     ("fitting own models to the end", site_round, "fit"),
+    ("training alone, to compare", deployment, "train_alone"),
+    ("privacy checks of networks and losses", site_training, "check_safe"),
+    ("privacy checks of networks and losses", site_training, "check_loss"),
     ("accounting", Ledger, "spend"),
     ("accounting", participant.Participant, "guarantee"),
     ("exchange: gate", Gate, "admit"),
@@ -41,6 +46,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("evaluation", site_round, "best_scale"),
     ("journal", Journal, "add"),
     ("checkpoints", RunFolder, "checkpoint"),
+    ("models and folders of sites", simulation, "write_site_folders"),
     ("opening records", backends, "open_sites"),
     ("preparation", Simulation, "prepare"),
 )
