@@ -1,11 +1,19 @@
 """Confrère: institutions that may not share records learn together.
 
->>> import confrere
->>> study = confrere.Study(name="mine", strategy="fedavg", rounds=5)
->>> # run = confrere.simulate(study, {"a": (inputs_a, labels_a), "b": (inputs_b, labels_b)}, out="runs/mine")
->>> # run.mean, run.sites["a"], run.report()
+    study = confrere.load("studies/quickstart.toml")
+    run = confrere.simulate(study, out="runs/quickstart")
+    run.mean.auc, run.sites["SVI"].privacy.epsilon, run.report()
 
-The names are those of `confrere.api`. They are loaded on first use, so that `confrere --version` does not wait for PyTorch.
+Run       simulate, resume, compare, demo, write_report, check, find_partners, traffic
+Describe  Study with Data, Split, Models, Training, Privacy, Evaluation, Churn, Stop, Caps; load
+Look up   list_strategies, list_datasets, open_dataset, profile_dataset, fetch_dataset, draft_schema, check_schema
+Privacy   plan, plan_for_sizes, epsilon, calibrate, audit
+On nodes  rehearse, enroll, renew_certificate, load_roster, add_to_roster, sign_roster, signed_studies, verify_roster,
+          remove_from_roster, leave_roster, node_status, verify_journal, predict
+Extend    strategy, network, Site, Peers, Model, Custody, Scalar, public, private, mix, Supervised, Adapted, padded
+
+Each has an example: help(confrere.simulate). The names are those of `confrere.api`. They are loaded on first use, so that
+`confrere --version` does not wait for PyTorch.
 """
 
 from __future__ import annotations

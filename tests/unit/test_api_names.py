@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import inspect
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,10 @@ from tests.unit.quick import PRIVACY
 FUNCTIONS = [name for name in confrere.__all__ if inspect.isfunction(getattr(confrere, name))]
 COMMANDS = {
     "audit", "calibrate", "check", "compare", "epsilon", "find_partners", "load", "mix", "plan", "predict", "resume",
-    "simulate", "traffic", "write_report",
+    "simulate", "traffic", "write_report", "rehearse", "list_strategies", "list_datasets", "open_dataset",
+    "profile_dataset", "fetch_dataset", "draft_schema", "check_schema", "enroll", "renew_certificate", "load_roster",
+    "add_to_roster", "sign_roster", "signed_studies", "verify_roster", "remove_from_roster", "leave_roster",
+    "node_status", "verify_journal", "demo",
 }  # fmt: skip
 """What the commands of `confrere` do. `partners` and `report` are rooms of the package, so these two are verbs."""
 
@@ -34,6 +40,19 @@ def test_names_are_sorted_and_there_are_no_others() -> None:
     assert set(FUNCTIONS) >= COMMANDS
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         _ = confrere.simulat
+
+
+def test_help_begins_with_an_overview_that_names_every_function() -> None:
+    overview = confrere.__doc__ or ""
+    named = set(re.findall(r"\w+", overview))
+    assert [name for name in FUNCTIONS if name not in named] == []
+    groups = re.findall(
+        r"^(Run|Describe|Look up|Privacy|On nodes|Extend)  +(.*(?:\n  .*)*)", overview, re.MULTILINE
+    )
+    assert len(groups) == 6
+    listed = [name for _, text in groups for name in re.findall(r"\w+", text)]
+    assert set(listed) - {"with"} <= set(confrere.__all__)
+    assert ">>> #" not in overview
 
 
 @pytest.mark.parametrize("name", [n for n in confrere.__all__ if n != "__version__"])
@@ -70,7 +89,23 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with pytest.raises(KeyboardInterrupt):
         confrere.simulate(study, arrays(), out=interrupted, listeners=(stop,))
     frames["site0"].to_csv(folder / "site0.csv", index=False)
+    place = folder.parent / "place"
+    node = shutil.copytree(
+        Path(__file__).parents[1] / "fixtures" / "node-0.1" / "nord" / "node", place / "node"
+    )
+    confrere.enroll("north", place / "keys", declared=2300, address="north.example:7443")
+    confrere.add_to_roster(place / "keys" / "peer.toml", place / "roster.toml")
+    for name in ("north", "south"):
+        frames["site0" if name == "north" else "site1"].to_csv(place / f"{name}.csv", index=False)
+    sites = "".join(f'[sites.{name}]\ndata = "{name}.csv"\n' for name in ("north", "south"))
+    text = study.with_(schema=schema, rounds=1, training=confrere.Training(tune=False)).to_toml()
+    (place / "study.toml").write_text(text + sites, encoding="utf-8")
     return {
+        "place": place,
+        "node": node,
+        "keys": place / "keys",
+        "roster": place / "roster.toml",
+        "study_file": place / "study.toml",
         "confrere": confrere,
         "dataclasses": dataclasses,
         "nn": torch.nn,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +9,6 @@ import typer
 
 from confrere.cli.options import AsJson
 from confrere.cli.output import command_line, console, print_json, run_folder
-from confrere.core.errors import StudyError
-
-STRATEGIES = ("local", "proxyfl", "fedavg", "pooled")
 
 
 def demo(
@@ -28,19 +24,15 @@ def demo(
 
     Example: `confrere demo --seeds 5`
     """
-    from confrere.evaluate.compare import compare
+    from confrere.evaluate.demo import STRATEGIES, demo_study
+    from confrere.evaluate.demo import demo as run_demo
     from confrere.report.progress import progress
     from confrere.report.result_tables import comparison_table
-    from confrere.study import load
 
-    if seeds < 1:
-        raise StudyError(f"--seeds is {seeds}; the demo needs at least one")
-    study = load(str(files("confrere.cli") / "demo.toml"))
-    with progress(study.rounds * seeds * len(STRATEGIES), study.title) as listener:
-        result = compare(
-            study, STRATEGIES, range(seeds),
-            out=run_folder("demo", out), listeners=(listener,), command=command_line(),
-        )  # fmt: skip
+    study = demo_study()
+    with progress(study.rounds * max(1, seeds) * len(STRATEGIES), study.title) as listener:
+        place = run_folder("demo", out)
+        result = run_demo(seeds, out=place, listeners=(listener,), command=command_line())
     path = result.report().resolve()
     if as_json:
         print_json(result.result.as_json() | {"report": str(path)})

@@ -9,7 +9,6 @@ import typer
 
 from confrere.cli.options import AsJson
 from confrere.cli.output import console, print_json
-from confrere.core.errors import StudyError
 
 app = typer.Typer(no_args_is_help=True, help="The hash-chained journal of a run or a node.")
 
@@ -30,17 +29,13 @@ def verify(
 
     Example: `confrere journal verify node`
     """
-    from confrere.core.events import GENESIS, verified
+    from confrere.report.journal_check import verify_journal
 
-    path = path / "journal.jsonl" if path.is_dir() else path
-    if not path.exists():
-        raise StudyError(f"{path}: no such journal")
-    heads = [head for _, head in verified(path)]
-    count, head = len(heads), heads[-1] if heads else GENESIS
+    found = verify_journal(path)
     if as_json:
-        print_json({"journal": str(path), "events": count, "head": head, "whole": True})
+        print_json(found.as_json())
         return
-    console.print(f"{path}: {count:,} events, all in place; the last has the hash {head}")
+    console.print(f"{found.path}: {found.events:,} events, all in place; the last has the hash {found.head}")
     console.print(
         "Lines cut off at the end leave no trace in the file: compare this hash with one noted before.",
         markup=False,

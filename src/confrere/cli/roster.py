@@ -10,7 +10,6 @@ from rich.table import Table
 
 from confrere.cli.options import AsJson, StudyFile
 from confrere.cli.output import console, print_json
-from confrere.core.errors import StudyError
 
 if TYPE_CHECKING:
     from confrere.node.roster import Roster
@@ -40,28 +39,24 @@ def add(
 
     Example: `confrere roster add st-mary/peer.toml --fingerprint "4f1c 09aa 77e0 …"`
     """
-    from confrere.node import roster as rosters
-    from confrere.transport.grpc.member import read_member
+    from confrere.node.roster_file import add_to_roster
 
-    if rosters.is_signature(file):
-        _add_signature(file, roster)
+    added = add_to_roster(file, roster, fingerprint=fingerprint)
+    if added.signature is not None:
+        site, study = added.signature.site, added.signature.study[:16]
+        if added.signature.kind == "leaves":
+            _print(f'"{site}" has left for good. All remaining members sign epoch {added.roster.epoch}.')
+        else:
+            _print(f'"{site}" signed study {study}.')
         return
-    member = read_member(file)
-    told = "".join(fingerprint.split()).lower()
-    if told and told != member.fingerprint.replace(" ", ""):
-        raise StudyError(
-            f'the key in {file} has the fingerprint {member.fingerprint}, not the one you gave: do not add "{member.name}"'
-            " before you know why"
-        )
-    before = rosters.load_roster(roster) if roster.exists() else rosters.Roster()
-    after = before.with_member(member, signed=_is_signed(before, roster))
-    rosters.save(after, roster)
+    assert added.member is not None
+    after, member = added.roster, added.member
     _print(
         f'Added "{member.name}" to {roster}, which has {_members(after)} (epoch {after.epoch}). It declares {member.declared:,}.'
     )
-    if after.epoch > before.epoch:
+    if added.new_epoch:
         _print("The roster was signed before: this is a new one, which all members sign again.")
-    if not told:
+    if not fingerprint:
         _print(f"Compare its fingerprint by telephone before you sign: {member.fingerprint}")
     _warn_unreachable(after)
 
@@ -72,16 +67,9 @@ def show(roster: RosterFile = HERE, as_json: AsJson = False) -> None:
 
     Example: `confrere roster show`
     """
-    from confrere.node import roster as rosters
+    from confrere.node.roster_file import load_roster, signed_studies
 
-    found = rosters.load_roster(roster)
-    signed = [
-        s
-        for s in rosters.load_signatures(roster)
-        if s.kind == "member" and s.roster == found.hash and s.site in found.members
-        and s.genuine(found.members[s.site].key)
-    ]  # fmt: skip
-    studies = {name: sorted({s.study for s in signed if s.site == name}) for name in found.members}
+    found, studies = load_roster(roster), signed_studies(roster)
     if as_json:
         print_json(_facts(found, studies))
         return
@@ -107,12 +95,10 @@ def sign(study: StudyFile, keys: Keys, roster: RosterFile = HERE) -> None:
     Example: `confrere roster sign study.toml --keys keys`
     """
     from confrere.node import roster as rosters
-    from confrere.study import load
-    from confrere.transport.grpc.identity import load_identity
+    from confrere.node.roster_file import load_roster, sign_roster
 
-    found = rosters.load_roster(roster)
-    signature = rosters.sign(found, load(study).digest(), load_identity(keys))
-    path = rosters.keep_signature(signature, roster)
+    path = sign_roster(study, keys, roster)
+    signature, found = rosters.load_signature(path), load_roster(roster)
     _print(f'"{signature.site}" signed study {signature.study[:16]} with {_members(found)}.')
     _print(f"Send {path} to the others; they take it in with `confrere roster add`.")
     _warn_unreachable(found)
@@ -124,11 +110,10 @@ def verify(study: StudyFile, roster: RosterFile = HERE, as_json: AsJson = False)
 
     Example: `confrere roster verify study.toml`
     """
-    from confrere.node import roster as rosters
+    from confrere.node.roster_file import verify_roster
     from confrere.study import load
 
-    digest = load(study).digest()
-    found = rosters.load_signed(roster, digest)
+    digest, found = load(study).digest(), verify_roster(study, roster)
     if as_json:
         print_json(
             {"study": digest, "roster": found.hash, "epoch": found.epoch, "members": list(found.members)}
@@ -147,11 +132,9 @@ def remove(
 
     Example: `confrere roster remove st-mary`
     """
-    from confrere.node import roster as rosters
+    from confrere.node.roster_file import load_roster, remove_from_roster
 
-    before = rosters.load_roster(roster)
-    after = before.without_member(name, signed=_is_signed(before, roster))
-    rosters.save(after, roster)
+    before, after = load_roster(roster), remove_from_roster(name, roster)
     _print(f'Took "{name}" out of {roster}, which has {_members(after)} (epoch {after.epoch}).')
     if after.epoch > before.epoch:
         _print("Its key can never be a member again. All remaining members sign this roster.")
@@ -163,42 +146,10 @@ def leave(keys: Keys, roster: RosterFile = HERE) -> None:
 
     Example: `confrere roster leave --keys keys`
     """
-    from confrere.node import roster as rosters
-    from confrere.transport.grpc.identity import load_identity
+    from confrere.node.roster_file import leave_roster
 
-    found = rosters.load_roster(roster)
-    path = rosters.keep_signature(rosters.leave(found, load_identity(keys)), roster)
+    path = leave_roster(keys, roster)
     _print(f"Send {path} to the others. Leaving is final: this key can never be a member again.")
-
-
-def _add_signature(file: Path, roster: Path) -> None:
-    from confrere.node import roster as rosters
-
-    signature, found = rosters.load_signature(file), rosters.load_roster(roster)
-    if signature.kind == "leaves":
-        after = rosters.after_leaving(found, signature)
-        rosters.save(after, roster)
-        _print(f'"{signature.site}" has left for good. All remaining members sign epoch {after.epoch}.')
-        return
-    member = found.members.get(signature.site)
-    if member is None or signature.roster != found.hash or not signature.genuine(member.key):
-        raise StudyError(
-            f'{file} is no valid signature of a member of this roster; "{signature.site[:80]}" may have another one:'
-            " compare `confrere roster show` at both sites"
-        )
-    rosters.keep_signature(signature, roster)
-    _print(f'"{signature.site}" signed study {signature.study[:16]}.')
-
-
-def _is_signed(roster: Roster, path: Path) -> bool:
-    """Whether any member has signed exactly this roster, so that a change needs a new epoch."""
-    from confrere.node import roster as rosters
-
-    return any(
-        s.kind == "member" and s.roster == roster.hash and s.site in roster.members
-        and s.genuine(roster.members[s.site].key)
-        for s in rosters.load_signatures(path)
-    )  # fmt: skip
 
 
 def _facts(roster: Roster, studies: dict[str, list[str]]) -> dict[str, Any]:

@@ -115,6 +115,7 @@ def check_command(
     from confrere.data.federation import Source
     from confrere.data.read.sources import ReadOptions
     from confrere.data.schema_check import check
+    from confrere.data.schema_toml import read_schema
 
     schema = read_schema(study)
     reading = ReadOptions(query, delimiter, encoding)
@@ -128,19 +129,6 @@ def check_command(
             _show_together(schema, reports)
     if not all(r.usable for r in reports):
         raise typer.Exit(1)
-
-
-def read_schema(path: Path) -> Schema:
-    """The schema of a study file."""
-    from confrere.core.strict_reader import read_toml_file
-    from confrere.data.schema import Schema
-
-    table = read_toml_file(path)
-    if isinstance(table.get("schema"), str):  # the study names a file that lies beside it
-        return read_schema(path.parent / table["schema"])
-    if not isinstance(table.get("schema"), dict):
-        raise StudyError(f"{path}: has no [schema]; make one with `confrere schema draft DATA`")
-    return Schema.from_dict(table["schema"], path.name)
 
 
 def _show(report: Report) -> None:

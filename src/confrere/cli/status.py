@@ -20,13 +20,10 @@ def status(
 
     Example: `confrere status node`
     """
-    from confrere.node.control import NotRunning, ask
-    from confrere.node.status import ago, resting_status
+    from confrere.node.node_status import status_document
+    from confrere.node.status import ago
 
-    try:
-        found = ask(folder, "status")
-    except NotRunning:
-        found = resting_status(folder)
+    found = status_document(folder)
     if as_json:
         print_json(found)
         return

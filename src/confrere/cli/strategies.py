@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-from typing import Any
-
 from rich.table import Table
 
 from confrere.cli.options import AsJson
@@ -19,38 +15,17 @@ def strategies(
 
     Example: `confrere strategies --json`
     """
-    from confrere.strategies import discover
+    from confrere.study.strategy_list import list_strategies
 
-    rows = [describe(name) for name in discover()]
+    rows = list_strategies()
     if as_json:
-        print_json(rows)
+        print_json([row.as_json() for row in rows])
         return
     table = Table(title="Ways to collaborate", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("name", "what it does", "options", "topology"):
         table.add_column(column, overflow="fold")
     for row in rows:
-        options = ", ".join(f"{o['name']} = {o['default']}" for o in row["options"])
-        table.add_row(row["name"], row["summary"], options, row["topology"])
+        options = ", ".join(f"{o.name} = {o.default}" for o in row.options)
+        table.add_row(row.name, row.summary, options, row.topology)
     console.print(table)
     console.print('In a study: strategy = "proxyfl", or [strategy] with name = "proxyfl" and options.')
-
-
-def describe(name: str) -> dict[str, Any]:
-    """A strategy in words, from its docstring and fields."""
-    from confrere.strategies import strategies as known
-
-    kind = known[name]
-    text = inspect.getdoc(kind) or ""
-    first = text.split("\n\n")[0].replace("\n", " ")
-    summary, _, source = first.partition(" (")
-    return {
-        "name": name,
-        "summary": summary.rstrip("."),
-        "source": source.rstrip(").") if source else "",
-        "options": [
-            {"name": f.name, "default": f.default, "type": str(f.type)}
-            for f in dataclasses.fields(kind)
-            if f.init
-        ],
-        "topology": getattr(kind, "topology", "none"),
-    }

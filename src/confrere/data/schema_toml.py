@@ -1,12 +1,15 @@
-"""Write a schema as TOML that a person can read, with comments."""
+"""Write a schema as TOML that a person can read, with comments; read it from a study file."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from confrere.core.errors import StudyError
+from confrere.core.strict_reader import read_toml_file
 from confrere.data.schema import Schema
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -61,3 +64,13 @@ def _value(value: Any) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def read_schema(path: Path) -> Schema:
+    """The schema of a study file, or of a file with that table only."""
+    table = read_toml_file(path)
+    if isinstance(table.get("schema"), str):  # the study names a file next to it
+        return read_schema(path.parent / table["schema"])
+    if not isinstance(table.get("schema"), dict):
+        raise StudyError(f"{path}: has no [schema]; make one with `confrere schema draft DATA`")
+    return Schema.from_dict(table["schema"], path.name)

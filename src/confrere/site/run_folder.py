@@ -19,6 +19,7 @@ import torch
 from confrere.core.custody import Custody
 from confrere.core.errors import CheckpointError, StudyError, warn_renamed
 from confrere.core.events import Event, Journal
+from confrere.core.model import Model
 from confrere.core.owner_only import make_private_folder, write_private
 from confrere.core.results import Attacked, Group, Metrics, PrivacyMeaning, RunResult, SiteResult, Stopped
 from confrere.core.terminal import json_text
@@ -198,7 +199,7 @@ class Run:
     events: Sequence[Event] = field(repr=False, default_factory=list)
     """All events, in order."""
     folder: Path | None = None
-    models: dict[str, Any] = field(repr=False, default_factory=dict)
+    models: dict[str, dict[str, Model]] = field(repr=False, default_factory=dict)
     """Per site, the models that it would use: PRIVATE where they were trained without noise."""
     predictions: dict[str, SelectedPredictions] = field(repr=False, default_factory=dict)
     """Per site, what its model predicted for each test record: PRIVATE."""
