@@ -232,7 +232,7 @@ def test_a_fingerprint_that_was_told_otherwise_is_refused(desk: Desk) -> None:
         (["enroll", "--site", "a", "-o", "k", "--outgoing-only", "--declared", "0"], "from 1 to"),
         (["enroll", "--site", "a", "-o", "k", "--address", "x", "--declared", "9"], "host:port"),
         (["enroll", "--site", "a", "-o", "k", "--address", "x:1", "--outgoing-only"], "--outgoing-only"),
-        (["enroll", "--site", " ", "-o", "k", "--outgoing-only", "--declared", "9"], "no name of a site"),
+        (["enroll", "--site", " ", "-o", "k", "--outgoing-only", "--declared", "9"], "not a valid site name"),
         (["enroll", "--renew", "nowhere"], "is missing"),
         (["enroll", "--renew", "nowhere", "--site", "a"], "--declared and --days only"),
         (["enroll", "--site", "a", "-o", "k", "--outgoing-only", "--days", "0"], "1 to 3650"),
