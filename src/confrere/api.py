@@ -47,6 +47,7 @@ from confrere.node.roster_file import (
     signed_studies,
     verify_roster,
 )
+from confrere.node.roster_upgrade import upgrade_roster
 from confrere.partners.search import PartnerSearch, find_partners
 from confrere.report.journal_check import VerifiedJournal, verify_journal
 from confrere.report.page import write_report as write_page
@@ -317,6 +318,7 @@ __all__ = [
     "simulate",
     "strategy",
     "traffic",
+    "upgrade_roster",
     "verify_journal",
     "verify_roster",
     "write_report",

@@ -205,7 +205,7 @@ def test_keys_and_rosters_without_a_declared_size_name_the_command_that_states_i
     for path in (Path("keys/peer.toml"), Path("roster.toml")):
         lines = path.read_text("utf-8").splitlines(keepends=True)
         path.write_text("".join(line for line in lines if "declared" not in line), "utf-8")
-    remedy = "confrere enroll --renew KEYS --declared N"
+    remedy = "confrere roster upgrade --keys KEYS --declared N"
     assert remedy in desk.refused("roster", "verify", study)
     assert remedy in desk.refused("roster", "add", "keys/peer.toml", "--roster", "new.toml")
     assert remedy in desk.refused("enroll", "--renew", "keys")

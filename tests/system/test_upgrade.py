@@ -17,6 +17,7 @@ import confrere
 from confrere import cli
 from confrere.core.errors import CheckpointError, PeerRefused, Retired
 from confrere.node.node import Node
+from confrere.node.roster import load_roster
 from confrere.node.service import read_node_config
 from confrere.privacy.ledger import Ledger
 from confrere.study import Study
@@ -45,11 +46,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def remedy(desk: Desk) -> None:
     """What docs/upgrading.md says."""
     for site in SITES:
-        assert desk.confrere("enroll", "--renew", f"{site}/keys", "--declared", 80).code == 0
-    (desk.folder / "roster.toml").rename(desk.folder / "roster-0.1.toml")
-    (desk.folder / "signatures").rename(desk.folder / "signatures-0.1")
-    for site in SITES:
-        assert desk.confrere("roster", "add", f"{site}/keys/peer.toml").code == 0
+        answer = desk.confrere("roster", "upgrade", "--keys", f"{site}/keys", "--declared", 80)
+        assert answer.code == 0, answer.err
     for site in SITES:
         answer = desk.confrere("roster", "sign", "study.toml", "--keys", f"{site}/keys")
         assert answer.code == 0, answer.err
@@ -66,7 +64,62 @@ def test_a_roster_of_0_1_is_refused_with_its_remedy(desk: Desk) -> None:
         answer = desk.confrere(*command)
         assert (answer.code, answer.out) == (2, "")
         assert "states no declared size (it was made by version 0.1)" in answer.said
-        assert "`confrere enroll --renew KEYS --declared N`" in answer.said
+        assert "`confrere roster upgrade --keys KEYS --declared N`" in answer.said
+
+
+SIGNED_IN_0_1 = "f141b0ac68e6f9c4ec03f9e1b713a2c14cd8e0d428ea64db68fc8abd20ad08fe"
+
+
+def test_a_roster_of_0_1_is_upgraded_at_every_site_to_the_same_one(desk: Desk) -> None:
+    """Each site has its own copy, upgrades it with its own keys, and takes in the peer.toml of the others."""
+    sizes = {"nord": 90, "sud": 80, "ouest": 70}
+    for site in SITES:
+        shutil.copy(desk.folder / "roster.toml", desk.folder / site / "roster.toml")
+        shutil.copytree(desk.folder / "signatures", desk.folder / site / "signatures")
+    before = {site: (desk.folder / site / "keys" / "identity.key").read_bytes() for site in SITES}
+    for site in SITES:
+        roster = ("--roster", f"{site}/roster.toml")
+        answer = desk.confrere(
+            "roster", "upgrade", "--keys", f"{site}/keys", "--declared", sizes[site], *roster
+        )
+        assert answer.code == 0, answer.err
+        assert answer.out.count("Waiting for the new peer.toml") == 2
+        assert (desk.folder / site / "signatures-0.1").is_dir()
+        assert desk.confrere("roster", "show", "--json", *roster).json["waiting"] == sorted(
+            set(SITES) - {site}
+        )
+        said = desk.refused("roster", "sign", "study.toml", "--keys", f"{site}/keys", *roster)
+        assert "waits for the new peer.toml of" in said
+    for site in SITES:
+        for other in set(SITES) - {site}:
+            command = ("roster", "add", f"{other}/keys/peer.toml", "--roster", f"{site}/roster.toml")
+            assert desk.confrere(*command).code == 0
+    found = [load_roster(desk.folder / site / "roster.toml") for site in SITES]
+    assert len({roster.hash for roster in found}) == 1
+    assert (found[0].epoch, found[0].previous) == (1, SIGNED_IN_0_1)
+    assert {name: m.declared for name, m in found[0].members.items()} == sizes
+    assert {site: (desk.folder / site / "keys" / "identity.key").read_bytes() for site in SITES} == before
+
+
+def test_an_upgrade_takes_no_other_key_for_a_member_of_0_1(desk: Desk) -> None:
+    assert desk.confrere("roster", "upgrade", "--keys", "nord/keys", "--declared", 90).code == 0
+    made = ("enroll", "--site", "sud", "--outgoing-only", "--declared", 80, "-o", "impostor")
+    assert desk.confrere(*made).code == 0
+    assert "a member with another key" in desk.refused("roster", "add", "impostor/peer.toml")
+
+
+def test_an_upgrade_needs_a_size_and_takes_it_from_the_study_if_it_states_one(desk: Desk) -> None:
+    assert "--declared N" in desk.refused("roster", "upgrade", "--keys", "nord/keys")
+    study = desk.folder / "study.toml"
+    text = study.read_text()
+    for site, size in {"nord": 90, "sud": 80, "ouest": 70}.items():
+        text = text.replace(f'config = "{site}/site.toml"\n', f"declared = {size}\n")
+    study.write_text(text)
+    assert desk.confrere("roster", "upgrade", "--keys", "nord/keys", "--study", "study.toml").code == 0
+    shown = desk.confrere("roster", "show", "--json").json
+    assert shown["waiting"] == []
+    assert {n: m["declared"] for n, m in shown["members"].items()} == {"nord": 90, "sud": 80, "ouest": 70}
+    assert "nothing to upgrade" in desk.refused("roster", "upgrade", "--keys", "nord/keys")
 
 
 def test_the_folder_of_a_run_of_0_1_stays_readable_and_is_not_continued(desk: Desk) -> None:

@@ -28,7 +28,7 @@ COMMANDS = {
     "audit", "calibrate", "check", "compare", "epsilon", "find_partners", "load", "mix", "plan", "predict", "resume",
     "simulate", "traffic", "write_report", "rehearse", "list_strategies", "list_datasets", "open_dataset",
     "profile_dataset", "fetch_dataset", "draft_schema", "check_schema", "enroll", "renew_certificate", "load_roster",
-    "add_to_roster", "sign_roster", "signed_studies", "verify_roster", "remove_from_roster", "leave_roster",
+    "add_to_roster", "sign_roster", "signed_studies", "verify_roster", "remove_from_roster", "leave_roster", "upgrade_roster",
     "node_status", "verify_journal", "demo",
 }  # fmt: skip
 """What the commands of `confrere` do. `partners` and `report` are rooms of the package, so these two are verbs."""
@@ -100,7 +100,11 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     sites = "".join(f'[sites.{name}]\ndata = "{name}.csv"\n' for name in ("north", "south"))
     text = study.with_(schema=schema, rounds=1, training=confrere.Training(tune=False)).to_toml()
     (place / "study.toml").write_text(text + sites, encoding="utf-8")
+    old = shutil.copytree(Path(__file__).parents[1] / "fixtures" / "node-0.1", place / "old")
+    for path in (old / "nord" / "keys").iterdir():
+        path.chmod(0o600)
     return {
+        "old": old,
         "place": place,
         "node": node,
         "keys": place / "keys",

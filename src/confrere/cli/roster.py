@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Who takes part: add, show, sign, verify, remove, leave.\n\n"
+    help="Who takes part: add, show, sign, verify, remove, leave, upgrade.\n\n"
     "Example: `confrere roster add st-mary/peer.toml`, then `confrere roster sign study.toml --keys keys`",
 )
 
@@ -85,6 +85,8 @@ def show(roster: RosterFile = HERE, as_json: AsJson = False) -> None:
     _print(f"Hash of the roster: {found.hash}")
     for name in found.departed.values():
         _print(f'"{name}" has left for good.')
+    for name in found.waiting:
+        _print(f'Waiting for the new peer.toml of "{name}".')
     _warn_unreachable(found)
 
 
@@ -152,6 +154,40 @@ def leave(keys: Keys, roster: RosterFile = HERE) -> None:
     _print(f"Send {path} to the others. Leaving is final: this key can never be a member again.")
 
 
+@app.command("upgrade")
+def upgrade(
+    keys: Keys,
+    declared: Annotated[
+        int | None,
+        typer.Option(
+            "--declared",
+            metavar="N",
+            help="About how many records this site's whole file holds (patients, where studies protect patients). Public.",
+        ),
+    ] = None,
+    study: Annotated[
+        Path | None,
+        typer.Option("--study", metavar="STUDY.toml", help="Take the sizes that this study states."),
+    ] = None,
+    roster: RosterFile = HERE,
+) -> None:
+    """Upgrade a roster of version 0.1: the same members and keys, with the size that this site states.
+
+    Example: `confrere roster upgrade --keys keys --declared 2300`
+    """
+    from confrere.node.roster_upgrade import upgrade_roster
+
+    found = upgrade_roster(keys, roster, declared=declared, study=study)
+    _print(f"Upgraded {roster} to epoch {found.epoch}, with the same members and keys.")
+    _print(f"Give {keys / 'peer.toml'} to the other sites; they take it in with `confrere roster add`.")
+    for name in sorted(found.waiting):
+        _print(f'Waiting for the new peer.toml of "{name}": add it with `confrere roster add`.')
+    if not found.waiting:
+        _print(
+            "Every member has stated its size. All members sign: `confrere roster sign STUDY.toml --keys DIR`."
+        )
+
+
 def _facts(roster: Roster, studies: dict[str, list[str]]) -> dict[str, Any]:
     return {
         "epoch": roster.epoch,
@@ -166,6 +202,7 @@ def _facts(roster: Roster, studies: dict[str, list[str]]) -> dict[str, Any]:
             for name, m in roster.members.items()
         },
         "departed": sorted(roster.departed.values()),
+        "waiting": sorted(roster.waiting),
         "unreachable": [list(two) for two in roster.unreachable()],
     }
 

@@ -44,6 +44,8 @@ class Roster:
     """The hash of the roster before this one; empty for the first."""
     departed: Mapping[str, str] = field(default_factory=dict)
     """Keys (hexadecimal) of those who left, with the names that they had."""
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    """In a roster that is being upgraded from 0.1: members that have not stated their size yet, with their keys."""
 
     @property
     def hash(self) -> str:
@@ -52,7 +54,7 @@ class Roster:
             [name, member.identity.hex(), member.declared] for name, member in self.members.items()
         )
         text = [self.epoch, self.previous, members, sorted(self.departed.items())]
-        return hashlib.sha256(b"confrere roster 2\n" + _canonical(text)).hexdigest()
+        return hashlib.sha256(b"confrere roster 2\n" + canonical(text)).hexdigest()
 
     def with_member(self, member: Member, *, signed: bool) -> Roster:
         """This draft with one more member; if it was signed already, the next epoch."""
@@ -75,11 +77,23 @@ class Roster:
                     f'there is a "{known.name}" with another key ({known.fingerprint}) in the roster; '
                     f"names must be distinct, and a site keeps its key"
                 )
+        expected = self.waiting.get(member.name)
+        if expected is not None and expected != member.identity.hex():
+            raise StudyError(
+                f'"{member.name}" was a member with another key than the one in this peer.toml ({member.fingerprint});'
+                " ask for the file that its own `confrere roster upgrade` wrote"
+            )
         members = dict(sorted({**self.members, member.name: member}.items()))
-        return replace(self._next() if signed else self, members=members)
+        waiting = {name: key for name, key in self.waiting.items() if name != member.name}
+        return replace(self._next() if signed else self, members=members, waiting=waiting)
 
     def without_member(self, name: str, *, signed: bool) -> Roster:
         """The next epoch, without a member that left or was lost for good; in a draft, the member is simply removed."""
+        if name in self.waiting:
+            departed = {**self.departed, self.waiting[name]: name}
+            return replace(
+                self, departed=departed, waiting={n: k for n, k in self.waiting.items() if n != name}
+            )
         if name not in self.members:
             raise StudyError(
                 f'"{name}" is not in the roster; it has: {", ".join(self.members) or "no members"}'
@@ -101,6 +115,8 @@ class Roster:
             table["previous"] = self.previous
         if self.departed:
             table["departed"] = dict(sorted(self.departed.items()))
+        if self.waiting:
+            table["waiting"] = dict(sorted(self.waiting.items()))
         return tomli_w.dumps({**table, "members": [m.as_table() for m in self.members.values()]})
 
     def _next(self) -> Roster:
@@ -132,6 +148,12 @@ class Signature:
 def sign(roster: Roster, study: str, identity: Identity) -> Signature:
     """A member agrees to take part in this study with these members."""
     _own_key(roster, identity)
+    if roster.waiting:
+        names = ", ".join(f'"{name}"' for name in sorted(roster.waiting))
+        raise StudyError(
+            f"the roster is being upgraded from version 0.1 and waits for the new peer.toml of {names}; add it with"
+            " `confrere roster add` before you sign"
+        )
     stated, own = roster.members[identity.name].declared, identity.member.declared
     if stated != own:
         raise StudyError(
@@ -160,7 +182,7 @@ def after_leaving(roster: Roster, record: Signature) -> Roster:
 def missing(roster: Roster, study: str, signatures: Iterable[Signature]) -> dict[str, str]:
     """Whose signature there is not, and why; empty if every member has signed this study and this roster."""
     found = [s for s in signatures if s.kind == "member"]
-    out = {}
+    out = dict.fromkeys(sorted(roster.waiting), "has not sent its new peer.toml (`confrere roster upgrade`)")
     for name, member in sorted(roster.members.items()):
         theirs = [s for s in found if s.site == name and s.genuine(member.key)]
         if any((s.study, s.roster) == (study, roster.hash) for s in theirs):
@@ -182,17 +204,19 @@ def load_roster(path: Path) -> Roster:
         path, "a roster is made with `confrere roster add PEER.toml`", largest=LARGEST_FILE
     )
     entries, departed = table.pop("members", []), table.pop("departed", {})
-    epoch, previous = table.pop("epoch", 0), table.pop("previous", "")
+    epoch, previous, waiting = table.pop("epoch", 0), table.pop("previous", ""), table.pop("waiting", {})
     if table:
         raise StudyError(f'{path}: "{next(iter(table))}" is no key of a roster')
-    if type(epoch) is not int or epoch < 0 or not isinstance(previous, str) or not isinstance(departed, dict):
+    if type(epoch) is not int or epoch < 0 or not isinstance(previous, str):
         raise StudyError(f"{path}: epoch is a number, previous a hash, departed a table")
+    if not isinstance(departed, dict) or not isinstance(waiting, dict):
+        raise StudyError(f"{path}: departed and waiting are tables")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise StudyError(f"{path}: members are written as [[members]]")
     roster = Roster({}, epoch, previous, {str(k): str(v) for k, v in departed.items()})
     for number, entry in enumerate(entries, 1):
         roster = roster.with_member(parse_member(entry, f"{path}: member {number}"), signed=False)
-    return roster
+    return replace(roster, waiting={str(k): str(v) for k, v in waiting.items()})
 
 
 def load_signed(path: Path, study: str) -> Roster:
@@ -248,7 +272,7 @@ def _sign(kind: str, roster: Roster, study: str, site: str, key: Ed25519PrivateK
 
 
 def _signed(kind: str, site: str, study: str, roster: str) -> bytes:
-    return b"confrere membership 1\n" + _canonical([kind, site, study, roster])
+    return b"confrere membership 1\n" + canonical([kind, site, study, roster])
 
 
 def _own_key(roster: Roster, identity: Identity) -> None:
@@ -264,5 +288,5 @@ def _alike(name: str) -> str:
     return unicodedata.normalize("NFKC", name).casefold()
 
 
-def _canonical(value: object) -> bytes:
+def canonical(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -118,8 +118,8 @@ def parse_member(table: dict[str, Any], where: str) -> Member:
     """A member from the keys of a peer.toml; inconsistent keys are an error."""
     if "declared" not in table and set(table) >= _FIELDS - {"address", "declared"}:
         raise StudyError(
-            f"{where} states no declared size (it was made by version 0.1): the site's owner runs"
-            " `confrere enroll --renew KEYS --declared N`, and all sites add the new peer.toml to a new roster"
+            f"{where} states no declared size (it was made by version 0.1): every site runs"
+            " `confrere roster upgrade --keys KEYS --declared N` and sends its new peer.toml to the others"
         )
     odd = sorted(set(table) - _FIELDS) or sorted(_FIELDS - {"address"} - set(table))
     if odd or not all(isinstance(value, str) for key, value in table.items() if key != "declared"):
