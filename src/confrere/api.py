@@ -154,7 +154,7 @@ def profile_dataset(
     [...]
     """
     from confrere.data.federation_profile import profile
-    from confrere.data.profile_picture import draw
+    from confrere.data.profile_chart import draw
 
     opened = open_dataset(name, seed=seed, **options)
     if picture is not None:
