@@ -55,7 +55,7 @@ from confrere.node.shortage import Shortage, recognising_shortages, until_over
 from confrere.node.start import StartConditions, record_start, time_is_up
 from confrere.node.store import Store
 from confrere.site import snapshot
-from confrere.site.deployment import Deployment
+from confrere.site.deployment import Deployment, deployment_of
 from confrere.site.peers import SitePeers
 from confrere.site.schedule import Schedule
 from confrere.site.site_folder import STORE, Ending, save_model
@@ -147,7 +147,7 @@ class Node:
 
     async def run(self, until_done: bool = False) -> None:
         """Take part until stopped; with `until_done`, until nothing is left to do or to deliver."""
-        record_start(self)
+        record_start(self.config, self.site, self.store, self.done)
         tasks: list[asyncio.Task[None]] = []
         try:
             await self.links.start()
@@ -300,7 +300,7 @@ class Node:
             await self._evaluate(self.done)
         body = snapshot.dumps(self._content(self.done, self.leaving))
         await durably(self.wait_for_space, self.store.close_round, self.done, body)
-        deployment = await in_thread(self.site_run.deployment, self.me)
+        deployment = await in_thread(deployment_of, self.site_run, self.me)
         await durably(self.wait_for_space, self._save, deployment)
 
     def _save(self, deployment: Deployment) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from confrere.core.custody import Custody
 from confrere.core.errors import DataError
@@ -16,33 +15,31 @@ from confrere.node.store import Store
 from confrere.privacy.strategy_lint import strategy_findings
 from confrere.site.assemble import unprotected_patients
 from confrere.site.checks import check_records
+from confrere.site.participant import Participant
 from confrere.site.start_events import site_started
 from confrere.study import Study
-
-if TYPE_CHECKING:
-    from confrere.node.node import Node
-
 
 FAR = 1.5
 """A declared size that differs from the true one by more than this factor is pointed out to the owner."""
 
 
-def record_start(node: Node) -> None:
-    """Write to the journal that a run starts, or that it goes on."""
-    config, journal = node.config, node.journal
+def record_start(config: NodeConfig, site: Participant, store: Store, done: int) -> None:
+    """Write to the site's journal that a run starts, or that it goes on after `done` rounds."""
+    me, journal = config.me, site.journal
     if any(e.kind == "run-started" for e in journal.events):
-        left, going_on = node.store.leaving().get(node.me), {"round": node.done}
-        if left is not None and left <= node.done + 1:
-            said = f"has left for good before round {left + 1}: it only delivers what it owes"
-            journal.add(Event("resumed", node.me, data={**going_on, "text": said}))
+        left, going_on = store.leaving().get(me), {"round": done}
+        if left is not None and left <= done + 1:
+            text = f"has left for good before round {left + 1}: it only delivers what it owes"
+            journal.add(Event("resumed", me, data={**going_on, "text": text}))
         else:
-            journal.add(Event("resumed", node.me, data=going_on))
+            journal.add(Event("resumed", me, data=going_on))
         return
-    journal.add(site_started(node.site, node.members, agreed=config.agreed, rehearsal=config.rehearsal))
+    members = sorted(config.members)
+    journal.add(site_started(site, members, agreed=config.agreed, rehearsal=config.rehearsal))
     if config.rehearsal:
-        journal.add(Event("notice", node.me, data={"text": NOT_PRIVATE, "rehearsal": True}))
+        journal.add(Event("notice", me, data={"text": NOT_PRIVATE, "rehearsal": True}))
     for note in remarks(config):
-        journal.add(Event("notice", node.me, custody=Custody.PRIVATE, data={"text": note}))
+        journal.add(Event("notice", me, custody=Custody.PRIVATE, data={"text": note}))
 
 
 def remarks(config: NodeConfig) -> list[str]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -39,9 +38,7 @@ from confrere.report import words
 from confrere.site.model_verdict import model_verdict
 from confrere.site.participant import Participant
 from confrere.site.site_round import fitting_job
-
-if TYPE_CHECKING:
-    from confrere.site.site_run import SiteRun
+from confrere.site.site_run import SiteRun
 
 FOLDS = 5
 """How many models of its own a site with few validation records trains, each compared on the records left out."""
@@ -64,6 +61,11 @@ class Deployment:
     """If it is the site's own: its metrics on the test records."""
     verdict: ModelVerdict | None = None
     """The collaborative model against one trained alone, on the test patients; None if there is nothing to judge."""
+
+
+def deployment_of(run: SiteRun, name: str) -> Deployment:
+    """The model that the site with this name deploys at the end of a run; PRIVATE."""
+    return choose_deployment(run, name, run.predictor())
 
 
 def choose_deployment(run: SiteRun, name: str, predictor: Predictor) -> Deployment:

@@ -34,7 +34,7 @@ from confrere.privacy.charges import CEILING, Guarantee, rounded_up
 from confrere.report import words
 from confrere.site.assemble import has_own_networks
 from confrere.site.collaboration import Collaboration
-from confrere.site.deployment import Deployment
+from confrere.site.deployment import Deployment, deployment_of
 from confrere.site.outcome import current
 from confrere.site.participant import Participant
 from confrere.site.site_run import SiteRun
@@ -82,7 +82,7 @@ def write_site_folders(collaboration: Collaboration, folder: Path, journal: Jour
     for name in sites:
         run = collaboration.run_of(name)
         if run is not None and run.state is not None and not has_own_networks(study):
-            deployments[name] = run, run.deployment(name)
+            deployments[name] = run, deployment_of(run, name)
     began, done = time.time(), 0
     own: dict[str, list[Event]] = {name: [] for name in sites}
     for event in current(journal.events):

@@ -22,7 +22,6 @@ from confrere.privacy.gate import Gate
 from confrere.privacy.strategy_lint import names_in
 from confrere.site.assemble import consents
 from confrere.site.call_order import OneCallAtATime
-from confrere.site.deployment import Deployment, choose_deployment
 from confrere.site.exchange_limits import exchange_options
 from confrere.site.participant import Participant
 from confrere.site.peers import SitePeers
@@ -150,9 +149,9 @@ class SiteRun:
             return {}
         return {role: getattr(self.state, role) for role in self.strategy.deploys}
 
-    def deployment(self, name: str) -> Deployment:
-        """The model that the site with this name deploys at the end of the run; PRIVATE."""
-        return choose_deployment(self, name, predictors(self.strategy, self.state)[self.strategy.deploys[0]])
+    def predictor(self) -> Predictor:
+        """The models that make the prediction which the site would use now."""
+        return predictors(self.strategy, self.state)[self.strategy.deploys[0]]
 
     # -- keeping and restoring --------------------------------------------------------------------
 

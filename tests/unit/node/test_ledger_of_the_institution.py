@@ -185,7 +185,7 @@ def test_patients_of_another_population_are_left_out_by_their_id(
     assert node.ledger.remaining(BUDGET, STEP) == 28
     assert other.data.all.patients - node.config.data.all.patients == shared
     assert node.site.data is node.config.data
-    record_start(node)
+    record_start(node.config, node.site, node.store, node.done)
     said = [e for e in node.journal.events if "belong to another population" in e.data.get("text", "")]
     assert [e.custody for e in said] == [Custody.PRIVATE] * bool(shared)
     node.close()
