@@ -143,7 +143,7 @@ class Node:
         self, name: str, found: dict[str, Identity], raw: dict[str, str], size: int, pipe: Connection
     ) -> None:
         from confrere.transport.grpc.connections import Connections, Handlers
-        from confrere.transport.spool import LinkLimits
+        from confrere.transport.link_limits import LinkLimits
 
         self.name, self.size, self.pipe, self.raw_addresses = name, size, pipe, raw
         self.identity = found[name]

@@ -16,7 +16,7 @@ from torch import Tensor
 from confrere.core.model import Model
 from confrere.core.protocols import Loss
 from confrere.data.records import Federation, Records, SiteData, Task
-from confrere.learning.networks.tables import LOSS_SUM
+from confrere.learning.networks.loss_sum import LOSS_SUM
 from confrere.learning.objectives import Supervised
 from confrere.privacy import lint
 from confrere.privacy.accounting import epsilon

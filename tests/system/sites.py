@@ -16,8 +16,8 @@ from confrere.transport.grpc.connections import Connections, Handlers
 from confrere.transport.grpc.greeting import Greeting
 from confrere.transport.grpc.identity import Identity, new_identity
 from confrere.transport.grpc.member import Member
+from confrere.transport.link_limits import LinkLimits
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Receipt
-from confrere.transport.spool import LinkLimits
 
 RUN = "a-run"
 

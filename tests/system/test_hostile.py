@@ -33,8 +33,9 @@ from confrere.transport.grpc.identity import new_identity
 from confrere.transport.grpc.link import Link, Meter, OtherEnd
 from confrere.transport.grpc.member import parse_member
 from confrere.transport.grpc.peer_connection import VISITS_BURST
+from confrere.transport.link_limits import LinkLimits
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
-from confrere.transport.spool import LinkLimits, Spool
+from confrere.transport.spool import Spool
 from tests.system.sites import RUN, Site, at, pair, two
 from tests.system.test_grpc import run
 from tests.unit.node.sites import arrived

@@ -31,8 +31,8 @@ from confrere.transport.body import Body
 from confrere.transport.grpc import channel, handshake
 from confrere.transport.grpc.connections import Connections, Handlers
 from confrere.transport.grpc.link import Broken
+from confrere.transport.link_limits import LinkLimits
 from confrere.transport.receipt import ACCEPTED, Receipt
-from confrere.transport.spool import LinkLimits
 from tests.system.sites import at
 from tests.unit.node.sites import settings
 from tests.unit.node.wires import Network

@@ -83,7 +83,7 @@ class Bench:
 
     def __init__(self, config: NodeConfig, folder: Path, keys: Any) -> None:
         self.me, study = config.me, config.study
-        self.strategy = study.rule()
+        self.strategy = study.build_strategy()
         home = folder / self.me
         home.mkdir(exist_ok=True)
         self.store = Store(home / "node.sqlite", run=config.run, site=self.me)

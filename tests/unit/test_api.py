@@ -317,7 +317,7 @@ def test_a_strategy_of_an_installed_package_is_one_like_any_other(tmp_path: Path
     study = quick({"name": "shout", "loudness": 0.9}, rounds=3)
     run = confrere.simulate(study, arrays(), out=tmp_path / "run")
     assert all(s.privacy.proven and s.bytes_sent > 0 for s in run.sites.values())
-    assert confrere.load(tmp_path / "run" / "study.toml").rule() == Shout(0.9)
+    assert confrere.load(tmp_path / "run" / "study.toml").build_strategy() == Shout(0.9)
     with pytest.raises(StudyError, match='no option "loudnes"'):
         quick({"name": "shout", "loudnes": 1})
 

@@ -66,7 +66,7 @@ def written(folder: Path, text: str = FULL) -> Path:
 
 def test_what_is_written_is_what_is_meant(tmp_path: Path) -> None:
     study = load(written(tmp_path))
-    assert study.rule() == FedProx(pull=1.0)
+    assert study.build_strategy() == FedProx(pull=1.0)
     assert study.graph() == Star("a")
     assert study.privacy == Privacy(3.0, 1e-6, clipping={"name": "flat", "norm": 0.5})
     assert study.churn == Churn(absent={"a": [1, 2]}, probability=0.1)

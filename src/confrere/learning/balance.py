@@ -1,25 +1,22 @@
-"""Class balancing by logit adjustment, and the private release of class shares and mean.
+"""Class balancing by logit adjustment.
 
 A site where four of five records are of one class learns to say that class. Adding the log of the class shares to the
 outputs while learning (Menon et al. 2021, «logit adjustment») leaves outputs that hold where all classes are equally
 frequent; adding them again where the site's own mix is predicted gives back what it had. A site's own class shares are
 PRIVATE: they may shape its private model. What leaves may only know shares that were released, or are public.
-
-The mean of the records and their class shares are sums over records, and a private step releases such a sum. So a
-proxy that has a centre learns it in its first rounds, with the study's own mechanism and charged like any other round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from confrere.core.custody import Custody, Scalar
 from confrere.core.model import Model
-from confrere.core.protocols import Loss, Site
+from confrere.core.protocols import Loss
 from confrere.learning.objectives import Near
 
 LEAST = 0.02
@@ -85,27 +82,3 @@ class BalancedNear(Balanced):
 def balance(loss: Loss, shares: Shares) -> Loss:
     """The same loss, with all classes counting alike."""
     return BalancedNear(loss, shares) if isinstance(loss, Near) else Balanced(loss, shares)
-
-
-@dataclass(frozen=True)
-class Profiled:
-    """Not a loss but a sum: its gradient is minus the record and minus its class, so one step releases both."""
-
-    reads: frozenset[str] = frozenset()
-
-    def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
-        return -own[:, 0] - own[:, 1:].gather(1, targets.long()[:, None])[:, 0]
-
-
-PROFILE = "profile"
-
-
-def has_centre(model: Model) -> bool:
-    return "shares.weight" in model.params
-
-
-async def profile(site: Site, proxy: Model) -> Model:
-    """The proxy with what this site's records say about the centre added to it, under privacy."""
-    resting = replace(proxy, architecture=site.build(PROFILE).architecture)
-    trained = await site.train({PROFILE: Profiled()}, {PROFILE: resting}, protect=[PROFILE])
-    return replace(trained[PROFILE], architecture=proxy.architecture)

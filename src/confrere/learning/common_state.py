@@ -31,9 +31,9 @@ class CommonState:
     steps: int = 0
 
 
-async def latest(state: CommonState, rule: Optimiser, peers: Peers) -> CommonState:
+async def latest(state: CommonState, optimiser: Optimiser, peers: Peers) -> CommonState:
     """The current common state: one's own, or what the others send to a site that was not there."""
-    names = _vectors(rule)
+    names = _vectors(optimiser)
     parcels = await peers.latest_common(1 + len(names))
     models = [p.model for p in parcels if p.model is not None]
     if len(models) != 1 + len(names):
@@ -45,21 +45,21 @@ async def latest(state: CommonState, rule: Optimiser, peers: Peers) -> CommonSta
     return CommonState(models[0].held(held), moments, version, steps)
 
 
-async def send(state: CommonState, rule: Optimiser, peers: Peers) -> None:
+async def send(state: CommonState, optimiser: Optimiser, peers: Peers) -> None:
     """Send the common state to sites that missed the round."""
-    moments = [state.moments[name] for name in _vectors(rule)]
+    moments = [state.moments[name] for name in _vectors(optimiser)]
     await peers.send_common(state.model, *moments, version=public(state.version), steps=public(state.steps))
 
 
 def stepped(
-    state: CommonState, rule: Optimiser, opened: OpenedSum, trainable: Collection[str]
+    state: CommonState, optimiser: Optimiser, opened: OpenedSum, trainable: Collection[str]
 ) -> CommonState:
     """The state after one step along the mean gradient: the sum over the declared sizes of those that are in it.
 
     `opened` holds the declared sizes as `weight`, and each learning rate times that as `rate`.
     """
     weight, rate = opened.scalars["weight"], opened.scalars["rate"]
-    common: Any = replace(rule, learning_rate=rate.value / weight.value)  # type: ignore[type-var]
+    common: Any = replace(optimiser, learning_rate=rate.value / weight.value)  # type: ignore[type-var]
     model, names = state.model, sorted(trainable)
     weights = _joined(model.params, names)
     gradient = _joined(opened.vector.params, names) / weight.value
@@ -76,13 +76,13 @@ def stepped(
         return Model(_divided(flat, names, start), model.architecture, custody)
 
     nothing = model.params * 0.0
-    moments = {key: shaped(memory[key], nothing) for key in _vectors(rule)}
+    moments = {key: shaped(memory[key], nothing) for key in _vectors(optimiser)}
     return CommonState(shaped(weights, model.params), moments, opened.version, state.steps + 1)
 
 
-def _vectors(rule: Optimiser) -> list[str]:
+def _vectors(optimiser: Optimiser) -> list[str]:
     """The names of the vectors that an optimiser remembers."""
-    return sorted(key for key, value in rule.start(1).items() if value.ndim)
+    return sorted(key for key, value in optimiser.start(1).items() if value.ndim)
 
 
 def _joined(params: Params, names: list[str]) -> Tensor:

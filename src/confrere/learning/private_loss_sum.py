@@ -14,7 +14,7 @@ from torch import Tensor
 from confrere.core.custody import Custody, Scalar
 from confrere.core.model import Model
 from confrere.core.protocols import Site
-from confrere.learning.networks.tables import LOSS_SUM
+from confrere.learning.networks.loss_sum import LOSS_SUM
 from confrere.learning.objectives import supervised_loss
 
 

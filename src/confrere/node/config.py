@@ -207,7 +207,7 @@ def load_study(path: Path, me: str, members: Mapping[str, Member]) -> Study:
         )
     check_combiner(study, sorted(members))
     check_common_proxy(study)
-    if traits(study.rule()).pools:
+    if traits(study.build_strategy()).pools:
         raise StudyError(f'strategy "{study.strategy_name}" needs all records in one place; run it in memory')
     study.churn.check(sorted(members), study.rounds)
     return study

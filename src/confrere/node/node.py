@@ -63,7 +63,7 @@ from confrere.site.site_run import SiteRun, site_run_of
 from confrere.site.start_events import round_started
 from confrere.study.churn import Churn
 from confrere.transport.grpc.connections import Connections, Handlers
-from confrere.transport.spool import LinkLimits
+from confrere.transport.link_limits import LinkLimits
 
 POLL_SECONDS, SLOW_POLL_SECONDS = 0.1, 1.0
 """Seconds between checks of whether a round may start, and of what changes slowly."""
@@ -97,7 +97,7 @@ class Node:
 
     def _set_up(self, connect: Callable[..., Links], listeners: tuple[Callable[[Event], None], ...]) -> None:
         config = self.config
-        self.strategy: Strategy = self.study.rule()
+        self.strategy: Strategy = self.study.build_strategy()
         self.log = Log(config.home / "log.jsonl")
         self.journal = NodeJournal(config.home / "journal.jsonl", listeners=(self.log, *listeners))
         self.store = Store(config.home / STORE, run=config.run, site=self.me)

@@ -45,7 +45,7 @@ def record_start(config: NodeConfig, site: Participant, store: Store, done: int)
 def remarks(config: NodeConfig) -> list[str]:
     """Remarks about the site's records for its owner: PRIVATE. They change nothing that peers can see."""
     study, data = config.study, config.data
-    found = [*data.notes, *strategy_findings(type(study.rule()))]
+    found = [*data.notes, *strategy_findings(type(study.build_strategy()))]
     if warning := unprotected_patients(study, data):
         found.append(warning)
     try:

@@ -87,10 +87,10 @@ class Ledger:
         self._own: set[int] = set()
         """Charges that were made, or used again, by this object: their process lives."""
         try:
-            self._book: EntryStorage = (
+            self._storage: EntryStorage = (
                 MemoryStorage(dataset) if path is None else FileStorage(path, population)
             )
-            self._head = self._book.genesis
+            self._head = self._storage.genesis
             self._catch_up()
         except UNREADABLE as error:
             raise PrivacyError(
@@ -111,29 +111,29 @@ class Ledger:
         them is in its ledger. To charge that ledger too would show in what leaves that one of its patients is here.
         Ledgers of unknown patients are charged from here on too, regardless of who is in these records.
         """
-        assert isinstance(self._book, FileStorage)
+        assert isinstance(self._storage, FileStorage)
         for other in self.also:
             other.close()
-        populations, elsewhere = self._book.register(patients, check, former)
+        populations, elsewhere = self._storage.register(patients, check, former)
         self.also = tuple(
-            Ledger(self._book.path, population=p, accountant=self.accountant) for p in populations
+            Ledger(self._storage.path, population=p, accountant=self.accountant) for p in populations
         )
         for other in self.also:
-            assert isinstance(other._book, FileStorage)
-            other._book.known = True
+            assert isinstance(other._storage, FileStorage)
+            other._storage.known = True
         return elsewhere
 
     def adopt(self, path: Path) -> None:
         """Take in the charges of another ledger of the same institution; every later charge is written to it too."""
-        assert isinstance(self._book, FileStorage)
-        self._book.adopt(path)
+        assert isinstance(self._storage, FileStorage)
+        self._storage.adopt(path)
 
     # -- reading ----------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
         """A random 256-bit number, the same for the ledger's life; empty for a ledger in memory."""
-        return self._book.id
+        return self._storage.id
 
     @property
     def counter(self) -> int:
@@ -154,7 +154,9 @@ class Ledger:
 
     def counters(self) -> dict[str, int]:
         """How many entries each ledger of the file has, by its id."""
-        return self._book.counters() if isinstance(self._book, FileStorage) else {self.id: self._counter}
+        return (
+            self._storage.counters() if isinstance(self._storage, FileStorage) else {self.id: self._counter}
+        )
 
     def charges(self) -> tuple[Charge, ...]:
         """Everything that was spent, one count per event."""
@@ -196,7 +198,7 @@ class Ledger:
 
     def _own_before(self, run: str) -> tuple[Charge, ...]:
         with self._lock:
-            entries = self._book.after(0)[0] if self.counter else []
+            entries = self._storage.after(0)[0] if self.counter else []
         return tuple(c for e in entries if not e.key.startswith(f"{run}/") for c in e.charges)
 
     def _remaining(self, budget: Budget, charge: Charge) -> int:
@@ -211,7 +213,7 @@ class Ledger:
     def entries(self) -> list[dict[str, Any]]:
         """All entries as plain JSON values, for a checkpoint or an auditor."""
         with self._lock:
-            return [entry.record() for entry in self._book.after(0)[0]]
+            return [entry.record() for entry in self._storage.after(0)[0]]
 
     # -- spending ---------------------------------------------------------------------------------
 
@@ -261,7 +263,7 @@ class Ledger:
                 attempt = ledger._attempt(key, records)
                 if attempt is None or attempt.kept or attempt.released not in (None, digest):
                     raise PrivacyError(
-                        f"{self._book.where} has not paid for what is about to leave under «{key}»; nothing was sent"
+                        f"{self._storage.where} has not paid for what is about to leave under «{key}»; nothing was sent"
                     )
                 if attempt.released is None:
                     ledger._append(attempt.mark(f"{LEAVING}{digest}"))
@@ -272,7 +274,7 @@ class Ledger:
         for ledger in (*self.also, self):
             if ledger._attempt(key, records) is None:
                 raise LedgerRolledBack(
-                    f"{self._book.where} stands at entry {ledger.counter}, without the charge for «{key}» that this site"
+                    f"{self._storage.where} stands at entry {ledger.counter}, without the charge for «{key}» that this site"
                     " has written: it was rolled back. Restore the latest copy"
                 )
 
@@ -295,12 +297,12 @@ class Ledger:
     def write_once(self, subject: str, fact: str, value: str) -> str:
         """Write a fact about a subject, for good and without a charge; returns what stands: this value, or an earlier one."""
         with self._lock:
-            with self._book.writing():
+            with self._storage.writing():
                 self._catch_up()
                 known = self.written(subject, fact)
                 if known is None:
                     entry = self._next((), f"{fact_key(subject, fact)}{value}", "")
-                    self._book.append(entry)
+                    self._storage.append(entry)
             if known is None:
                 self._take(entry)
                 self._note()
@@ -309,7 +311,7 @@ class Ledger:
     def written(self, subject: str, fact: str) -> str | None:
         """What was written about a subject; None if nothing was."""
         start = fact_key(subject, fact)
-        found = self._book.first_key(start)
+        found = self._storage.first_key(start)
         return None if found is None else found.removeprefix(start)
 
     def _use_again(self, charges: tuple[Charge, ...], key: str, records: str) -> Entry | None:
@@ -330,16 +332,16 @@ class Ledger:
 
     def _attempt(self, key: str, records: str) -> Attempt | None:
         """The last charge under a key for these records, and its outcome."""
-        assert isinstance(self._book, FileStorage)
+        assert isinstance(self._storage, FileStorage)
         self._catch_up()
-        return self._book.attempt(key, records)
+        return self._storage.attempt(key, records)
 
     def _append(self, key: str) -> None:
         """Write an entry that charges nothing."""
-        with self._book.writing():
+        with self._storage.writing():
             self._catch_up()
             entry = self._next((), key, "")
-            self._book.append(entry)
+            self._storage.append(entry)
         self._take(entry)
 
     def _note(self) -> None:
@@ -357,19 +359,19 @@ class Ledger:
     ) -> Entry:
         marks = [f"{records}/{replay_of}", records] if replay_of else [records]
         with self._lock:
-            with self._book.writing():
+            with self._storage.writing():
                 self._catch_up()
-                found = (self._book.under(key, mark) for mark in marks) if replay_of is not None else ()
+                found = (self._storage.under(key, mark) for mark in marks) if replay_of is not None else ()
                 if (entry := next((e for e in found if e is not None), None)) is not None:
                     if entry.charges != charges:
                         raise PrivacyError(
-                            f"{self._book.where} has other charges under «{key}»: this is not a replay of it"
+                            f"{self._storage.where} has other charges under «{key}»: this is not a replay of it"
                         )
                     return entry
                 if budget is not None:
                     self._refuse_overspending(charges, budget, key)
                 entry = self._next(charges, key, marks[0])
-                self._book.append(entry)
+                self._storage.append(entry)
             self._own.add(entry.counter)
             self._take(entry)
         return entry
@@ -385,23 +387,23 @@ class Ledger:
             return
         with self._lock:
             own = self.counters().get(mark.ledger)
-            found = self._book.hash_of(mark.counter, mark.ledger)
+            found = self._storage.hash_of(mark.counter, mark.ledger)
         if own is None:
             raise LedgerRolledBack(
-                f"{self._book.where} is another one than this site has used: peers saw entry {mark.counter} of that"
+                f"{self._storage.where} is another one than this site has used: peers saw entry {mark.counter} of that"
                 " one, with this site's signature. Put it back; see «Backup and restore» in docs/operations.md"
             )
         if own < mark.counter:
             raise LedgerRolledBack(self._older(own, mark.counter))
         if found != mark.head:
             raise LedgerRolledBack(
-                f"{self._book.where} has another entry {mark.counter} than peers saw: its history was rewritten. "
+                f"{self._storage.where} has another entry {mark.counter} than peers saw: its history was rewritten. "
                 "Restore the copy that was in use then"
             )
 
     def _older(self, own: int, seen: int) -> str:
         return (
-            f"{self._book.where} stands at entry {own}, but peers saw entry {seen}: it was rolled back. "
+            f"{self._storage.where} stands at entry {own}, but peers saw entry {seen}: it was rolled back. "
             "Restore the latest copy; training on an older one would spend privacy twice"
         )
 
@@ -422,13 +424,13 @@ class Ledger:
                 entry = Entry(fields["counter"], fields["key"], charges, *told)
             except (KeyError, TypeError, ValueError, PrivacyError) as error:
                 raise PrivacyError(f"an entry of the saved ledger cannot be read: {error}") from None
-            ledger._book.append(ledger._verified(entry))
+            ledger._storage.append(ledger._verified(entry))
             ledger._take(entry)
         return ledger
 
     def close(self) -> None:
         for ledger in (*self.also, self):
-            ledger._book.close()
+            ledger._storage.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -440,20 +442,20 @@ class Ledger:
 
     def _next(self, charges: tuple[Charge, ...], key: str, records: str) -> Entry:
         """The entry that follows the last one. A rehearsal has no time of day, so that it can be repeated."""
-        at = datetime.now(UTC).isoformat(timespec="seconds") if self._book.shared else ""
+        at = datetime.now(UTC).isoformat(timespec="seconds") if self._storage.shared else ""
         return Entry(self._counter + 1, key, charges, at, "", "", records).following(self._head)
 
     def _catch_up(self) -> None:
         """Verify and add the entries that another process wrote; storage in memory has no other writer."""
-        if not self._book.shared:
+        if not self._storage.shared:
             return
         with self._lock:
-            entries, end = self._book.after(self._counter)
+            entries, end = self._storage.after(self._counter)
             for entry in entries:
                 self._take(self._verified(entry))
             if end != (self._counter, self._head):
                 raise PrivacyError(
-                    f"{self._book.where} was edited: it should end with entry {end[0]}, and entry "
+                    f"{self._storage.where} was edited: it should end with entry {end[0]}, and entry "
                     f"{self._counter} is its last. Restore a true copy"
                 )
 
@@ -464,7 +466,7 @@ class Ledger:
             if follows and entry.expected() == entry.hash:
                 return entry
         raise PrivacyError(
-            f"{self._book.where} was edited, or belongs to other data: entry {self._counter + 1} does not follow "
+            f"{self._storage.where} was edited, or belongs to other data: entry {self._counter + 1} does not follow "
             "from the one before. Restore a true copy"
         )
 
@@ -480,7 +482,7 @@ class Ledger:
         unbounded = next((c for c in (*before, *charges) if c.per(budget.unit) is None), None)
         if unbounded is not None:
             raise PrivacyError(
-                f"«{key}» is to keep to {budget} per {budget.unit}, and {self._book.where} counts steps per"
+                f"«{key}» is to keep to {budget} per {budget.unit}, and {self._storage.where} counts steps per"
                 f" {unbounded.unit}: nothing bounds how many records a patient has. Use a study per {unbounded.unit},"
                 " or data with a ledger of their own"
             )

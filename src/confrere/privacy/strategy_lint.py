@@ -11,7 +11,7 @@ have a reason. The findings are shown by `confrere check` and at the start of ev
 | `.data`, `.numpy()`, `copy_` and other writes in place | weights would change and keep their custody |
 | `global` and an attribute of a class that is set in a method | a loss could read there what records shaped |
 
-The name of a number is sent as text. `names_in` lists the names that a custom strategy writes out, and the gate lets no
+The name of a number is sent as text. `numbers_named_in` lists the names that a custom strategy writes out, and the gate lets no
 other name through: one made up during a run could carry a value.
 """
 
@@ -37,7 +37,7 @@ def strategy_findings(strategy: type) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def names_in(strategy: type) -> frozenset[str] | None:
+def numbers_named_in(strategy: type) -> frozenset[str] | None:
     """The texts that are written out in a custom strategy and its file; None for one of this package: any name.
 
     A strategy whose numbers are named in another file lists the names in a class attribute, or writes them out.

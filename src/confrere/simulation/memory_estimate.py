@@ -53,12 +53,12 @@ def estimate_memory(study: Study, federation: Federation) -> MemoryEstimate:
     """An estimate from the numbers of weights, the optimisers' states and the records."""
     counts: dict[str, int] = {}
     slots = {
-        role: _slots(study.training.rule(role == "proxy" and study.privacy is not None))
+        role: _slots(study.training.build_optimiser(role == "proxy" and study.privacy is not None))
         for role in ("private", "proxy")
     }
-    deploys = set(getattr(study.rule(), "deploys", ("private", "proxy")))
+    deploys = set(getattr(study.build_strategy(), "deploys", ("private", "proxy")))
     roles = [r for r in ("private", "proxy") if r in deploys] or [
-        getattr(study.rule(), "architecture", "proxy")
+        getattr(study.build_strategy(), "architecture", "proxy")
     ]
     weights = optimisers = unsent = 0
     remembered = _remembered(study, len(federation.sites))
@@ -80,10 +80,10 @@ def estimate_memory(study: Study, federation: Federation) -> MemoryEstimate:
 
 def _remembered(study: Study, sites: int) -> int:
     """How many numbers a site remembers for every weight that travels compressed: see `exchange/packing.py`."""
-    rule, strategy = compression_of(study), study.rule()
-    if rule is None or not sends(study):
+    compression, strategy = compression_of(study), study.build_strategy()
+    if compression is None or not sends(study):
         return 0
-    each = (3 if combines(study) == "by gossip" else 2) if rule.sparse else 1
+    each = (3 if combines(study) == "by gossip" else 2) if compression.sparse else 1
     graph = study.topology or traits(strategy).topology
     kinds = (
         2 if graph is not None and named(graph, "topology")[0] == "star" else 1
@@ -126,8 +126,8 @@ def check_memory(study: Study, federation: Federation, free: int | None = None) 
     )
 
 
-def _slots(rule: Optimiser) -> int:
-    return sum(t.numel() > 1 for t in rule.start(2).values())
+def _slots(optimiser: Optimiser) -> int:
+    return sum(t.numel() > 1 for t in optimiser.start(2).values())
 
 
 def _bytes(records: Records) -> int:

@@ -279,6 +279,6 @@ def check_common_proxy(study: Study) -> None:
 
 def needs_equal(study: Study) -> bool:
     """Whether the strategy sends models of the private architecture from site to site."""
-    rule = study.rule()
-    sends = traits(rule).topology is not None
-    return sends and getattr(rule, "architecture", "proxy") == "private"
+    strategy = study.build_strategy()
+    sends = traits(strategy).topology is not None
+    return sends and getattr(strategy, "architecture", "proxy") == "private"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from confrere.core.errors import DataError, StudyError, UnsafeModule
+from confrere.core.loss_inspection import LossContents
 from confrere.core.model import Model
-from confrere.core.protocols import LossContents
 from confrere.core.seeds import generator
 from confrere.data.records import SiteData, Task, made_up_inputs, made_up_targets
 from confrere.learning.evaluation import predict
@@ -65,7 +65,9 @@ def check_safe(site: Participant, role: str, name: str) -> None:
     site.network_cache.safe.add(known)
 
 
-def check_loss(site: Participant, role: str, contents: LossContents, models: Mapping[str, Model]) -> None:
+def check_loss_on_site(
+    site: Participant, role: str, contents: LossContents, models: Mapping[str, Model]
+) -> None:
     """Refuse to train privately with a loss that mixes records; tried once for its options, on made-up outputs."""
     loss = contents.loss
     read = {other: models[other].architecture for other in (role, *sorted(loss.reads))}

@@ -1,6 +1,6 @@
-"""All sites of a study as one process sees them: checked against each other, and each ready for its first round.
+"""All sites of a study in one process, for simulations and rehearsals: built, checked against each other, and ready.
 
-A simulation goes through the rounds with them. A rehearsal checks them, lets nodes do the rounds, and sums up.
+A simulation runs the rounds with them. A rehearsal checks them, lets nodes run the rounds, and reads the result.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from confrere.study import Study
 from confrere.study.churn import Churn
 from confrere.transport.memory import MemoryNetwork
 
-EVERYBODY = "everybody"
-"""The one site of a pooled training, which holds all records."""
+POOLED_SITE = "everybody"
+"""The site of pooled training, which holds all records. Its seeds are derived from this name."""
 
 MANY = 64
 """How many members are asked for their edges to find out whether a graph fits its members."""
@@ -67,7 +67,7 @@ class Collaboration:
     ) -> None:
         """`among` names all sites of the collaboration, where `federation` holds only some of them."""
         self.study, self.federation, self.device = study, federation, device
-        self.strategy: Strategy = study.rule()
+        self.strategy: Strategy = study.build_strategy()
         self.trainer = trainer_of(trainer)
         self.names = sorted(among.names if among is not None else federation.sites)
         self._known_churn = among.churn if among is not None else None
@@ -97,12 +97,12 @@ class Collaboration:
         """Build and check all sites, so that an error in study or records is raised before a file is written."""
         journal = journal or Journal(None)
         self._log_trainer_notices(journal)
-        everybody = [EVERYBODY] if self.pools else self.names
+        names = [POOLED_SITE] if self.pools else self.names
         context = SiteContext(
-            run_id(self.study), journal, self.trainer, self.device, site_count=len(everybody),
+            run_id(self.study), journal, self.trainer, self.device, site_count=len(names),
             inputs_caveat=inputs_caveat(self.federation),
         )  # fmt: skip
-        workers = {EVERYBODY: _pooled(self.federation)} if self.pools else dict(self.federation.sites)
+        workers = {POOLED_SITE: _pooled(self.federation)} if self.pools else dict(self.federation.sites)
         if self.plan is not None:
             workers = {n: self.plan.records(d, self.federation.task) for n, d in workers.items()}
         self.sites = {}
@@ -111,11 +111,11 @@ class Collaboration:
                 context = replace(context, network_cache=NetworkCache())
             self.sites[name] = participant_of(self.study, self.strategy, data, self.federation.task, context)
         self.judges = self.sites if not self.pools else {
-            n: replace(self.sites[EVERYBODY], name=n, data=d) for n, d in self.federation.sites.items()
+            n: replace(self.sites[POOLED_SITE], name=n, data=d) for n, d in self.federation.sites.items()
         }  # fmt: skip
         self.churn = self._known_churn or leaving_when_spent(self.study, self.sites)
         self.network, graph = MemoryNetwork(), self.study.graph()
-        self.schedule = Schedule(self.churn, everybody, graph)
+        self.schedule = Schedule(self.churn, names, graph)
         self.ended: dict[str, int] = {}
         self.runs = {
             name: site_run_of(
@@ -150,7 +150,7 @@ class Collaboration:
 
     def run_of(self, name: str) -> SiteRun | None:
         """The run that trains a site's models: its own, or the one of all sites together."""
-        return self.runs.get(EVERYBODY if self.pools else name)
+        return self.runs.get(POOLED_SITE if self.pools else name)
 
     def models(self, name: str) -> dict[str, Model]:
         """The models that a site would use now."""
@@ -161,7 +161,7 @@ class Collaboration:
 def _pooled(federation: Federation) -> SiteData:
     sites = list(federation.sites.values())
     return SiteData(
-        EVERYBODY,
+        POOLED_SITE,
         concatenate([s.train for s in sites]),
         concatenate([s.validation for s in sites]),
         concatenate([s.test for s in sites]),

@@ -36,9 +36,9 @@ def check_combiner(
     study: Study, members: Sequence[str], round: int = 0, attackers: Sequence[str] = ()
 ) -> None:
     """Refuse a combiner that cannot tolerate the stated number of attackers among these members in this round."""
-    rule = combiner_of(study)
+    combiner = combiner_of(study)
     gossips = combines(study) == "by gossip"
-    bound: Bound | None = getattr(rule, "gossip_bound" if gossips else "bound", None)
+    bound: Bound | None = getattr(combiner, "gossip_bound" if gossips else "bound", None)
     if bound is None:
         return
     graph = study.graph()
@@ -105,8 +105,8 @@ def bounds_of(study: Study, site: Participant, sizes: Mapping[str, int] | None =
     largest = max([site.size, *(sizes or {}).values()])
     gradient = UNCLIPPED if site.mechanism is None else _noisy(site.mechanism)
     weight = MARGIN * STRONGEST * (max(1.0, first) + _path(study, site, largest) * gradient)
-    rule = study.rule()
-    stated = traits(rule)
+    strategy = study.build_strategy()
+    stated = traits(strategy)
     if stated.gradient_sums:
         weight += MARGIN * STRONGEST * _summed(site, gradient, sizes)
     numbers: dict[str, tuple[float, float]] = {
@@ -122,14 +122,14 @@ def bounds_of(study: Study, site: Participant, sizes: Mapping[str, int] | None =
             numbers[f"{SUM}weight"] = (few * (1 - ROUNDING), all_of_them * (1 + ROUNDING))
     if sizes is None:
         return Bounds(weight, numbers=numbers, per_unit=rates)
-    equal = getattr(rule, "mass", "size") == "equal"
+    equal = getattr(strategy, "mass", "size") == "equal"
     mass = float(len(sizes) if equal else sum(sizes.values())) * (1 + ROUNDING)
     return Bounds(weight, mass, numbers, rates)
 
 
 def _path(study: Study, site: Participant, largest: int) -> float:
     """What the lengths of all steps add up to at most, at the largest of the sites."""
-    rule, training = site.rule(site.mechanism is not None), study.training
+    optimiser, training = site.build_optimiser(site.mechanism is not None), study.training
     if site.mechanism is not None and not training.states_steps:
         proxy = site.network("proxy", site.architecture("proxy").name).module
         return FURTHEST if isinstance(proxy, Centred) and proxy.unit else LONGEST
@@ -137,10 +137,10 @@ def _path(study: Study, site: Participant, largest: int) -> float:
     steps = math.ceil(largest / max(1, batch)) * training.epochs
     if study.privacy is not None and study.privacy.steps:
         steps = study.privacy.steps
-    if isinstance(rule, SGD):
-        length = rule.learning_rate / (1 - rule.momentum)
+    if isinstance(optimiser, SGD):
+        length = optimiser.learning_rate / (1 - optimiser.momentum)
     else:  # the moments of Adam never make a step longer than this
-        length = 10 * getattr(rule, "learning_rate", 1.0)
+        length = 10 * getattr(optimiser, "learning_rate", 1.0)
     return float(length * steps * study.rounds)
 
 
@@ -148,7 +148,7 @@ def _summed(site: Participant, gradient: float, sizes: Mapping[str, int] | None)
     """The largest coordinate of all members' gradients added up, and of an optimiser's moments of their mean."""
     if sizes is None:
         return LARGEST
-    lasting = 1 / (1 - getattr(site.rule(site.mechanism is not None), "momentum", 0.0))
+    lasting = 1 / (1 - getattr(site.build_optimiser(site.mechanism is not None), "momentum", 0.0))
     return max(sum(sizes.values()) * gradient, lasting * gradient, gradient**2)
 
 

@@ -26,15 +26,17 @@ from confrere.core.protocols import (
 )
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records, SiteData, Task
-from confrere.learning.balance import PROFILE, Shares, balance, counted, log_shares, released
+from confrere.learning.balance import Shares, balance, counted, log_shares, released
 from confrere.learning.evaluation import measure, predict
 from confrere.learning.fit.leave_one_out import ProxyTraining
 from confrere.learning.local_training.one_site import Memory, Trainer
 from confrere.learning.networks.architectures import describe, fresh
+from confrere.learning.networks.loss_sum import LOSS_SUM
 from confrere.learning.networks.network import Network, NetworkCache
-from confrere.learning.networks.tables import LOSS_SUM, Centred
+from confrere.learning.networks.tables import Centred
 from confrere.learning.objectives import for_kind
 from confrere.learning.optimisers import SGD
+from confrere.learning.private_centre import PROFILE
 from confrere.learning.step_schedule import (
     FURTHEST,
     LONGEST,
@@ -107,7 +109,7 @@ class Participant:
     architectures: dict[str, Architecture] = field(default_factory=dict)
     """All architectures that the study has at this site, by name; they come in as they are first used."""
     _by_role: dict[str, Architecture] = field(default_factory=dict)
-    _rules: dict[bool, Optimiser] = field(default_factory=dict)
+    _optimisers: dict[bool, Optimiser] = field(default_factory=dict)
     _shares: Shares | None = None
     reuses: bool = False
     """Of a node: whether a charge of which nothing was released may be used again after a crash."""
@@ -200,18 +202,18 @@ class Participant:
         """Add a PRIVATE notice about records to the site's own journal."""
         self.journal.add(Event("notice", self.name, round, Custody.PRIVATE, {"text": text}))
 
-    def rule(self, protected: bool) -> Optimiser:
+    def build_optimiser(self, protected: bool) -> Optimiser:
         """The optimiser of private, or of plain, training; read from the study once."""
-        if protected not in self._rules:
+        if protected not in self._optimisers:
             training = self.study.training
             by_noise = protected and self.mechanism is not None and not training.states_steps
             if by_noise:
-                self._rules[protected] = self._paced()
+                self._optimisers[protected] = self._paced()
             else:  # the same for all sites
-                self._rules[protected] = self.network_cache.once(
-                    ("rule", protected), lambda: training.rule(protected)
+                self._optimisers[protected] = self.network_cache.once(
+                    ("optimiser", protected), lambda: training.build_optimiser(protected)
                 )
-        return self._rules[protected]
+        return self._optimisers[protected]
 
     def counted(self, loss: Loss, model: Model, noisy: bool) -> Loss:
         """The loss as the task's kind has it, with all classes counting alike where the study wants that.
@@ -247,7 +249,7 @@ class Participant:
         """The largest learning rate that any site of this study can have; the same at every site."""
         protected = self.mechanism is not None
         if not protected or self.study.training.states_steps:
-            return float(getattr(self.rule(protected), "learning_rate", 1.0))
+            return float(getattr(self.build_optimiser(protected), "learning_rate", 1.0))
         proxy = self.network("proxy", self.architecture("proxy").name).module
         longest = FURTHEST if isinstance(proxy, Centred) and proxy.unit else LONGEST
         return paced(longest, self.steps * self.study.rounds).learning_rate
@@ -273,9 +275,9 @@ class Participant:
 
     def effort(self, slot: str, model: Model) -> Effort:
         """What a round of plain descent costs; the memory of `slot` has the state of its clipping."""
-        training, rule = self.study.training, self.rule(self.mechanism is not None)
+        training, optimiser = self.study.training, self.build_optimiser(self.mechanism is not None)
         steady = 4 / (1 + math.prod(self.task.inputs))
-        rate = rule.learning_rate / (1 - rule.momentum) if isinstance(rule, SGD) else steady
+        rate = optimiser.learning_rate / (1 - optimiser.momentum) if isinstance(optimiser, SGD) else steady
         if self.mechanism is None:
             batch = min(1.0, training.batch_size / self.size)
             return Effort(float(training.epochs), batch, public(0.0), rate)
@@ -295,10 +297,10 @@ class Participant:
 
     def proxy_training(self, ours: float) -> ProxyTraining:
         """How a proxy was trained of which the share `ours` comes from this site, for leave-one-out corrections."""
-        rule, clipping = self.rule(True), self.mechanism.clipping if self.mechanism else None
+        optimiser, clipping = self.build_optimiser(True), self.mechanism.clipping if self.mechanism else None
         time = math.inf
-        if isinstance(rule, SGD):
-            time = rule.learning_rate * max(1, self.steps) * self.study.rounds / (1 - rule.momentum)
+        if isinstance(optimiser, SGD):
+            time = optimiser.learning_rate * max(1, self.steps) * self.study.rounds / (1 - optimiser.momentum)
         clip = clipping.bound if clipping is not None and clipping.fixed_noise else math.inf
         return ProxyTraining(len(self.data.train) / ours, clip, time)
 

@@ -178,7 +178,7 @@ class SiteRound:
         return Model(Params(total), at.architecture, found[role].custody)
 
     def optimiser(self) -> Optimiser:
-        return self._site.rule(self._site.mechanism is not None)
+        return self._site.build_optimiser(self._site.mechanism is not None)
 
 
 def fitting_job(
@@ -191,7 +191,7 @@ def fitting_job(
         networks[name].load(models[name].params)
     return Job(
         site=site.name, records=in_doubt(records, site.task), objective={role: losses[0]}, networks=networks,
-        anchors={}, private=UNPROTECTED, optimisers={role: site.rule(False)}, memory={},
+        anchors={}, private=UNPROTECTED, optimisers={role: site.build_optimiser(False)}, memory={},
         batch_size=site.study.training.batch_size, epochs=1,
         seed=derive(site.study.seed, site.name, "fit"), device=site.device,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from confrere.core.parcel import Parcel
 from confrere.core.protocols import Finishes, Predictor, Predicts, Site, Strategy, Transport
 from confrere.learning.local_training.one_site import failure_reason
 from confrere.privacy.gate import Gate
-from confrere.privacy.strategy_lint import names_in
+from confrere.privacy.strategy_lint import numbers_named_in
 from confrere.site.assemble import consents
 from confrere.site.call_order import OneCallAtATime
 from confrere.site.exchange_limits import exchange_options
@@ -234,7 +234,7 @@ def site_run_of(
         site=site.name,
         on_event=lambda event: site.journal.add(event),
         architectures=site.architectures.keys(),
-        names=names_in(type(strategy)),
+        names=numbers_named_in(type(strategy)),
     )
     peers = SitePeers(
         site.name, site.run, schedule.sites, schedule.topology, schedule.churn, gate, transport, site.journal,

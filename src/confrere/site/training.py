@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 from confrere.core.custody import Custody, may_leave, strictest
 from confrere.core.errors import BudgetExhausted, StudyError, TrainingError
 from confrere.core.events import Event
+from confrere.core.loss_inspection import LossContents, contents_of, read_by
 from confrere.core.model import Model
 from confrere.core.params import Params
-from confrere.core.protocols import Loss, LossContents, Objective, Optimiser, contents_of, read_by
+from confrere.core.protocols import Loss, Objective, Optimiser
 from confrere.core.seeds import derive
-from confrere.learning.balance import PROFILE
 from confrere.learning.local_training.one_site import Job, Memory, Trained, train_site
+from confrere.learning.networks.loss_sum import LOSS_SUM
 from confrere.learning.networks.network import Network
-from confrere.learning.networks.tables import LOSS_SUM
 from confrere.learning.objectives import Descent, Supervised
 from confrere.learning.optimisers import SGD, Collect
+from confrere.learning.private_centre import PROFILE
 from confrere.privacy.charged_steps import UNPROTECTED, PrivateSteps
-from confrere.site.checks import check_loss, check_safe
+from confrere.site.checks import check_loss_on_site, check_safe
 
 if TYPE_CHECKING:
     from confrere.site.participant import Participant
@@ -99,7 +100,7 @@ class TrainingCall:
         for role in noisy:  # before anything is charged
             contents = self._contents_of(self.objective[role])
             check_safe(site, role, self.models[role].architecture)
-            check_loss(site, role, contents, self.models)
+            check_loss_on_site(site, role, contents, self.models)
         private = site.private_steps(noisy, 1 if self.gradient_only else None)
         return private if not private or self._charge(private) else UNPROTECTED
 
@@ -177,7 +178,7 @@ class TrainingCall:
             return SGD(loss.rate)
         if role == LOSS_SUM:  # the mean over the steps
             return SGD(1 / max(1, self.site.steps) if noisy else 1.0)
-        return SUMS if role == PROFILE else self.site.rule(noisy)
+        return SUMS if role == PROFILE else self.site.build_optimiser(noisy)
 
     def _custodies(self, private: PrivateSteps, trained: Objective) -> dict[str, Custody]:
         """How closely each trained model is held: as closely as anything that reaches it, however many roles lie between.

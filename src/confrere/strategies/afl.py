@@ -14,7 +14,7 @@ from confrere.core.parcel import Parcel
 from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
 from confrere.exchange.averaging import common_model
-from confrere.learning.networks.tables import LOSS_SUM
+from confrere.learning.networks.loss_sum import LOSS_SUM
 from confrere.learning.objectives import Supervised
 from confrere.learning.private_loss_sum import mean_loss
 

@@ -11,9 +11,9 @@ from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Predictor, Site
 from confrere.core.registry import strategy
 from confrere.exchange.gossip import Mass, gossip, start_mass
-from confrere.learning.balance import has_centre, profile
 from confrere.learning.mutual import Auto, Mutual, fit_on_top, stack_weight, stacked
 from confrere.learning.objectives import Direction, Teacher, check_share
+from confrere.learning.private_centre import has_centre, profile
 
 
 @dataclass(frozen=True)

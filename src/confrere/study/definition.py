@@ -107,7 +107,7 @@ class Study:
         """The same study with some fields replaced."""
         return replace(self, **changes)
 
-    def rule(self) -> Strategy:
+    def build_strategy(self) -> Strategy:
         """The strategy with its options."""
         discover()
         kind: Any = strategies[self.strategy_name]
@@ -116,9 +116,16 @@ class Study:
             kind.check_members = kind.look_at
         return typing.cast("Strategy", build_named(strategies, self.strategy, "strategy"))
 
+    def rule(self) -> Strategy:
+        """The name of `build_strategy` before 0.2."""
+        warn_renamed("study.rule", "study.build_strategy")
+        return self.build_strategy()
+
     def graph(self) -> Topology:
         """The topology with its options; the strategy's own if the study names none."""
-        spec = self.topology if self.topology is not None else traits(self.rule()).topology or "none"
+        spec = (
+            self.topology if self.topology is not None else traits(self.build_strategy()).topology or "none"
+        )
         return typing.cast("Topology", build_named(topologies, spec, "topology"))
 
     def threshold_of(self, site: str) -> float | None:
@@ -133,7 +140,7 @@ class Study:
     @property
     def strategy_label(self) -> str:
         """What people call the strategy, for reports; its name if it states no label."""
-        return str(getattr(self.rule(), "label", self.strategy_name))
+        return str(getattr(self.build_strategy(), "label", self.strategy_name))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, without what is not set; functions are named by what they build."""
@@ -198,7 +205,7 @@ def check(study: Study) -> None:
         if part is not None:
             part.check()
     _check_together(study)
-    study.rule()
+    study.build_strategy()
     study.graph()
     check_exchange(study)
 

@@ -89,17 +89,17 @@ def attacked(study: Study, name: str | None, attackers: str | None) -> Study:
 
 def combines(study: Study) -> str | None:
     """«models», «by gossip», or None where the strategy combines nothing, or in a way that is the method itself."""
-    return traits(study.rule()).combines
+    return traits(study.build_strategy()).combines
 
 
 def common_role(study: Study) -> str | None:
     """The role whose model is the same at all sites after a round; None where the strategy promises no such model."""
-    return traits(study.rule()).common
+    return traits(study.build_strategy()).common
 
 
 def sends(study: Study) -> bool:
     """Whether the study's strategy sends anything."""
-    return study.topology is not None or traits(study.rule()).topology is not None
+    return study.topology is not None or traits(study.build_strategy()).topology is not None
 
 
 def check_exchange(study: Study) -> None:

@@ -113,7 +113,7 @@ class Training:
         keys = ("optimiser", "learning_rate", "momentum", "weight_decay", "protected")
         return any(getattr(self, k) != getattr(plain, k) for k in keys)
 
-    def rule(self, protected: bool) -> Optimiser:
+    def build_optimiser(self, protected: bool) -> Optimiser:
         """The optimiser that the study states."""
         options: dict[str, Any] = {
             "optimiser": self.optimiser,
@@ -144,8 +144,8 @@ class Training:
             raise StudyError(
                 "training.tune_lengths are whole numbers of at least 1, each larger than the one before"
             )
-        self.rule(protected=False)
-        self.rule(protected=True)
+        self.build_optimiser(protected=False)
+        self.build_optimiser(protected=True)
 
 
 @with_config(STRICT)

@@ -1,11 +1,10 @@
-"""Buffer for a parcel that is still arriving (in memory, or in a file once it is large), and the limits of a link."""
+"""Buffer for a parcel that is still arriving: in memory, or in a file once it is large."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from confrere.transport.body import IN_MEMORY, Body
@@ -13,24 +12,6 @@ from confrere.transport.grpc.frames import BadFrame
 
 ARRIVING = "arriving-"
 """What the name of such a file begins with, so that those of a program that was killed are found."""
-LONGEST_SILENCE = 60.0
-
-
-@dataclass(frozen=True)
-class LinkLimits:
-    """What this site grants its peers; the same for every link."""
-
-    largest: int = 256 * 2**20
-    """Bytes of a parcel, checked before a byte of it is read; a study has an expected parcel."""
-    patience: float = 60.0
-    """Seconds that a peer may take to decide on a parcel that it has received."""
-    folder: Path | None = None
-    """Where large parcels are spooled; the system's own folder for temporary files if None."""
-
-    @property
-    def silence(self) -> float:
-        """Seconds without a sign of life after which a peer is lost."""
-        return min(self.patience, LONGEST_SILENCE)
 
 
 class Spool:

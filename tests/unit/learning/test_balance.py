@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from confrere.core.custody import Custody
+from confrere.core.loss_inspection import loss_custody, read_by
 from confrere.core.model import Model
 from confrere.core.params import Params
-from confrere.core.protocols import Proximal, loss_custody, read_by
-from confrere.learning.balance import Balanced, Profiled, balance, counted, log_shares, released
+from confrere.core.protocols import Proximal
+from confrere.learning.balance import Balanced, balance, counted, log_shares, released
 from confrere.learning.networks.tables import Centred
 from confrere.learning.objectives import Near, Supervised
+from confrere.learning.private_centre import Profiled
 
 
 def carrying(*shares: float) -> Model:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from confrere.core.custody import Custody, private, public
+from confrere.core.loss_inspection import loss_custody
 from confrere.core.model import Model
 from confrere.core.params import Params
-from confrere.core.protocols import loss_custody
 from confrere.learning.objectives import (
     Distilled,
     Near,

@@ -56,7 +56,7 @@ def test_a_study_that_says_nothing_is_paced_and_one_that_says_how_is_obeyed() ->
         study = Study(rounds=10, training=training, privacy=Privacy(epsilon=3.0, delta=1e-4))
         simulation = Simulation(study, open_sites(study, arrays(3, 200)))
         simulation.prepare()
-        return simulation.sites["site0"].rule(protected=True)
+        return simulation.sites["site0"].build_optimiser(protected=True)
 
     told = rule(Training(protected={"optimiser": "sgd", "learning_rate": 0.25, "momentum": 0.0}))
     assert told == SGD(0.25, 0.0, 1e-4)
@@ -73,7 +73,7 @@ def test_every_clipping_is_paced_by_its_own_bound(name: str) -> None:
         study = Study(rounds=10, privacy=privacy)
         simulation = Simulation(study, open_sites(study, arrays(3, 200)))
         simulation.prepare()
-        rule = simulation.sites["site0"].rule(protected=True)
+        rule = simulation.sites["site0"].build_optimiser(protected=True)
         assert isinstance(rule, SGD)
         return rule.learning_rate
 

@@ -24,8 +24,9 @@ from confrere.core.errors import (
     UnsafeModule,
 )
 from confrere.core.events import Event
+from confrere.core.loss_inspection import LossContents, loss_custody
 from confrere.core.model import Model
-from confrere.core.protocols import LossContents, Objective, loss_custody
+from confrere.core.protocols import Objective
 from confrere.data.records import Records, SiteData
 from confrere.evaluate.study_check import check
 from confrere.learning.local_training.one_site import Job, Trained, train_site
@@ -460,7 +461,7 @@ def test_a_sites_own_caps_win_in_both_numbers() -> None:
     federation = open_sites(study(), arrays(2, 80))
     plan = study(sites={"site0": SiteConfig(caps=Caps(epsilon=1.5, delta=1e-6))})
     context = SiteContext("r", prepared().sites["site0"].journal, Counts())
-    site = participant_of(plan, plan.rule(), federation.sites["site0"], federation.task, context)
+    site = participant_of(plan, plan.build_strategy(), federation.sites["site0"], federation.task, context)
     assert site.budget == Budget(1.5, 1e-6)
 
 

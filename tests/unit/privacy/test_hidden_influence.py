@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from confrere.core.custody import Custody, private, public
 from confrere.core.errors import UnsafeModule
+from confrere.core.loss_inspection import loss_custody
 from confrere.core.model import Model
 from confrere.core.params import Params
-from confrere.core.protocols import Loss, loss_custody
+from confrere.core.protocols import Loss
 from confrere.learning.objectives import Near, Stacked, supervised_loss
 from confrere.privacy import lint
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from confrere.core import protocols
+from confrere.core import loss_inspection
 from confrere.core.custody import Custody, HeldNumber, Scalar, Tagged, private, public
 from confrere.core.errors import CustodyError, StudyError
+from confrere.core.loss_inspection import loss_custody
 from confrere.core.model import Model, mix
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
-from confrere.core.protocols import loss_custody
 from confrere.exchange.combine import models
 from confrere.learning.objectives import supervised_loss
 from confrere.privacy.gate import Gate
@@ -76,7 +76,7 @@ def test_a_loss_that_reads_a_global_collection_or_tensor_is_refused(
 ) -> None:
     with pytest.raises(StudyError, match="its custody is not known"):
         loss_custody(loss, {})
-    monkeypatch.setattr(protocols, "_may_hold_records", lambda _: False)
+    monkeypatch.setattr(loss_inspection, "_may_hold_records", lambda _: False)
     assert loss_custody(loss, {}) is Custody.PUBLIC  # what it would pass for without the rule
 
 

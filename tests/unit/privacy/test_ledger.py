@@ -53,13 +53,13 @@ def test_both_kinds_of_ledger_chain_the_same_entries(tmp_path: Path) -> None:
 
 def test_what_fails_on_the_way_leaves_no_entry(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.spend([STEP], key="round 0", budget=BUDGET)
-    append = ledger._book.append
+    append = ledger._storage.append
 
     def broken(entry: Entry) -> None:
         append(entry)
         raise RuntimeError("the lights went out")
 
-    monkeypatch.setattr(ledger._book, "append", broken)
+    monkeypatch.setattr(ledger._storage, "append", broken)
     with pytest.raises(RuntimeError):
         ledger.spend([STEP], key="round 1", budget=BUDGET)
     monkeypatch.undo()
@@ -96,8 +96,8 @@ def test_a_spend_is_there_after_reopening(tmp_path: Path) -> None:
 def test_the_file_is_for_the_owner_only_and_every_commit_reaches_the_disk(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.db") as ledger:
         assert (tmp_path / "ledger.db").stat().st_mode & 0o077 == 0
-        assert ledger._book.database.execute("PRAGMA synchronous").fetchone() == (2,)
-        assert ledger._book.database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert ledger._storage.database.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert ledger._storage.database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_the_step_that_would_overspend_is_refused_and_not_written(ledger: Ledger) -> None:
@@ -246,7 +246,7 @@ def test_the_database_itself_refuses_to_change_an_entry(tmp_path: Path) -> None:
         ledger.spend([STEP], key="step", budget=None)
         for change in ("DELETE FROM entries", "UPDATE entries SET key = 'x'"):
             with pytest.raises(sqlite3.IntegrityError, match="never"):
-                ledger._book.database.execute(change)
+                ledger._storage.database.execute(change)
 
 
 @pytest.mark.parametrize("content", [b"this is not a database, but it is long enough to be one" * 40])
@@ -263,7 +263,7 @@ def test_a_rolled_back_ledger_is_refused_by_what_peers_saw(tmp_path: Path) -> No
     path, copy = tmp_path / "ledger.db", tmp_path / "backup.db"
     with Ledger(path) as ledger:
         ledger.spend([STEP], key="step 0", budget=None)
-        ledger._book.database.execute("VACUUM INTO ?", (str(copy),))
+        ledger._storage.database.execute("VACUUM INTO ?", (str(copy),))
         copy.chmod(0o600)
         ledger.spend([STEP], key="step 1", budget=None)
         seen = ledger.mark()
@@ -382,7 +382,7 @@ def test_a_killed_process_over_counts_and_never_under_counts(tmp_path: Path) -> 
 
 def test_a_spend_that_cannot_be_written_is_an_error_and_spends_nothing(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.db") as ledger:
-        ledger._book.database.execute("PRAGMA query_only = 1")
+        ledger._storage.database.execute("PRAGMA query_only = 1")
         with pytest.raises(PrivacyError, match="nothing was spent"):
             ledger.spend([STEP], key="step", budget=None)
         assert ledger.counter == 0

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from confrere.core.custody import Custody, Tagged, private, public
 from confrere.core.errors import StudyError
+from confrere.core.loss_inspection import described, loss_custody
 from confrere.core.model import Model
 from confrere.core.params import Params
-from confrere.core.protocols import described, loss_custody
-from confrere.learning.balance import Balanced, Profiled
+from confrere.learning.balance import Balanced
 from confrere.learning.objectives import Descent, Distilled, Near, Stacked, Supervised
+from confrere.learning.private_centre import Profiled
 from confrere.learning.private_loss_sum import LossAsSum
 
 SECRET = torch.ones(1)

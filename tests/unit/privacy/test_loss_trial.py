@@ -14,9 +14,10 @@ from torch import Tensor
 from confrere.core.custody import public
 from confrere.core.errors import UnsafeModule
 from confrere.core.protocols import Loss
-from confrere.learning.balance import Balanced, BalancedNear, Profiled
+from confrere.learning.balance import Balanced, BalancedNear
 from confrere.learning.networks.network import MICROBATCH
 from confrere.learning.objectives import Descent, Distilled, Near, Stacked, Supervised, supervised_loss
+from confrere.learning.private_centre import Profiled
 from confrere.learning.private_loss_sum import LossAsSum
 from confrere.privacy import lint
 from confrere.site.site_round import SiteRound

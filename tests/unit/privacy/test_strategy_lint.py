@@ -14,7 +14,7 @@ from confrere.core.model import mix
 from confrere.evaluate.audit.observed_simulation import ObservedSimulation
 from confrere.evaluate.study_check import check
 from confrere.privacy import gate as gates
-from confrere.privacy.strategy_lint import findings_in, is_written_out, names_in, strategy_findings
+from confrere.privacy.strategy_lint import findings_in, is_written_out, numbers_named_in, strategy_findings
 from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.strategies import discover, strategies
@@ -147,10 +147,12 @@ def test_a_name_that_is_made_up_during_a_run_does_not_leave(monkeypatch: pytest.
 
 
 def test_names_are_those_that_a_strategy_writes_out_and_those_of_the_package() -> None:
-    names = names_in(Names)
+    names = numbers_named_in(Names)
     assert names is not None
     known = ("plain_name", "a number", "weight", "sum of weight", "sum of plain_name", "in 0 3")
     assert all(is_written_out(name, names) for name in known)
     unknown = [f"plain_name_{5}", f"in {31} {415926}", f"loss_{0.5}", f"weight{7}"]
     assert not any(is_written_out(name, names) for name in unknown)
-    assert {names_in(s) for s in strategies.values() if s.__module__.startswith("confrere.")} == {None}
+    assert {numbers_named_in(s) for s in strategies.values() if s.__module__.startswith("confrere.")} == {
+        None
+    }

@@ -42,7 +42,7 @@ def site_of(plan: Study, before: list[Charge]) -> Participant:
     if before:
         ledger.spend(before, key="an earlier study", budget=None)
     context = SiteContext("r", Journal(None), OneAtATime(), ledger=ledger)
-    return participant_of(plan, plan.rule(), data.sites["site0"], data.task, context)
+    return participant_of(plan, plan.build_strategy(), data.sites["site0"], data.task, context)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_a_guarantee_covers_what_was_spent_before(before: list[Charge], proven: 
     ledger = Ledger(dataset="site0")
     ledger.spend(before, key="an earlier study", budget=None)
     context = SiteContext("r", Journal(None), OneAtATime(), ledger=ledger)
-    site = participant_of(plan, plan.rule(), data.sites["site0"], data.task, context)
+    site = participant_of(plan, plan.build_strategy(), data.sites["site0"], data.task, context)
     found = site.guarantee()
     assert found is not None
     assert (found.proven, found.unit) == (proven, unit)

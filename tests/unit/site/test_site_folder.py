@@ -30,7 +30,7 @@ def test_the_model_of_a_simulated_site_predicts_records_of_a_file(strategy: str,
     run = simulate(study, out=tmp_path / "run")
     for site in ("site0", "site1"):
         model = SavedModel(site_folder_of(tmp_path / "run", site) / "model")
-        network, used = model.parts[0][1], run.models[site][study.rule().deploys[0]]
+        network, used = model.parts[0][1], run.models[site][study.build_strategy().deploys[0]]
         assert all(torch.equal(t, used.params[n]) for n, t in network.module.state_dict().items())
         records = tmp_path / f"{site}.csv"
         assert len(predictions(model, records)) == len(pd.read_csv(records))
@@ -68,7 +68,7 @@ def test_a_card_states_the_metrics_of_the_last_evaluation(tmp_path: Path) -> Non
     run = simulate(quick("local"), arrays(2, 60), out=tmp_path / "run")
     card = (site_folder_of(tmp_path / "run", "site0") / "model" / "card.md").read_text(encoding="utf-8")
     last = [e for e in run.events if e.kind == "evaluated" and e.site == "site0"][-1]
-    (metrics,) = [last.data["test"][role] for role in quick("local").rule().deploys[:1]]
+    (metrics,) = [last.data["test"][role] for role in quick("local").build_strategy().deploys[:1]]
     assert f"accuracy: {metrics['accuracy']:.4g}" in card
     assert "not private" in card
 

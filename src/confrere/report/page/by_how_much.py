@@ -1,4 +1,4 @@
-"""By how much? In patients where there are two classes, and in the measure that decides."""
+"""Answers «By how much?» on the first screen: in patients where there are two classes, and in the metric that decides."""
 
 from __future__ import annotations
 

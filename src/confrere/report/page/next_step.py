@@ -1,4 +1,4 @@
-"""What should we do next? One step, with its reason."""
+"""Answers «What should we do next?» on the first screen: one step, with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much privacy is left, and what it means in a sentence."""
+"""Answers «How much privacy is left?» on the first screen, with its meaning in a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What left the buildings? Bytes of each site in one unit, and what they were."""
+"""Answers «What left the buildings?» on the first screen: bytes of each site in one unit, and what they were."""
 
 from __future__ import annotations
 

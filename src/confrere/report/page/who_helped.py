@@ -1,4 +1,4 @@
-"""Who helped? What the run measured about peers; that a peer sent something is no answer.
+"""Answers «Who helped?» on the first screen: what the run measured about peers; that a peer sent something is not enough.
 
 A run measures help in three ways. The comparison tells whether the peers as a whole helped. ProxyFL's sites choose by
 cross-validation how much of their own model builds on the shared proxy. Strategies that weigh peers record the weights.

@@ -35,8 +35,9 @@ from confrere.transport.grpc.greeting import Greeting
 from confrere.transport.grpc.identity import CertificateKeeper, Identity
 from confrere.transport.grpc.member import Member
 from confrere.transport.grpc.peer_connection import ALREADY, AlreadyConnected, PeerConnection
+from confrere.transport.link_limits import LinkLimits
 from confrere.transport.receipt import Outcome, Receipt
-from confrere.transport.spool import LinkLimits, Spool
+from confrere.transport.spool import Spool
 from confrere.version import __version__
 
 LONGEST_HANDSHAKE = 20.0

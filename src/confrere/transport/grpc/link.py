@@ -20,8 +20,9 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 from confrere.core.errors import CheckpointError, PeerError, PeerMissing
 from confrere.transport.body import Body
 from confrere.transport.grpc import frames
+from confrere.transport.link_limits import LinkLimits
 from confrere.transport.receipt import Outcome, Receipt
-from confrere.transport.spool import LinkLimits, Spool
+from confrere.transport.spool import Spool
 
 MOST_WAITING = 8
 """Whole parcels of one peer that may wait for their delivery."""

@@ -19,8 +19,9 @@ from confrere.transport.grpc.channel import Stream
 from confrere.transport.grpc.greeting import Greeting, LedgerBehind, refuse
 from confrere.transport.grpc.link import Link, Meter, OtherEnd
 from confrere.transport.grpc.member import Member
+from confrere.transport.link_limits import LinkLimits
 from confrere.transport.receipt import Receipt
-from confrere.transport.spool import LinkLimits, Spool
+from confrere.transport.spool import Spool
 from confrere.transport.token_bucket import TokenBucket
 
 ALREADY = "already connected"
