@@ -66,13 +66,13 @@ def walked() -> Walk:
 
     async def rounds() -> None:
         async with simulation.delivering():
-            for number in range(2):
-                if number == 1:
-                    sys.setprofile(walk)
-                simulation.announce(number, journal)
+            for number in simulation.rounds(0, journal):
                 await simulation.round(number)
                 simulation.settle(number)
                 simulation.evaluate(number)
+                if number == 1:
+                    break
+                sys.setprofile(walk)
             sys.setprofile(None)
 
     asyncio.run(rounds())

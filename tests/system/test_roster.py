@@ -128,7 +128,7 @@ def test_nobody_can_make_another_site_leave() -> None:
     roster = roster_of(found)
     word = leave(roster, found["c"])
     for forged in (dataclasses.replace(word, site="b"), sign(roster, "", found["c"])):
-        with pytest.raises(StudyError, match="no valid word"):
+        with pytest.raises(StudyError, match="no valid notice"):
             after_leaving(roster, forged)
     elsewhere = roster_of({**sites("d"), "c": found["c"]})
     with pytest.raises(StudyError, match="another roster"):

@@ -48,7 +48,7 @@ def print_notes(events: Iterable[Event], but: str = "") -> None:
 
 
 def deployed_note(events: Iterable[Event]) -> list[str]:
-    """Which sites deploy their own model by the choice of `site.deployment`, which is no verdict."""
+    """Which sites deploy their own model by the choice of `site.deployment`, which is not a verdict."""
     chosen = {str(e.site): e.data["model"] for e in events if e.kind == "deployed"}
     own = sorted(site for site, model in chosen.items() if model == "own")
     if not own:

@@ -137,7 +137,7 @@ def _check_nothing_hidden(value: Any, where: str) -> None:
                 hidden.add(name)
     if hidden := hidden - known - {"__dict__", "__weakref__", "_abc_impl"}:
         raise StudyError(
-            f"{where}: {kind.__name__}.{min(hidden)} holds something that is no field, so its custody is not known; keep"
+            f"{where}: {kind.__name__}.{min(hidden)} holds something that is not a field, so its custody is not known; keep"
             " in fields what a loss needs, and what depends on records as Tagged(value, custody)"
         )
 

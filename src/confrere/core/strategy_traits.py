@@ -21,7 +21,7 @@ class StrategyTraits:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The range of each number; a parcel with a number outside is refused."""
     gradient_sums: bool = False
-    """Whether parcels hold sums of gradients in the place of models."""
+    """Whether parcels hold sums of gradients instead of models."""
     steps: int | None = None
     """The number of private steps in a round; None leaves it to the study."""
     pools: bool = False

@@ -180,7 +180,7 @@ def read(kind: Any, table: Mapping[str, Any], where: str = "", inside: str = "")
 
 
 def strict(kind: Any, table: Mapping[str, Any]) -> Any:
-    """A dataclass from plain values, which must have their types already: "3" is no number, nor is true."""
+    """A dataclass from plain values, which must have their types already: "3" is not a number, nor is true."""
     try:
         text = json.dumps(dict(table), default=_date_text)
     except (TypeError, ValueError):  # in Python, an option may be an object

@@ -33,13 +33,13 @@ MISSING = " missing"
 HIGH, LOW = " high", " low"
 OTHER = "other"
 TABLE = "table"
-"""The branch of all columns that are no branch themselves."""
+"""The branch of all columns that are not a branch themselves."""
 ONLY = {
     "marks": "marks = true says above or below the usual interval: it needs a number with `usual`",
     "shape": 'shape is for series, bags and volumes; a column of kind = "{kind}" has none',
     "coarsen": "coarsen = {coarsen!r} is for dates; for a postcode or a place use prefix = 2",
 }
-"""Options that only some kinds of columns take, and what is said to others."""
+"""Options that only some kinds of columns take, and the message for others."""
 SOME_DAY = datetime(2024, 12, 31)
 
 
@@ -84,9 +84,9 @@ class Column:
     categories: tuple[str, ...] = ()
     """For a flag: how no and yes are written, in this order."""
     spellings: tuple[tuple[str, str], ...] = ()
-    """Pairs: what a file may say, and the category that is meant."""
+    """Pairs: a spelling in the file, and the category that is meant."""
     missing: tuple[str, ...] = ()
-    """What stands for «not known», beside an empty field."""
+    """Values that mean «not known», besides an empty field."""
     gaps: Literal["indicator", "impute", "refuse"] = "indicator"
     """What a missing value becomes: a typical value with an indicator beside it, a typical value alone, or an
     error."""
@@ -397,7 +397,7 @@ def _schema_problems(s: Schema) -> list[str]:
         if c.identifying or (reason and not harmless):
             out.append(
                 f"the column {c.name!r} {reason or 'is identifying'}: take it out, coarsen it, "
-                "or say identifying = false"
+                "or set identifying = false"
             )
     for c in s.columns:
         if c.name == TABLE and c.traits.branch:

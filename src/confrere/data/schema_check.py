@@ -157,7 +157,7 @@ def _slip(frame: pd.DataFrame, series: pd.Series[Any], column: Column, unit: str
     slip = likely_slip(numbers, column)
     if slip is None:
         return ""
-    remedy = f' If so, say units = {{ "{column.name}" = "{slip.conversion.source}" }} for this site.'
+    remedy = f' If so, set units = {{ "{column.name}" = "{slip.conversion.source}" }} for this site.'
     return slip.sentence + (
         remedy if slip.conversion.source and slip.affected > 0.95 else " Correct the file."
     )
@@ -181,7 +181,7 @@ def _absent(frame: pd.DataFrame, column: Column, schema: Schema, source: Source)
                 )
             return Finding(name, "derived", words)
     near = _alike(name, [str(c) for c in frame.columns], {c.name for c in schema.columns})
-    hint = f'; is it {near!r}? Then say rename = {{ "{near}" = "{name}" }} for this site' if near else ""
+    hint = f'; is it {near!r}? Then set rename = {{ "{near}" = "{name}" }} for this site' if near else ""
     if column.gaps == "refuse" or schema.missing_columns == "refuse" or not column.traits.optional:
         return Finding(name, "cannot", f"is not there, and the study asks for it{hint}")
     how = "is treated as missing" if schema.missing_columns == "impute" else "is left out at all sites"

@@ -72,7 +72,7 @@ def draft(frame: pd.DataFrame, *, label: str = "", patient: str = "", site: str 
             sorted_out.take(name)
     if not label and not several:
         sorted_out.warnings.append(
-            "which column is to be predicted? Fill in [schema.label], or say --label NAME"
+            "which column is to be predicted? Fill in [schema.label], or give --label NAME"
         )
     asked = _label(frame[label], label) if label else Label(column=UNDECIDED)
     proposal = Schema(
@@ -228,7 +228,7 @@ def _number_column(name: str, facts: NumberFacts) -> tuple[Column, str]:
 
 
 def _measurement(name: str, facts: NumberFacts, codes: tuple[str, ...]) -> tuple[Column, str]:
-    """A column of numbers, by reference values or by its own; `codes` are the fields that are no numbers."""
+    """A column of numbers, by reference values or by its own; `codes` are the fields that are not numbers."""
     known = lookup(name)
     if known is not None:
         comment = f"range and reference interval of {known.meaning} in {known.unit or 'its usual unit'}"

@@ -190,7 +190,7 @@ def above_ceilings(ceilings: Mapping[str, float]) -> list[str]:
 
 
 def load_ledger(site: Participant) -> str:
-    """Count what stands in the ledger that a site.toml names, and return what a node could no longer do; "" if nothing."""
+    """Add the charges in the ledger that a site.toml names, and return what a node could no longer do; "" if nothing."""
     own = site.study.sites.get(site.name)
     if site.mechanism is None or own is None or not Path(own.ledger).is_absolute():
         return ""

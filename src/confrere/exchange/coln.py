@@ -21,7 +21,7 @@ Form = Literal["exponential", "linear"]
 
 
 class Diverged(TrainingError):
-    """The combined weights are no longer usable numbers."""
+    """The combined weights are not usable numbers any more."""
 
 
 @combiner("coln")
@@ -95,7 +95,9 @@ class CombinedLearning:
         if finite and (self.normalise or reached <= self.largest):
             return
         what = (
-            f"a weight of {reached:.2g}, beyond {self.largest:g}" if finite else "weights that are no numbers"
+            f"a weight of {reached:.2g}, beyond {self.largest:g}"
+            if finite
+            else "weights that are not numbers"
         )
         raise Diverged(f"the combination has {what}; with normalise = true the weights stay in their range")
 

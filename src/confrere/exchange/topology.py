@@ -169,7 +169,7 @@ class Star:
         if self.leader not in members:
             raise StudyError(
                 f'topology: the centre of the star, "{self.leader}", is not a member '
-                f'({", ".join(sorted(members))}); name another leader, or say leader = "elected"'
+                f'({", ".join(sorted(members))}); name another leader, or set leader = "elected"'
             )
         return self.leader
 

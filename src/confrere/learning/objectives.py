@@ -26,7 +26,7 @@ Direction = Literal["teacher-student", "student-teacher"]
 
 
 def check_share(**shares: float | str) -> None:
-    """Refuse a weight between two terms of a loss that is no share of the whole; text ("auto") is left alone."""
+    """Refuse a weight between two terms of a loss that is not a share of the whole; text ("auto") is left alone."""
     for name, value in shares.items():
         if not isinstance(value, str) and not 0 <= value <= 1:
             raise StudyError(f"{name} is a share between 0 and 1, not {value}")

@@ -15,7 +15,7 @@ from confrere.learning.optimisers import SGD
 
 MOMENTUM = 0.5
 LONGEST = 500.0
-"""The largest sum of steps, used if there are so many records that noise does not matter."""
+"""The largest sum of steps, used if there are enough records that noise does not matter."""
 
 FURTHEST = 50_000.0
 """The same for records of norm 1, whose weights are that much larger."""

@@ -129,7 +129,7 @@ class ParcelRules:
         if model is not None:
             known = self.shapes.get(model.architecture)
             if known is None or self.packing.form(known, whole) != model.params.shapes:
-                raise BadParcel(f'its model is no "{model.architecture[:80]}" of this study')
+                raise BadParcel(f'its model "{model.architecture[:80]}" is not one of this study')
         if not all(may_leave(held, consent=self.accept_unproven) for held in parcel.custodies):
             raise BadParcel("it has no proven guarantee, and this site accepts only parcels that have one")
         self.packing.check(parcel, whole)

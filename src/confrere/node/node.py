@@ -215,7 +215,7 @@ class Node:
         return self.me in self.churn.members(self.done, self.members)
 
     def _left_as_planned(self) -> bool:
-        """Whether this site is no longer a member because the study says so, not by its owner's decision."""
+        """Whether this site is no longer a member because of the study, not by its owner's decision."""
         planned = self.done < self.study.rounds and self.me not in self.store.leaving()
         return planned and self.me not in self.churn.members(self.done, self.members)
 
@@ -427,7 +427,7 @@ class Node:
         )  # fmt: skip
 
     def _count_leaving(self, leaving: Mapping[str, int]) -> None:
-        """From here on these sites are no members after the rounds that they named."""
+        """Remove these sites from the members after the rounds that they named."""
         if dict(leaving) != self.leaving:
             kept = self.site_run.snapshot()
             self.leaving = dict(leaving)

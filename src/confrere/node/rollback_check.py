@@ -68,7 +68,7 @@ class RollbackCheck:
         self._store.note(**{FACT + id: counter})
 
     def refuse_missing(self, path: Path) -> None:
-        """Refuse to begin another ledger in the place of one that is gone."""
+        """Refuse to start a new ledger if a known one is missing."""
         if seen := self.seen():
             raise gone(path, f"this site has charged {max(seen.values())} entries to it")
 
@@ -77,12 +77,12 @@ class RollbackCheck:
         for id, seen in self.seen().items():
             if id not in counters:
                 raise LedgerRolledBack(
-                    f"the ledger {path} is another one than this site has charged {seen} entries to; put that one back,"
+                    f"the ledger {path} is not the one that this site has charged {seen} entries to; put that one back,"
                     ' or name its place in site.toml (ledger = "…"). See «Backup and restore» in docs/operations.md'
                 )
             if counters[id] < seen:
                 raise LedgerRolledBack(
-                    f"the ledger {path} stands at entry {counters[id]}, but this site has seen entry {seen}: it was"
+                    f"the ledger {path} ends at entry {counters[id]}, but this site has seen entry {seen}: it was"
                     " rolled back. Restore the latest copy; training on an older one would spend privacy twice"
                 )
 

@@ -173,9 +173,9 @@ def after_leaving(roster: Roster, record: Signature) -> Roster:
     """The roster of the next epoch, given the signature of the member that leaves."""
     member = roster.members.get(record.site)
     if record.kind != "leaves" or member is None or not record.genuine(member.key):
-        raise StudyError(f'no valid word of "{record.site[:80]}" that it leaves')
+        raise StudyError(f'no valid notice that "{record.site[:80]}" leaves')
     if record.roster not in (roster.hash, roster.previous):
-        raise StudyError(f'the word of "{record.site}" that it leaves is about another roster than this one')
+        raise StudyError(f'the notice that "{record.site}" leaves is about another roster')
     return roster.without_member(record.site, signed=True)
 
 

@@ -147,7 +147,7 @@ def site_of(config: NodeConfig, strategy: Strategy, journal: Journal, ledger: Le
         kind = "no proven guarantee" if site.unproven is not None else "less privacy than its ceiling demands"
         raise CustodyError(
             f'site "{config.me}" takes no part: {caveat}, so that what leaves it would have {kind}.'
-            " If that is wanted, say accept_unproven_privacy = true in site.toml"
+            " If that is wanted, set accept_unproven_privacy = true in site.toml"
         )
     return site
 

@@ -28,7 +28,7 @@ LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
 """What a study or a command may ask for."""
 
 CEILING = 10.0
-"""A site's ceiling on ε where it states none: above it noise is no longer taken for protection."""
+"""A site's ceiling on ε where it states none: above it noise no longer counts as protection."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Guarantee:
     accountant: Accountant = "pld"
     proven: bool = True
     ceiling: float | None = None
-    """The ε above which a site no longer takes it for protection; None where there is none."""
+    """The ε above which a site no longer counts it as protection; None where there is none."""
     condition: str = ""
     """What the guarantee assumes of the other sites, in words; empty where it assumes nothing."""
 

@@ -28,7 +28,7 @@ from confrere.core.owner_only import require_irreplaceable
 from confrere.privacy.charges import Charge
 
 UNREADABLE = (sqlite3.Error, OSError)
-"""What comes of opening a file that is no ledger."""
+"""The errors of opening a file that is not a ledger."""
 
 SCHEMA = (
     """CREATE TABLE IF NOT EXISTS ledgers (

@@ -57,7 +57,7 @@ def signed(name: str, value: float) -> str:
 
 
 def even(labels: Sequence[str]) -> list[str]:
-    """The labels of an axis without the zeros that say nothing: «0.850», «0.900» become «0.85», «0.90»."""
+    """The labels of an axis without trailing zeros: «0.850», «0.900» become «0.85», «0.90»."""
     split = [label.partition(" ") for label in labels]
     numbers = [number for number, _, _ in split]
     while any("." in n for n in numbers) and all(n.endswith("0") for n in numbers if "." in n):

@@ -137,7 +137,7 @@ class ShardedSimulation(Simulation):
                 await self._roll_back(loss.number)
 
     async def _roll_back(self, lost: int) -> None:
-        """Put another worker in the place of a lost one, and take all shards back to the end of the last round."""
+        """Replace a lost worker, and take all shards back to the end of the last round."""
         self._attempt += 1
         gone = {lost}
         while gone:

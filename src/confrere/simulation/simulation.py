@@ -113,7 +113,7 @@ class Simulation(Collaboration):
         return self.finish_run(timer, folder)
 
     def finish_run(self, timer: RunTimer, folder: RunFolder | None) -> Run:
-        """What the run came to, with a folder for each site where it keeps files at all."""
+        """The result of the run; writes a folder for each site if the run keeps files."""
         if folder is not None and not folder.of_comparison:
             write_site_folders(self, folder.path, timer.journal)
         return timer.finish(self, folder)

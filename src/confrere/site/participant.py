@@ -320,7 +320,7 @@ class Participant:
         return Custody.UNPROVEN if found is not None and found.above_ceiling else Custody.PROTECTED
 
     def caveat(self) -> str | None:
-        """Why what this study sends is gated like UNPROVEN in the end; None if it is not."""
+        """Why the models that this study sends are gated like UNPROVEN; None if they are not."""
         planned = self.planned()
         if self.unproven is not None or planned is None or not planned.above_ceiling:
             return self.unproven

@@ -55,9 +55,7 @@ def write_json(path: Path, content: Any) -> None:
 def check_free(path: Path) -> None:
     """A run never writes over anything: its folder is new, or empty."""
     if (path / "journal.jsonl").exists():
-        raise StudyError(
-            f"{path} holds a run already; choose another --out, or go on with it: --resume {path}"
-        )
+        raise StudyError(f"{path} holds a run already; choose another --out, or resume it: --resume {path}")
     if (path / "comparison.json").exists():
         raise StudyError(f"{path} holds a comparison already; choose another --out")
     if path.is_dir() and any(path.iterdir()):
@@ -163,11 +161,11 @@ def resume_folder(
         raise CheckpointError(f"{path}: this run is finished; see {path / 'result.json'}")
     if not of_nodes and (path / ROSTER).exists():
         raise CheckpointError(
-            f"{path}: this run was made by nodes; go on with `confrere rehearse --resume {path}`"
+            f"{path}: this run was made by nodes; resume it with `confrere rehearse --resume {path}`"
         )
     if of_nodes and not (path / ROSTER).exists():
         raise CheckpointError(
-            f"{path}: this run has no nodes to start again; if it is a simulation, go on with"
+            f"{path}: this run has no nodes to start again; if it is a simulation, resume it with"
             f" `confrere simulate --resume {path}`"
         )
     if study is None:

@@ -158,7 +158,7 @@ class SiteRound:
         network = site.network(role, at.architecture)
         if network.normalises:
             raise StudyError(
-                f"the {role} network {at.architecture} keeps running statistics, which are no sum of gradients;"
+                f"the {role} network {at.architecture} keeps running statistics, which are not a sum of gradients;"
                 " use a network with group normalisation, or exchange models"
             )
         again = self._count()

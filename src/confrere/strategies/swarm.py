@@ -46,7 +46,7 @@ class Swarm:
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
         if peers.centre is None:
-            raise StudyError('swarm needs a leader: leave the topology out, or say topology = "star"')
+            raise StudyError('swarm needs a leader: leave the topology out, or set topology = "star"')
         handover = state.handover
         for parcel in await peers.latest_common():
             assert parcel.model is not None

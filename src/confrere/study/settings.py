@@ -399,7 +399,7 @@ class SiteConfig:
     """What never leaves a site: where its records are, how its file differs from the schema, its own caps.
 
     On a node this is site.toml. A rehearsal holds it in the study, as [sites.NAME], or names the file:
-    [sites.NAME] config = "NAME/site.toml". It is no part of the study's hash.
+    [sites.NAME] config = "NAME/site.toml". It is not part of the study's hash.
     """
 
     config: str | None = None

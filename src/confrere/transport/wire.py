@@ -264,7 +264,7 @@ def _decode(
     )
     if isinstance(key, Mapping):
         if header.sender not in key:
-            raise BadParcel(f'a parcel from "{header.sender[:80]}", which is no peer')
+            raise BadParcel(f'a parcel from "{header.sender[:80]}", which is not a peer')
         key = key[header.sender]
     if key is not None:
         _verify(parcel, header.payload, key)

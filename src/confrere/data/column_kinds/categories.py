@@ -73,7 +73,7 @@ class CategoryColumn(ColumnKind):
                 message += (
                     f"({', '.join(column.categories)}); not known: {some(new)} in {strange.sum()} records. "
                 )
-                message += 'Add it, give its `spellings`, or say unknown = "missing".'
+                message += 'Add it, give its `spellings`, or set unknown = "missing".'
                 raise BadRows(fields.frame, strange, column.name, message)
             if column.unknown == "other":
                 codes[strange] = width

@@ -216,7 +216,7 @@ def _within(values: NDArray[np.float64], column: Column) -> tuple[NDArray[np.flo
         raise DataError(
             f"{values[outside][0]:g} is not within {low:g} … {high:g}"
             f" ({counted(count, 'such value')} in this record);"
-            ' correct it, or say outside = "clip" or "missing"'
+            ' correct it, or set outside = "clip" or "missing"'
         )
     if column.outside == "missing":
         return np.where(outside, np.nan, values), count

@@ -74,7 +74,7 @@ class DateColumn(NumberColumn):
     def problems(self, column: Column) -> list[str]:
         out = super().problems(column)
         if not column.coarsen and column.identifying is not False:
-            out.append('a date identifies people: coarsen it (coarsen = "year"), or say identifying = false')
+            out.append('a date identifies people: coarsen it (coarsen = "year"), or set identifying = false')
         return out
 
     def read(self, fields: Fields) -> NDArray[np.float64]:
@@ -124,7 +124,7 @@ def _plausible(fields: Fields, numbers: NDArray[np.float64]) -> tuple[NDArray[np
         slip = likely_slip(numbers[~gaps], column)
         words = f"{numbers[outside][0]:g} is not within {low:g} … {high:g} {column.unit}".rstrip()
         words += f" ({counted(outside.sum(), 'such value')}). "
-        words += slip.sentence if slip else 'If that is an error, say outside = "missing" in the schema.'
+        words += slip.sentence if slip else 'If that is an error, set outside = "missing" in the schema.'
         raise BadRows(fields.frame, outside, name, words)
     if column.outside == "missing":
         tally.note(f"{name}: ", outside.sum(), "impossible value", " taken as missing", name)

@@ -296,7 +296,7 @@ def _without_repeats(
         tally.note("", same.sum(), "record", " that repeat another one word for word dropped")
         return frame[~same]
     words = f"the same record of patient {ids[same].iloc[0]} for the second time "
-    words += f'({counted(same.sum(), "such record")}); remove it, or say repeats = "drop" in the schema'
+    words += f'({counted(same.sum(), "such record")}); remove it, or set repeats = "drop" in the schema'
     raise BadRows(frame, same, schema.patient, words)
 
 

@@ -45,7 +45,7 @@ def refuse_gaps(frame: pd.DataFrame, label: Label, known: NDArray[np.bool_], tal
         return
     if label.unlabelled == "refuse":
         words = f"the label is missing ({counted((~known).sum(), 'such record')}); "
-        words += 'to leave these records out, say unlabelled = "drop" in the schema'
+        words += 'to leave these records out, set unlabelled = "drop" in the schema'
         raise BadRows(frame, ~known, label.column, words)
     tally.note("", (~known).sum(), "record", " without a label left out")
 

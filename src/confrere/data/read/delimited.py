@@ -53,7 +53,7 @@ class Dialect:
     """The number columns; all others stay as written then: «007» is not 7 where it is a code. See `ReadOptions.numbers`."""
     notes: tuple[str, ...] = ()
     skip: bool = False
-    """Leave out lines that are no records."""
+    """Leave out lines that are not records."""
 
 
 @data_source("text")
@@ -174,7 +174,7 @@ def stream_delimited(path: Path, how: Dialect, rows: int) -> Iterator[pd.DataFra
 def _stream_whole_lines(
     path: Path, how: Dialect, rows: int, columns: list[str] | None = None
 ) -> Iterator[pd.DataFrame]:
-    """The same without the lines that are no records, which a note counts; `rows` = 0 is all of them in one piece."""
+    """The same without the lines that are not records, which a note counts; `rows` = 0 is all of them in one piece."""
     with _parsing(path, how):
         whole = _whole_lines(path, how).survey()
         how = replace(how, skip=whole.left_out > 0)
@@ -204,7 +204,7 @@ def _text(path: Path, how: Dialect) -> Path | WholeLines:
 
 
 def _parsed_pieces(path: Path, how: Dialect, rows: int, columns: list[str] | None) -> Iterator[pd.DataFrame]:
-    """The pieces; from the first one on in which a field of a number column is no number, that column is text."""
+    """The pieces; from the first one on in which a field of a number column is not a number, that column is text."""
     # Columns of stated types may be parsed in small blocks, which is quicker; types that are inferred may not.
     options: dict[str, Any] = {"chunksize": rows, "low_memory": how.numbers is not None}
     done = 0
@@ -282,7 +282,7 @@ def _options(how: Dialect, columns: list[str] | None) -> dict[str, Any]:
 
 
 class _parsing:
-    """Turns what pandas says, or only warns about, into a DataError with file and line."""
+    """Turns errors and warnings of pandas into a DataError with file and line."""
 
     def __init__(self, path: Path, how: Dialect) -> None:
         self.path, self.how = path, how

@@ -48,7 +48,7 @@ class ReadOptions:
     limit: int = LIMIT
     """The most that may be read into memory, in bytes."""
     tolerant: bool = False
-    """Leave out lines of a text file that are no records."""
+    """Leave out lines of a text file that are not records."""
 
 
 AS_FOUND = ReadOptions()
@@ -155,7 +155,7 @@ def _require_size(name: str, size: int, limit: int) -> None:
     if size > limit:
         raise DataError(
             f"{name}: has {size / 1024**2:,.0f} MB where at most {limit / 1024**2:,.0f} MB were expected. "
-            "Is it the right one? To read it piece by piece from the disk, say stream = true; "
+            "Is it the right one? To read it piece by piece from the disk, set stream = true; "
             "to read it whole, raise limit_mb."
         )
 

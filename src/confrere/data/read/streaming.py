@@ -42,7 +42,7 @@ class Streamed(Protocol):
         """How the source differs from the schema."""
 
     def pieces(self, schema: Schema, rows: int, tolerant: bool = False) -> Iterator[pd.DataFrame]:
-        """Its records in pieces of `rows`; `tolerant` leaves out lines that are no records."""
+        """Its records in pieces of `rows`; `tolerant` leaves out lines that are not records."""
 
 
 class _Encoding:

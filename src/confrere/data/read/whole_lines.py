@@ -20,7 +20,7 @@ _UNDECODED = re.compile("[\udc80-\udcff]")
 
 
 class BadLines(DataError):
-    """Some lines of a delimited file are no records; the message names the first."""
+    """Some lines of a delimited file are not records; the message names the first."""
 
 
 class WholeLines(io.TextIOBase):

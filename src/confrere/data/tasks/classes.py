@@ -43,7 +43,7 @@ class Classes(TaskKind):
         only = task.classes[int(targets[0])]
         return (
             f"all records are of one class ({only}); a site needs at least two"
-            ' (or say data.one_class = "allow")'
+            ' (or set data.one_class = "allow")'
         )
 
     def flipped(self, task: Task, targets: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class Multilabel(TaskKind):
             if share in (0.0, 1.0):
                 return (
                     f"the label {label} is {'yes' if share else 'no'} in all records;"
-                    ' leave it out, or say data.one_class = "allow"'
+                    ' leave it out, or set data.one_class = "allow"'
                 )
         return None
 

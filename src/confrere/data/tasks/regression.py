@@ -59,7 +59,7 @@ class Regression(TaskKind):
         only = float(targets[0]) * task.spread + task.centre
         return (
             f"the target is {only:g} in all records; there is nothing to learn."
-            ' Is it the right column? (Or say data.one_class = "allow")'
+            ' Is it the right column? (Or set data.one_class = "allow")'
         )
 
     def flipped(self, task: Task, targets: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ SMALL = 20_000
 """Chains of dense layers with at most this many weights are fitted to convergence by L-BFGS on all records at once."""
 
 FEWER = 2
-"""How many folds judge a network that is no chain of dense layers: training it more often would cost too much."""
+"""How many folds judge a network that is not a chain of dense layers: training it more often would cost too much."""
 
 NOTHING = 1e5
 """A strength of regularisation that leaves nothing but the constant."""

@@ -127,7 +127,7 @@ Pool = Literal["mean", "sum", "max"]
 
 
 class DeepSets(nn.Module):
-    """Each member of a bag is encoded by itself, what they say is pooled, and the pool is classified.
+    """Each member of a bag is encoded by itself, the encodings are pooled, and the pool is classified.
 
     The order of the members does not matter, nor how many places of the bag are empty.
     """

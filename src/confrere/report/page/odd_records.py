@@ -106,7 +106,7 @@ def labels_in_words(labels: Mapping[str, float]) -> str:
 
 
 def standard_errors(records: Mapping[str, SiteRecords]) -> float:
-    """Beyond how many standard errors a difference is no chance, at any site and in any column, labels and gaps included."""
+    """Beyond how many standard errors a difference is not chance, at any site and column, labels and gaps included."""
     columns = max(max(own.columns, len(own.apart)) for own in records.values())
     return statistics.NormalDist().inv_cdf(1 - CHANCE / 2 / (len(records) * (columns + 2)))
 

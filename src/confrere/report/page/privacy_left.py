@@ -55,7 +55,7 @@ def _where(spent: list[PrivacySpent], rows: list[SiteResult[object]]) -> str:
 
 
 def _means(spent: PrivacySpent, history: History | None, proven: bool) -> str | None:
-    """The sentence of the run, if it is about this ε; else what ε says by definition."""
+    """The sentence of the run, if it is about this ε; else what ε means by definition."""
     found = ((history.finished or {}).get("result") or {}).get("privacy") if history else None
     stated = (found or {}).get("readings", {}).get(spent.unit.removeprefix("per "))
     if found and found.get("sentence") and stated is not None and abs(stated - spent.epsilon) < 0.005:

@@ -167,7 +167,7 @@ def check_address(address: str | None) -> str | None:
         return None
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})", address)
     if match is None or not 1 <= int(match[2]) <= 65535:
-        raise StudyError(f'"{address[:80]}" is no address; write host:port, as in node.example.org:7443')
+        raise StudyError(f'"{address[:80]}" is not an address; write host:port, as in node.example.org:7443')
     return address
 
 
