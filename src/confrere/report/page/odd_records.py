@@ -1,4 +1,4 @@
-"""Is our data odd? How far the records of a site lie from those of all sites, in a run that holds all of them.
+"""Answers «Is our data odd?» on the first screen: how far a site's records lie from those of all sites in the run.
 
 These are the numbers that `confrere datasets show` draws. The page for one site has its own numbers only: a distance from
 the other sites would disclose theirs.
