@@ -206,7 +206,7 @@ def load_roster(path: Path) -> Roster:
     entries, departed = table.pop("members", []), table.pop("departed", {})
     epoch, previous, waiting = table.pop("epoch", 0), table.pop("previous", ""), table.pop("waiting", {})
     if table:
-        raise StudyError(f'{path}: "{next(iter(table))}" is no key of a roster')
+        raise StudyError(f'{path}: "{next(iter(table))}" is not a key of a roster')
     if type(epoch) is not int or epoch < 0 or not isinstance(previous, str):
         raise StudyError(f"{path}: epoch is a number, previous a hash, departed a table")
     if not isinstance(departed, dict) or not isinstance(waiting, dict):

@@ -59,7 +59,7 @@ def _add_signature(file: Path, path: Path) -> Added:
     member = found.members.get(signature.site)
     if member is None or signature.roster != found.hash or not signature.genuine(member.key):
         raise StudyError(
-            f'{file} is no valid signature of a member of this roster; "{signature.site[:80]}" may have another one:'
+            f'{file} is not a valid signature of a member of this roster; "{signature.site[:80]}" may have another one:'
             " compare `confrere roster show` at both sites"
         )
     rosters.keep_signature(signature, path)
