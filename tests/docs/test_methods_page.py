@@ -68,7 +68,7 @@ def test_every_measured_strategy_is_described_with_its_own_options() -> None:
 def newest() -> Iterator[None]:
     """A strategy whose file was put into the folder a moment ago."""
 
-    @strategy("newest")
+    @strategy("newest-of-all")
     @dataclass(frozen=True)
     class Newest(FedProx):
         """Does the newest thing (Nobody, 2030)."""
@@ -77,14 +77,16 @@ def newest() -> Iterator[None]:
 
     Newest.__module__ = "confrere.strategies.newest"
     yield
-    strategies.remove("newest")
+    strategies.remove("newest-of-all")
 
 
 @pytest.mark.usefixtures("newest")
 def test_a_new_strategy_needs_no_line_here_and_is_in_the_reference() -> None:
     test_every_measured_strategy_is_described_with_its_own_options()
     test_the_tables_are_those_of_the_measurements()
-    row = next(line for line in generator().options_page().splitlines() if line.startswith("| `newest` |"))
+    row = next(
+        line for line in generator().options_page().splitlines() if line.startswith("| `newest-of-all` |")
+    )
     assert "Does the newest thing (Nobody, 2030)." in row
     assert "`speed = 0.25`" in row
 

@@ -4,8 +4,8 @@ A metric is a function of predictions and record weights. `weights` has one row 
 per record; a single row of ones gives the plain figure, so the reported value and its interval cannot disagree. Add a
 metric with the decorator, in this file or in your own module:
 
-    @metric("brier", label="Brier score", meaning="…", higher_is_better=False, forms=("classes",))
-    def brier(predictions, weights):
+    @metric("my_brier", label="Brier score", meaning="…", higher_is_better=False, forms=("classes",))
+    def my_brier(predictions, weights):
         return weighted_mean(((np.exp(predictions.logs) - predictions.truth) ** 2).sum(axis=1), weights)
 
 Installed packages use the entry-point group `confrere.metrics`, which names the decorated function. The order of

@@ -69,24 +69,24 @@ def test_names_are_put_in_the_order_of_the_table_and_unknown_ones_last() -> None
 
 @pytest.fixture
 def brier() -> Iterator[metrics.Compute]:
-    @metrics.metric("brier", label="Brier score", meaning="…", forms=("classes",), higher_is_better=False)
+    @metrics.metric("my_brier", label="Brier score", meaning="…", forms=("classes",), higher_is_better=False)
     def brier(p: Predictions, weights: metrics.Weights) -> metrics.Floats:
         return metrics.weighted_mean(((np.exp(p.logs) - p.truth) ** 2).sum(1), weights)
 
     yield brier
-    METRICS.remove("brier")
+    METRICS.remove("my_brier")
 
 
 def test_a_new_metric_is_measured_without_touching_anything_else(brier: metrics.Compute) -> None:
-    assert measure(Predictions(np.zeros((4, 1)), np.array([0, 1, 0, 1])))["brier"] == pytest.approx(0.5)
-    assert list(METRICS)[-1] == "brier"
+    assert measure(Predictions(np.zeros((4, 1)), np.array([0, 1, 0, 1])))["my_brier"] == pytest.approx(0.5)
+    assert list(METRICS)[-1] == "my_brier"
 
 
 def test_two_metrics_of_one_name_are_refused(brier: metrics.Compute) -> None:
-    again = metrics.metric("brier", label="B", meaning="…", forms=("number",))
-    with pytest.raises(StudyError, match='two metric definitions are called "brier"'):
+    again = metrics.metric("my_brier", label="B", meaning="…", forms=("number",))
+    with pytest.raises(StudyError, match='two metric definitions are called "my_brier"'):
         again(lambda p, weights: np.zeros(len(weights)))
-    assert named("brier").label == "Brier score"
+    assert named("my_brier").label == "Brier score"
 
 
 @dataclass
