@@ -167,6 +167,9 @@ class ObservedSimulation(Simulation):
                     self.tap.record(model)
         self._passed_before = len(self.tap.passed)
 
+    def evaluate(self, number: int, stops: bool = False) -> None:
+        """Measure nothing: no attack reads metrics, they change nothing that leaves, and audits would take half as long again."""
+
     async def finish(self, done: int | None = None) -> None:
         """Train the model of the observed site to completion, if it is attacked; no other site's model is."""
         if self._to_completion:
