@@ -17,7 +17,7 @@ from confrere.core.errors import ConfrereError
 from confrere.core.events import Event
 from confrere.node.node import Node
 from confrere.node.rehearsal import NodeProcess, RehearsalNodes, rehearsal_config, rehearse
-from confrere.site.run_folder import Run
+from confrere.site.finished_run import Run
 from confrere.study import Study
 from tests.unit.node.wires import Network
 

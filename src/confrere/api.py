@@ -52,7 +52,7 @@ from confrere.partners.search import PartnerSearch, find_partners
 from confrere.report.journal_check import VerifiedJournal, verify_journal
 from confrere.report.page import write_report as write_page
 from confrere.simulation.backends import resume, simulate
-from confrere.site.run_folder import Run
+from confrere.site.finished_run import Run
 from confrere.study import (
     Caps,
     Data,

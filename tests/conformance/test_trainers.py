@@ -13,8 +13,8 @@ from confrere.learning.local_training.one_site import Job
 from confrere.simulation.backends import simulate
 from confrere.simulation.simulation import Simulation
 from confrere.site.faults import Fault
+from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
-from confrere.site.run_folder import Run
 from confrere.study import Models, Privacy
 from confrere.study.churn import Churn
 from tests.conformance.table import ROWS, Row

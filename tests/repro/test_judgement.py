@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from confrere.core.results import Metrics, PrivacySpent, RunResult, SiteResult
+from confrere.site.finished_run import Run
 from confrere.site.predictions import RecordPredictions, SelectedPredictions
-from confrere.site.run_folder import Run
 from confrere.statistics.intervals import p_value
 from confrere.study import Study
 from repro.experiment import _keep, _read

@@ -26,8 +26,8 @@ from confrere.report.page.sections import report_sections
 from confrere.simulation.backends import simulate
 from confrere.simulation.ray import shard_content
 from confrere.simulation.simulation import Simulation
+from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
-from confrere.site.run_folder import Run
 from confrere.study import load
 
 MODULE = '''

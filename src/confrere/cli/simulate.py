@@ -24,7 +24,7 @@ from confrere.core.errors import StudyError
 
 if TYPE_CHECKING:
     from confrere.simulation.profiling import Profile
-    from confrere.site.run_folder import Run
+    from confrere.site.finished_run import Run
 
 PROCESSES = (
     "--processes was removed; use --workers N to spread the sites over processes, or `confrere rehearse STUDY.toml` for"

@@ -25,9 +25,9 @@ from confrere.core.results import (
     StrategyResult,
 )
 from confrere.evaluate.comparison_verdicts import Verdicts
-from confrere.site.outcome import by_columns, mean_metrics
+from confrere.site.finished_run import Run
+from confrere.site.journal_results import by_columns, mean_metrics
 from confrere.site.predictions import RecordPredictions
-from confrere.site.run_folder import Run
 from confrere.statistics.clinical_metrics import PairedErrors, in_patients, over_sites, with_changes
 from confrere.statistics.verdict import stated
 

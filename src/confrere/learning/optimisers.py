@@ -31,6 +31,11 @@ class SGD:
     def __post_init__(self) -> None:
         _check(self.learning_rate, self.weight_decay, momentum=self.momentum)
 
+    @property
+    def long_run_rate(self) -> float:
+        """How far a step moves the weights in the long run, per unit of a constant gradient."""
+        return self.learning_rate / (1 - self.momentum)
+
     def start(self, size: int) -> OptimiserState:
         return {"velocity": torch.zeros(size)} if self.momentum else {}
 

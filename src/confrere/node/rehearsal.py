@@ -35,8 +35,9 @@ from confrere.node.store import Store
 from confrere.site import snapshot
 from confrere.site.assemble import has_own_networks
 from confrere.site.collaboration import Collaboration
+from confrere.site.finished_run import Run, RunTimer, started
 from confrere.site.open_sites import inputs_caveat, open_site, open_sites
-from confrere.site.run_folder import ROSTER, Run, RunFolder, RunTimer, resume_folder, started
+from confrere.site.run_folder import ROSTER, RunFolder, resume_folder
 from confrere.site.site_folder import STORE, site_folder_of
 from confrere.site.site_run import run_id
 from confrere.site.stopping import Clock, stop_text

@@ -22,7 +22,7 @@ from confrere.data.records import Records, Task
 from confrere.data.split.holdout import folds
 from confrere.learning.evaluation import measure
 from confrere.partners.learner import PRIORS, Learner, Losses, joined, losses_of, mean_and_error
-from confrere.site.outcome import tested
+from confrere.site.journal_results import tested
 from confrere.site.predictions import RecordPredictions, marks_of
 from confrere.statistics.fixed_model_gain import judge_fixed, model_effects
 from confrere.statistics.verdict import Gain, Word

@@ -15,8 +15,9 @@ from confrere.simulation.simulation import Simulation
 from confrere.simulation.workers import Processes
 from confrere.site.attackers import refuse_apart
 from confrere.site.faults import Fault
+from confrere.site.finished_run import Run
 from confrere.site.open_sites import Source, open_sites
-from confrere.site.run_folder import Run, RunFolder, resume_folder
+from confrere.site.run_folder import RunFolder, resume_folder
 from confrere.study import Study
 
 ENGINES = ("memory", "ray")

@@ -18,7 +18,8 @@ from confrere.simulation.gc_pause import rare_collections
 from confrere.simulation.shard import Answer, Assignment, add_events, divide
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot
-from confrere.site.run_folder import Run, RunFolder, started
+from confrere.site.finished_run import Run, started
+from confrere.site.run_folder import RunFolder
 from confrere.study import Study
 
 

@@ -19,8 +19,9 @@ from confrere.site.attackers import ColludingAttackers, attack_hooks
 from confrere.site.checkpoints import names_in
 from confrere.site.collaboration import AllSites, Collaboration
 from confrere.site.faults import Fault, Faults
+from confrere.site.finished_run import Run, RunTimer, started
 from confrere.site.open_sites import records_hash
-from confrere.site.run_folder import Run, RunFolder, RunTimer, started
+from confrere.site.run_folder import RunFolder
 from confrere.site.site_folder import write_site_folders
 from confrere.site.start_events import round_started
 from confrere.site.stopping import Clock, stop_reasons, stop_text

@@ -16,9 +16,7 @@ from confrere.exchange.robust import Bound
 from confrere.exchange.screening import LARGEST, Bounds
 from confrere.exchange.sums import SUM
 from confrere.exchange.topology import Complete, Star, senders_by_receiver
-from confrere.learning.networks.tables import Centred
 from confrere.learning.optimisers import SGD
-from confrere.learning.step_schedule import FURTHEST, LONGEST
 from confrere.privacy.mechanism import Mechanism
 from confrere.site.participant import Participant
 from confrere.study import Study
@@ -131,14 +129,13 @@ def _path(study: Study, site: Participant, largest: int) -> float:
     """What the lengths of all steps add up to at most, at the largest of the sites."""
     optimiser, training = site.build_optimiser(site.mechanism is not None), study.training
     if site.mechanism is not None and not training.states_steps:
-        proxy = site.network("proxy", site.architecture("proxy").name).module
-        return FURTHEST if isinstance(proxy, Centred) and proxy.unit else LONGEST
+        return site.longest_time()
     batch = training.batch_size if study.privacy is None else study.privacy.batch_size
     steps = math.ceil(largest / max(1, batch)) * training.epochs
     if study.privacy is not None and study.privacy.steps:
         steps = study.privacy.steps
     if isinstance(optimiser, SGD):
-        length = optimiser.learning_rate / (1 - optimiser.momentum)
+        length = optimiser.long_run_rate
     else:  # the moments of Adam never make a step longer than this
         length = 10 * getattr(optimiser, "learning_rate", 1.0)
     return float(length * steps * study.rounds)

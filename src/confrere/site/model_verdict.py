@@ -12,7 +12,7 @@ import numpy as np
 from confrere.core.metrics import proper
 from confrere.core.protocols import Predictor
 from confrere.core.results import AtThreshold, ModelVerdict
-from confrere.site.outcome import tested
+from confrere.site.journal_results import tested
 from confrere.site.participant import Participant
 from confrere.site.predictions import RecordPredictions, marks_of
 from confrere.statistics.clinical_metrics import in_patients

@@ -250,17 +250,24 @@ class Participant:
         protected = self.mechanism is not None
         if not protected or self.study.training.states_steps:
             return float(getattr(self.build_optimiser(protected), "learning_rate", 1.0))
+        return paced(self.longest_time(), self.steps * self.study.rounds).learning_rate
+
+    def longest_time(self) -> float:
+        """The largest sum of the steps of all rounds, where the noise determines the steps."""
+        return FURTHEST if self._has_unit_records() else LONGEST
+
+    def _has_unit_records(self) -> bool:
+        """Whether the proxy scales records to norm 1."""
         proxy = self.network("proxy", self.architecture("proxy").name).module
-        longest = FURTHEST if isinstance(proxy, Centred) and proxy.unit else LONGEST
-        return paced(longest, self.steps * self.study.rounds).learning_rate
+        return isinstance(proxy, Centred) and proxy.unit
 
     def _paced(self) -> Optimiser:
         """Steps as long as the noise allows; computed from public numbers only."""
         assert self.mechanism is not None
         steps = self.steps * self.study.rounds
         clip, batch = self.mechanism.clipping.bound, self.mechanism.expected_batch
-        noise, proxy = self.mechanism.noise_multiplier, self.network("proxy", self.architecture("proxy").name)
-        if isinstance(proxy.module, Centred) and proxy.module.unit:
+        noise = self.mechanism.noise_multiplier
+        if self._has_unit_records():
             time = time_for_unit_records(
                 noise_multiplier=noise, steps=steps, batch=batch, clip=clip, sites=self.site_count
             )
@@ -277,7 +284,7 @@ class Participant:
         """What a round of plain descent costs; the memory of `slot` has the state of its clipping."""
         training, optimiser = self.study.training, self.build_optimiser(self.mechanism is not None)
         steady = 4 / (1 + math.prod(self.task.inputs))
-        rate = optimiser.learning_rate / (1 - optimiser.momentum) if isinstance(optimiser, SGD) else steady
+        rate = optimiser.long_run_rate if isinstance(optimiser, SGD) else steady
         if self.mechanism is None:
             batch = min(1.0, training.batch_size / self.size)
             return Effort(float(training.epochs), batch, public(0.0), rate)

@@ -35,7 +35,7 @@ from confrere.report import words
 from confrere.site.assemble import has_own_networks
 from confrere.site.collaboration import Collaboration
 from confrere.site.deployment import Deployment, deployment_of
-from confrere.site.outcome import current
+from confrere.site.journal_results import current
 from confrere.site.participant import Participant
 from confrere.site.site_run import SiteRun
 from confrere.site.start_events import site_started

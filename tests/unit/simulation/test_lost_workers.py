@@ -21,8 +21,9 @@ from confrere.simulation.ray import library, shard_content, shard_simulation
 from confrere.simulation.shard import Answer, Assignment, Shard, checked_answer
 from confrere.simulation.sharded import ShardedSimulation, refuse_undercounting
 from confrere.simulation.simulation import Simulation
+from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
-from confrere.site.run_folder import Run, RunFolder
+from confrere.site.run_folder import RunFolder
 from confrere.study import Study
 from confrere.study.churn import Churn
 from tests.conformance.table import ROWS

@@ -19,7 +19,7 @@ from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.simulation.backends import resume, simulate
 from confrere.simulation.shard import divide
-from confrere.site.run_folder import Run
+from confrere.site.finished_run import Run
 from confrere.study import Models, Training
 from confrere.study.churn import Churn
 from confrere.transport import batch

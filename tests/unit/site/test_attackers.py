@@ -20,8 +20,8 @@ from confrere.node.config import load_study
 from confrere.simulation.backends import simulate
 from confrere.simulation.simulation import Simulation
 from confrere.site.attackers import flipped
+from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
-from confrere.site.run_folder import Run
 from confrere.study import Study, load
 from confrere.study.exchange_settings import attacked
 from tests.conftest import arrays, write_study

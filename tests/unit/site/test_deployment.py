@@ -23,8 +23,8 @@ from confrere.simulation.backends import simulate
 from confrere.simulation.simulation import Simulation
 from confrere.site import deployment
 from confrere.site.deployment import Deployment
+from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
-from confrere.site.run_folder import Run
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Models, SiteConfig, Study
 from tests.conftest import arrays

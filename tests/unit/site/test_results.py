@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from confrere.core.events import Event
-from confrere.site.outcome import current, mean_metrics, site_results
+from confrere.site.journal_results import current, mean_metrics, site_results
 
 
 def evaluated(round: int, validation: float | None, test: float, site: str = "a") -> Event:

@@ -16,8 +16,8 @@ from confrere.learning.local_training.one_site import Job, OneAtATime, Trained, 
 from confrere.privacy.noise import Secure
 from confrere.simulation.backends import simulate
 from confrere.simulation.simulation import Simulation
+from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
-from confrere.site.run_folder import Run
 from confrere.site.site_round import SiteRound
 from confrere.strategies.weight_erosion import WeightErosion
 from confrere.study import Data, Models, Privacy, Study, Training, load

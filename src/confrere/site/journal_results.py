@@ -1,4 +1,4 @@
-"""The result of a run, computed from its journal alone."""
+"""The results of sites, from the events of a journal; `finished_run` makes the result of the whole run from them."""
 
 from __future__ import annotations
 
