@@ -13,6 +13,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 
 import confrere
 from confrere.core.events import Event
+from confrere.core.metrics import METRICS
 from tests.conformance.table import ONLY_IN
 from tests.nodes import nodes_in_process
 
@@ -192,11 +194,28 @@ def expected(recorded: dict[str, Any], runtime: str) -> dict[str, Any]:
     return found | {f"json.{path}": value for path, value in own.get("json", {}).items()}
 
 
+@cache
+def recorded_names() -> frozenset[str]:
+    """Every key of every recorded document."""
+    texts = (recording(study).read_text(encoding="utf-8") for study in STUDIES)
+    return frozenset(
+        part for text in texts for path, _ in leaves(json.loads(text)) for part in path.split(".")
+    )
+
+
+def of_new_metric(path: str) -> bool:
+    """Whether a value is that of a metric that no recording has: adding one needs no new recording."""
+    name = path.rpartition(".")[2]
+    return name in METRICS and name not in recorded_names()
+
+
 def differences(recorded: dict[str, Any], runtime: str, found: dict[str, Any]) -> list[str]:
-    """A line for each difference between what is recorded and what was found."""
+    """A line for each difference between what is recorded and what was found; a metric added since is no difference."""
     before, now = expected(recorded, runtime), dict(leaves(found))
     lines = []
     for path in sorted(before.keys() | now.keys()):
+        if of_new_metric(path):
+            continue
         was, is_now = before.get(path, "nothing"), now.get(path, "nothing")
         if not alike(was, is_now):
             lines.append(f"{path}: recorded {was!r}, found {is_now!r}")

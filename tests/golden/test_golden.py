@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from confrere.core.metrics import METRICS, metric
 from tests.golden.golden import (
     RUNTIMES,
     STUDIES,
@@ -16,6 +18,7 @@ from tests.golden.golden import (
     described,
     differences,
     document,
+    of_new_metric,
     recording,
     run_study,
     spelled,
@@ -44,7 +47,8 @@ def test_the_command_prints_the_recorded_document(
 ) -> None:
     desk = Desk(tmp_path, monkeypatch, capsys)
     said = desk.confrere("simulate", write_study(study, tmp_path), "--json", "--out", "run").json
-    assert changed(recorded(study)["json"], document(said)) == {}, ANEW
+    found = changed(recorded(study)["json"], document(said))
+    assert {path: value for path, value in found.items() if not of_new_metric(path)} == {}, ANEW
 
 
 def altered(value: Any) -> Iterator[Any]:
@@ -75,3 +79,19 @@ def test_recordings_are_small_and_spelled_alike() -> None:
     assert sum(map(len, texts)) < 80_000
     for text in texts:
         assert spelled(json.loads(text)) + "\n" == text
+
+
+def test_a_new_metric_needs_no_new_recording() -> None:
+    saved = recorded("proxyfl")
+    found = {k: v for k, v in saved.items() if k not in RUNTIMES}
+    found["json"] = {**found["json"], "mean": {**found["json"]["mean"], "my_score": 0.5}}
+    assert differences(saved, "memory", found) != []
+    metric("my_score", label="my score", meaning="…", forms=("classes",))(
+        lambda p, weights: np.ones(len(weights))
+    )
+    try:
+        assert differences(saved, "memory", found) == []
+    finally:
+        METRICS.remove("my_score")
+    found["json"]["mean"]["rmse"] = 0.5  # recorded elsewhere
+    assert differences(saved, "memory", found) != []
