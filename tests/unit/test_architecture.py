@@ -130,6 +130,17 @@ def test_a_cycle_of_modules_would_be_noticed() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
 
 
+def test_no_module_imports_from_the_package_itself() -> None:
+    """`from confrere import study` loads the whole API first, which imports the module that asks for it."""
+    found = [
+        str(path)
+        for path in files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "confrere"
+    ]
+    assert not found
+
+
 def test_every_room_is_known() -> None:
     assert {room_of(p) for p in files()} <= set(LEVEL)
 

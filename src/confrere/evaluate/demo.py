@@ -6,18 +6,17 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
-from confrere import study as studies
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.evaluate.compare import Comparison, compare
-from confrere.study import Study
+from confrere.study import Study, load
 
 STRATEGIES = ("local", "proxyfl", "fedavg", "pooled")
 
 
 def demo_study() -> Study:
     """Thyroid patients by referral source, the task «abnormal thyroid»."""
-    return studies.load(str(files("confrere.evaluate") / "demo.toml"))
+    return load(str(files("confrere.evaluate") / "demo.toml"))
 
 
 def demo(
