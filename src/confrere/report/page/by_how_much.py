@@ -24,6 +24,8 @@ def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Ga
     found = featured(comparison, judged)
     if found is None:
         short = f"{label} {words.compared(name, gain)}" if gain else "not measured"
+        if gain is not None and gain.word == "no clear difference":
+            short = f"{gain.word} in {label}"
         return Answer("By how much?", words.capital(short.partition(" (")[0]), (in_metric(comparison, name),))
     site, (alone, together) = found
     short, whose = of_100(alone, together), "the sites" if site is None else f"«{site}»"
