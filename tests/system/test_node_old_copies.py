@@ -119,7 +119,7 @@ def test_an_old_ledger_is_noticed_by_each_witness_alone(
     seen_later = (
         r"but .* entry \d+|without the charge"  # the latter for a result that was kept and not yet sent
     )
-    with pytest.raises(LedgerRolledBack, match=rf"stands at entry \d+, ({seen_later}).*: it was rolled back"):
+    with pytest.raises(LedgerRolledBack, match=rf"ends at entry \d+, ({seen_later}).*: it was rolled back"):
         asyncio.run(up_to(places, 8))
 
 

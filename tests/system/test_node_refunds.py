@@ -311,7 +311,7 @@ def test_a_ledger_from_before_a_mark_is_older_than_what_peers_have_seen(place: N
     for old in place.home.glob("ledger.sqlite*"):
         old.unlink()
     (place.home / "copy").rename(place.ledger)
-    with Ledger(place.ledger) as ledger, pytest.raises(LedgerRolledBack, match="stands at entry 1"):
+    with Ledger(place.ledger) as ledger, pytest.raises(LedgerRolledBack, match="ends at entry 1"):
         ledger.refuse_older_than(seen)
 
 

@@ -274,7 +274,7 @@ class Ledger:
         for ledger in (*self.also, self):
             if ledger._attempt(key, records) is None:
                 raise LedgerRolledBack(
-                    f"{self._storage.where} stands at entry {ledger.counter}, without the charge for «{key}» that this site"
+                    f"{self._storage.where} ends at entry {ledger.counter}, without the charge for «{key}» that this site"
                     " has written: it was rolled back. Restore the latest copy"
                 )
 
@@ -403,7 +403,7 @@ class Ledger:
 
     def _older(self, own: int, seen: int) -> str:
         return (
-            f"{self._storage.where} stands at entry {own}, but peers saw entry {seen}: it was rolled back. "
+            f"{self._storage.where} ends at entry {own}, but peers saw entry {seen}: it was rolled back. "
             "Restore the latest copy; training on an older one would spend privacy twice"
         )
 

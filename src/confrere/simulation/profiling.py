@@ -35,7 +35,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("fitting own models to the end", site_round, "fit"),
     ("training alone, to compare", deployment, "train_alone"),
     ("privacy checks of networks and losses", site_training, "check_safe"),
-    ("privacy checks of networks and losses", site_training, "check_loss"),
+    ("privacy checks of networks and losses", site_training, "check_loss_on_site"),
     ("accounting", Ledger, "spend"),
     ("accounting", participant.Participant, "guarantee"),
     ("exchange: gate", Gate, "admit"),

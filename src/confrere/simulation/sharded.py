@@ -203,7 +203,7 @@ def refuse_undercounting(answers: Sequence[Mapping[str, Any]]) -> None:
         for name, counter in facts["ledgers"].items():
             if counter < seen.get(name, 0):
                 raise PrivacyError(
-                    f'site "{name}": its ledger stands at entry {counter} after a worker was lost, but peers saw'
+                    f'site "{name}": its ledger ends at entry {counter} after a worker was lost, but peers saw'
                     f" entry {seen[name]}: it would count too little; start the run again"
                 )
 

@@ -141,7 +141,7 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 
 def test_a_choice_of_no_partner_states_its_reason() -> None:
-    everybody = arrays(3, records=300)
+    everybody = arrays(3, records=600)
     strangers = {n: (x, y if n == "site0" else 1 - y) for n, (x, y) in everybody.items()}
     study = Study(name="strangers", rounds=4)
     found = find_partners(study, "site0", strangers)

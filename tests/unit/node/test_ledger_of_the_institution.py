@@ -249,7 +249,7 @@ def test_a_ledger_in_the_place_of_another_is_noticed(tmp_path: Path) -> None:
         file.unlink()
     with Ledger(tmp_path / "ledger.sqlite") as another:
         another.spend([STEP], key="a study/0/proxy", budget=BUDGET)
-    with pytest.raises(PrivacyError, match="another one than this site has charged"):
+    with pytest.raises(PrivacyError, match="is not the one that this site has charged"):
         started(*files)
 
 

@@ -156,7 +156,7 @@ def with_closure() -> Any:
 )
 def test_a_loss_that_keeps_something_outside_of_its_fields_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(
-        StudyError, match=r"no field, so its custody is not known|a loss is a frozen dataclass"
+        StudyError, match=r"not a field, so its custody is not known|a loss is a frozen dataclass"
     ):
         loss_custody(make(), {})
     with pytest.raises(StudyError):
