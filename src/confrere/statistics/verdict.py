@@ -2,7 +2,8 @@
 
 Terminal, report, documents, partners and repeated experiments read these words; none has a rule of its own. Only the
 study's primary metric carries words. All words of one comparison are corrected together (Holm), so a comparison in which
-nothing differs contains a wrong word in about 5 % of cases. Other measures are shown with a plain 95 % interval.
+nothing differs contains a wrong word in about 5 % of cases. If differences between patients are strongly skewed, as where one
+model is too certain, it is 8 to 24 % (docs/decisions/0012-one-rule.md). Other measures are shown with a plain 95 % interval.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ EARLIER: Word = "made by an earlier version; run again to judge"
 """Instead of a word, where a result was written before comparisons stated words."""
 
 LEVEL = 0.05
-"""How often a comparison in which nothing differs may contain a wrong word."""
+"""How often a comparison in which nothing differs may contain a wrong word; exceeded with strongly skewed differences."""
 LEAST_SEEDS = 3
 LEAST_RARER = 10
 """Distinct test patients of the rarer class; with fewer, neither a difference nor its absence can be judged."""
