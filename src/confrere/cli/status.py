@@ -90,12 +90,14 @@ def lines(found: dict[str, Any]) -> list[str]:
     )
     if found.get("deployed_private", {}).get("text"):
         out.append(f"Model (private, never sent): {found['deployed_private']['text']}")
-    if quality:
-        out.append(f"On this site's own test records (private, never sent): {quality}")
     verdict = found.get("verdict_private")
+    judged = ModelVerdict.from_json(verdict) if verdict else None
+    if quality:
+        counted = f", {words.tested(judged.tested)}" if judged else ""
+        out.append(f"On this site's own test records{counted} (private, never sent): {quality}")
     if verdict:
         out.append(f"Verdict (private, never sent): {verdict['text']}")
-        if (judged := ModelVerdict.from_json(verdict)) and (errors := words.errors_of_100(judged)):
+        if judged and (errors := words.errors_of_100(judged)):
             out.append(words.capital(errors))
     return out
 

@@ -50,8 +50,13 @@ class Choice:
     """Those that were chosen by likeness, and that no trial clearly confirms."""
 
 
-def choose(rankings: Sequence[Ranking], rule: SelectionRule, site: str) -> Choice:
-    """Choose peers by the rule's method, unless a trial finds them harmful."""
+def choose(
+    rankings: Sequence[Ranking], rule: SelectionRule, site: str, patients: int | None = None
+) -> Choice:
+    """Choose peers by the rule's method, unless a trial finds them harmful.
+
+    `patients` is the number of the user's training patients, on which influence is cross-validated; the reason states it.
+    """
     known = {r.method: r for r in rankings}
     proposed, title = _proposed(known, rule)
     tried = trials(rankings, rule.by)
@@ -66,7 +71,10 @@ def choose(rankings: Sequence[Ranking], rule: SelectionRule, site: str) -> Choic
     likeness = rule.by not in (*TRIALS, "influence")
     unconfirmed = tuple(p for p in chosen if tried.get(p) != "yes") if likeness else ()
     return Choice(
-        chosen, f"{_some(known, rule, site, title)}{_doubt(unconfirmed)}{against}", harmful, unconfirmed
+        chosen,
+        f"{_some(known, rule, title, _held_out(site, patients), len(chosen))}{_doubt(unconfirmed)}{against}",
+        harmful,
+        unconfirmed,
     )
 
 
@@ -108,11 +116,16 @@ def _proposed(known: Mapping[Method, Ranking], rule: SelectionRule) -> tuple[tup
     return tuple(s.peer for s in added.scores if s.peer in helps), "influence"
 
 
-def _some(known: Mapping[Method, Ranking], rule: SelectionRule, site: str, title: str) -> str:
+def _held_out(site: str, patients: int | None) -> str:
+    """The patients that influence is measured on, who are not the test patients."""
+    counted = "" if patients is None else f"{words.plain_number(patients)} "
+    return f"in cross-validation on {counted}training patients of {site}"
+
+
+def _some(known: Mapping[Method, Ranking], rule: SelectionRule, title: str, held_out: str, count: int) -> str:
     if rule.by == "influence":
-        return (
-            f"Chosen by influence: predictions for held-out patients of {site} get clearly better with them."
-        )
+        which = "each of them" if count > 1 else "it"
+        return f"Chosen by influence: {held_out}, {which} clearly improves predictions."
     return f"Chosen by {title}: {known[rule.by].measures}."
 
 

@@ -151,7 +151,7 @@ def find_partners(
     rankings = _rankings(evidence, selection)
     if top is not None:
         rankings = tuple(r.top(top) for r in rankings)
-    choice = choose(rankings, rule, site)
+    choice = choose(rankings, rule, site, evidence.fitted.patients.count)
     listener("What the choice would bring")
     outcome = compare_approaches(
         evidence.learner, evidence.records, choice.chosen, evidence.clusters.others_in_cluster(site),

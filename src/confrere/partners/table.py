@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from confrere.core.metrics import in_order
-from confrere.partners.approaches import ApproachResult
+from confrere.partners.approaches import ALL_SITES, ApproachResult
 from confrere.partners.choice import TRIALS
 from confrere.partners.ranking import Finding
 from confrere.partners.search import PartnerSearch, SelectionCost
@@ -15,6 +15,8 @@ from confrere.report import words
 Renderable = Table | Text
 
 SHOWN: dict[Finding, str] = {"yes": "yes", "no": "no", "unclear": "?", "too few": "few", "noise": "noise"}
+LABELS = {ALL_SITES: "with all sites"}
+"""Ways of learning whose label differs from their key in JSON."""
 
 
 def partners_tables(found: PartnerSearch) -> list[Renderable]:
@@ -76,7 +78,7 @@ def approaches_table(found: PartnerSearch) -> tuple[list[str], list[list[str]]]:
     for way in found.approaches:
         figures = [words.figure(m, way.metrics[m]) if m in way.metrics else "–" for m in shown]
         word = way.gain_over_alone.word if way.gain_over_alone else "–"
-        rows.append([way.name, word, _gain(metric, way), *figures, way.note])
+        rows.append([LABELS.get(way.name, way.name), word, _gain(metric, way), *figures, way.note])
     return head, rows
 
 

@@ -71,11 +71,16 @@ class JudgedPatients:
             rare = labels != np.bincount(labels).argmax()
         return cls(numbers, len(np.unique(numbers[rare])))
 
+    @property
+    def count(self) -> int:
+        """The number of distinct patients."""
+        return int(self.whose.max()) + 1 if len(self.whose) else 0
+
     def effect(self, differences: NDArray[np.float64]) -> FixedEffect:
         """The mean over records; the records of one patient stray together."""
         if not len(differences):
             return FixedEffect(math.nan, 0.0, 1, enough=False)
-        mean, count = float(differences.mean()), int(self.whose.max()) + 1
+        mean, count = float(differences.mean()), self.count
         shares = np.bincount(self.whose, (differences - mean) / len(differences), count)
         scaled = np.asarray(shares * math.sqrt(count / max(1, count - 1)), dtype=np.float64)
         return FixedEffect.of(mean, scaled, self.rarer)

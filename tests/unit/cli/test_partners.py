@@ -290,6 +290,23 @@ def test_terminal_json_and_page_say_the_same(tmp_path: Path) -> None:
     assert "*: simulation only" in text
 
 
+def test_the_reason_names_the_patients_of_the_cross_validation() -> None:
+    """They are not the test patients of the answer, so the two may disagree."""
+    found = asked()
+    own = len(open_sites(found.study, sites()).sites["site0"].without_test)
+    which = "each of them" if len(found.chosen) > 1 else "it"
+    assert found.reason.startswith(
+        f"Chosen by influence: in cross-validation on {own} training patients of site0, {which} clearly improves predictions."
+    )
+
+
+def test_learning_with_all_sites_has_one_name_in_the_terminal() -> None:
+    found = asked()
+    assert "with all sites" in shown(found)
+    assert "everybody" not in shown(found)
+    assert "with everybody" in found.as_json()["test"], "the key in JSON stays"
+
+
 def test_a_choice_that_does_not_beat_all_sites_says_so() -> None:
     found = asked()
     unclear = replace(found.outcome, over_all_sites=JudgedGain(0.001, "no clear difference", (-0.01, 0.012)))
