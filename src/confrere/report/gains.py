@@ -17,11 +17,13 @@ def stated_gain(figure: Measured | None) -> Gain | None:
     return stated(figure.values, figure.interval, figure.word) if figure else None
 
 
-def site_gain(comparison: ComparisonResult, site: str, metric: str) -> Gain | None:
+def site_gain(
+    comparison: ComparisonResult, site: str, metric: str, strategy: StrategyResult | None = None
+) -> Gain | None:
     """What one site gains; None where one of the two was not measured there."""
-    chosen = comparison.together
+    chosen = strategy or comparison.together
     figure = chosen.sites[site].gains.get(metric) if chosen and site in chosen.sites else None
-    found = stated_gain(figure) if figure else stated(_differences(comparison, site, metric, None))
+    found = stated_gain(figure) if figure else stated(_differences(comparison, site, metric, strategy))
     return _dated(comparison, found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.parse import unquote
 
 from confrere.core.errors import CheckpointError
 from confrere.core.events import Json, verified
+from confrere.core.metrics import in_order, proper
 from confrere.core.results import ComparisonResult, Figure, RunResult, SiteResult
 from confrere.report.history import History, history, read_history
 
@@ -37,6 +39,13 @@ class RunRecord:
         """What people call the strategy; its name where no label was written down."""
         return str(self.history.started.get("label") or self.strategy)
 
+    @property
+    def primary(self) -> str | None:
+        """The study's primary metric; where the study states none, the proper scoring rule, or else the first."""
+        mean = self.result.mean
+        stated = _stated_primary(self.folder / "study.toml") if self.folder else None
+        return stated if stated in mean else proper(mean) or next(iter(in_order(mean)), None)
+
 
 def with_ledgers(result: RunResult, journal: History) -> RunResult:
     """The result with what only the journal knows of a site's privacy: accountant and budget."""
@@ -55,7 +64,15 @@ def read_comparison(folder: Path) -> ComparisonResult:
             sites = {n: _with_ledger(s, charges) for n, s in strategy.sites.items()}
             strategy = replace(strategy, sites=sites)
         completed[name] = strategy
-    return replace(comparison, strategies=completed)
+    return replace(comparison, strategies=completed, facts={**comparison.facts, **_split(folder, comparison)})
+
+
+def _split(folder: Path, comparison: ComparisonResult) -> dict[str, Json]:
+    """How records were held out, as the first run with a result states it."""
+    results = (p / "result.json" for name in comparison.strategies for p in runs_of(folder, name))
+    first = next((p for p in results if p.exists()), None)
+    split = _json(first).get("split") if first else None
+    return {"split": split} if split else {}
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -85,6 +102,14 @@ def read_facts(folder: Path) -> dict[str, Json]:
     """What a run wrote down about itself; empty where it did not."""
     path = folder / "run.json"
     return _json(path) if path.exists() else {}
+
+
+def _stated_primary(study: Path) -> str | None:
+    try:
+        evaluation = tomllib.loads(study.read_text(encoding="utf-8")).get("evaluation")
+    except (OSError, ValueError):
+        return None
+    return evaluation.get("primary") if isinstance(evaluation, dict) else None
 
 
 def _json(path: Path) -> dict[str, Json]:

@@ -83,30 +83,26 @@ def gained(name: str, value: Gain) -> str:
 
 
 def compared(name: str, value: Gain) -> str:
-    """A gain with its direction in words: «better by 0.036 (95 % interval 0.005 to 0.067)», «worse by …», «no difference …».
+    """A gain in words, better or worse only where the verdict says so: «better by 0.036 (95 % interval 0.005 to 0.067)».
 
-    An interval that includes both directions names them: «(95 % interval 0.010 worse to 0.034 better)».
+    Otherwise a signed figure: «+0.008, not clear (95 % interval −0.005 to +0.021; + is better)».
     """
     unit = " points" if metric(name).percent else ""
-
-    def part(text: str) -> tuple[str, str]:
-        sign = {"+": "better", "−": "worse"}.get(text[:1], "")
-        return text.lstrip("+−"), sign
-
-    size, direction = part(signed(name, value.mean))
-    found = f"{direction} by {size}{unit}" if direction else "no difference"
-    if value.word == EARLIER:
-        return found
-    if value.low is None or value.high is None:
-        return f"{found} ({no_interval(value.pairs)})"
     if value.low == value.high == 0:
         return "no difference in any seed"
-    (low, below), (high, above) = (part(signed(name, end)) for end in (value.low, value.high))
-    if below == above == "worse":
-        low, high = high, low
-    if below == above == direction:
-        return f"{found} (95 % interval {low} to {high})"
-    return f"{found} (95 % interval {f'{low} {below}'.rstrip()} to {f'{high} {above}'.rstrip()})"
+    size, interval = signed(name, value.mean), no_interval(value.pairs)
+    ends = [] if value.low is None or value.high is None else [value.low, value.high]
+    if not value.clear:
+        if ends:
+            interval = f"95 % interval {' to '.join(signed(name, end) for end in ends)}"
+        note = "+ is better" if value.word == EARLIER else f"{interval}; + is better"
+        return f"{size}{unit}, {'not clear' if value.judged else 'not judged'} ({note})"
+    if ends:
+        nearest, furthest = sorted(ends, key=abs)
+        interval = (
+            f"95 % interval {' to '.join(signed(name, end).lstrip('+−') for end in (nearest, furthest))}"
+        )
+    return f"{value.word} by {size.lstrip('+−')}{unit} ({interval})"
 
 
 def _with_interval(name: str, mean: float, low: float, high: float) -> str:

@@ -225,12 +225,19 @@ def test_a_guarantee_that_is_not_proven_is_not_claimed_for_what_left(tmp_path: P
     assert "not proven" in text(what_left([spent(3.0, proven=False)], run))
 
 
-def compared(pooled: Gain | None = None) -> ComparisonResult:
-    site = {"A": {"metrics": {"auc": {"mean": 0.7, "values": [0.7] * 5}}, "privacy": None}}
+def as_stated(gain: Gain) -> dict[str, Any]:
+    interval = {} if gain.low is None else {"interval": [gain.low, gain.high]}
+    return {"mean": gain.mean, "values": [gain.mean] * 5, "word": gain.word, **interval}
+
+
+def compared(pooled: Gain | None = None, pooled_at_a: Gain | None = None) -> ComparisonResult:
+    site: dict[str, Any] = {"A": {"metrics": {"auc": {"mean": 0.7, "values": [0.7] * 5}}, "privacy": None}}
     strategies: dict[str, Any] = {"local": {"sites": site}, "proxyfl": {"sites": site}}
     if pooled is not None:
-        values = {"mean": pooled.mean, "values": [pooled.mean] * 5, "interval": [pooled.low, pooled.high]}
-        strategies["pooled"] = {"sites": site, "gain_over_alone": {"auc": {**values, "word": pooled.word}}}
+        strategies["pooled"] = {"sites": site, "gain_over_alone": {"auc": as_stated(pooled)}}
+    if pooled_at_a is not None:
+        own = {"A": {**site["A"], "gain": {"auc": as_stated(pooled_at_a)}}}
+        strategies["pooled"] = {**strategies.get("pooled", {}), "sites": own}
     return ComparisonResult.from_json({"strategies": strategies, "seeds": [0, 1, 2, 3, 4], "primary": "auc"})
 
 
@@ -242,6 +249,8 @@ def compared(pooled: Gain | None = None) -> ComparisonResult:
         ({"A": WORSE, "B": UNCLEAR}, None, "Do not take part with these settings"),
         ({"A": UNCLEAR}, BETTER, "Look for better settings"),
         ({"A": UNCLEAR}, UNCLEAR, "Wait, or collect more patients"),
+        ({"A": UNCLEAR}, WORSE, "Stay alone"),
+        ({"A": UNCLEAR}, FEW, "Repeat with more seeds or patients"),
         ({"A": UNCLEAR}, None, "Repeat with more seeds or patients"),
         ({"A": FEW}, None, "Test on more patients"),
         ({"A": replace(FEW, pairs=1)}, None, "Run more seeds"),
@@ -255,6 +264,53 @@ def test_the_next_step_follows_the_verdict_and_has_a_reason(
     assert "Because" in text(answer)
 
 
+@pytest.mark.parametrize(
+    ("own", "short", "said"),
+    [
+        (WORSE, "Stay alone", "Pooling at this site, by AUC: worse by 0.020"),
+        (UNCLEAR, "Wait, or collect more patients", "Pooling at this site, by AUC: 0, not clear"),
+        (FEW, "Repeat with more seeds or patients", "the interval includes both a gain and a loss"),
+    ],
+)
+def test_the_advice_to_a_site_goes_by_what_pooling_gains_there(own: Gain, short: str, said: str) -> None:
+    answer = next_step(compared(BETTER, own), "auc", {"A": UNCLEAR}, None, site="A")
+    assert answer.short == short
+    assert said in text(answer)
+    assert "averaged over the sites" not in text(answer)
+
+
+def test_over_all_sites_the_patients_of_all_are_counted(tmp_path: Path) -> None:
+    comparison = read_comparison(with_patients(tmp_path))
+    answer = by_how_much(comparison, "log_loss", dict.fromkeys(comparison.sites, UNCLEAR))
+    assert "the sites, 25 with the condition; based on 300 patients, 65 of them «abnormal»." in text(answer)
+
+
+def test_without_classes_the_patients_of_all_sites_are_counted(tmp_path: Path) -> None:
+    comparison = read_comparison(with_patients(tmp_path))
+    strategies = {
+        n: replace(s, sites={k: replace(v, in_patients=None) for k, v in s.sites.items()})
+        for n, s in comparison.strategies.items()
+    }
+    answer = by_how_much(replace(comparison, strategies=strategies), "auc", {})
+    assert "Based on 300 patients, 65 of them «abnormal»." in text(answer)
+
+
+def test_a_column_that_a_site_lacks_does_not_make_it_odd() -> None:
+    odd = records(apart={"vitamin_d": 1.4, "age": 0.7}, missing={"vitamin_d": 1.0, "tsh": 0.02})
+    said = text(odd_records(odd))
+    assert "«vitamin_d»" not in said
+    assert "mean of «age» 0.7 standard deviations above" in said
+
+
+def test_sites_that_stand_out_and_are_not_listed_are_counted() -> None:
+    plain = records()["A"]
+    far = {f"S{n}": replace(plain, apart={"tsh": 0.9}) for n in range(5)}
+    answer = odd_records({**{f"P{n}": plain for n in range(6)}, **far})
+    assert answer.short == "5 of 11 sites stand out"
+    assert text(answer).count("standard deviations above") == 3
+    assert "And 2 more." in text(answer)
+
+
 def test_where_some_sites_gain_their_patients_come_first(tmp_path: Path) -> None:
     comparison = read_comparison(with_patients(tmp_path))
     sites = {**comparison.together.sites} if comparison.together else {}
@@ -265,5 +321,8 @@ def test_where_some_sites_gain_their_patients_come_first(tmp_path: Path) -> None
     judged = {s: BETTER if s == "SVHD" else UNCLEAR for s in found.sites}
     answer = by_how_much(found, "log_loss", judged)
     assert answer.short == "Missed 12 → 2, false alarms 4 → 4"
-    assert "Of 100 patients like those of «SVHD», 25 with the condition. Over all sites:" in text(answer)
+    based = "based on 60 patients, 9 of them «abnormal»"
+    assert f"Of 100 patients like those of «SVHD», 25 with the condition; {based}. Over all sites:" in text(
+        answer
+    )
     assert "missed 12 → 6, false alarms 4 → 4." in text(answer)

@@ -19,7 +19,7 @@ from confrere.core.events import Event
 from confrere.report.history import history
 from confrere.report.page import write_report
 from confrere.report.page.answer import verdict
-from confrere.report.page.by_how_much import fares
+from confrere.report.page.by_how_much import largest, smallest
 from confrere.report.page.in_patients import sentence
 from confrere.report.page.learning_curves import _band
 from confrere.report.page.provenance import notes
@@ -213,7 +213,7 @@ def test_any_number_of_sites(tmp_path: Path, count: int) -> None:
     sites = {f"Hospital {i}": 60 + 40 * i for i in range(count)}
     said = report_of(tmp_path, sites=sites, seeds=3)
     assert all(name in said for name in sites)
-    assert ("The four sites that gain most" in said) == (count > 16)
+    assert ("The four sites with the largest figures" in said) == (count > 16)
 
 
 def test_regression_is_told_in_its_own_measures(tmp_path: Path) -> None:
@@ -269,10 +269,25 @@ def test_the_report_goes_where_it_is_asked_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gain", "said"), [(0.02, "gains least"), (-0.00001, "gains least"), (-0.02, "loses most")]
+    ("sites", "least", "most"),
+    [
+        ({"A": UP, "B": [0.03, 0.031, 0.029]}, ("A", "gains least"), ("B", "gains most")),
+        ({"A": DOWN, "B": UP}, ("A", "loses most"), ("B", "gains most")),
+        (
+            {"A": FLAT, "B": [0.02, -0.01, 0.01]},
+            ("A", "has the smallest figure"),
+            ("B", "has the largest figure"),
+        ),
+        ({"A": [-0.9], "B": UP}, ("B", "gains least"), ("B", "gains most")),
+        ({"A": [-0.5, 0.5, 0.1], "B": DOWN}, ("B", "loses most"), ("A", "has the largest figure")),
+    ],
 )
-def test_nobody_loses_nothing(gain: float, said: str) -> None:
-    assert fares("auc", gain) == said
+def test_a_site_gains_or_loses_most_only_where_that_is_clear(
+    sites: dict[str, list[float]], least: tuple[str, str], most: tuple[str, str]
+) -> None:
+    gains = judged(**sites)
+    assert smallest(gains) == least
+    assert largest(gains) == most
 
 
 def test_a_site_with_too_few_patients_is_named_beside_the_answer() -> None:
@@ -339,13 +354,67 @@ def test_the_gain_is_stated_in_patients_with_their_number(tmp_path: Path) -> Non
     assert "0.90 → 0.90" in page
 
 
+@pytest.mark.parametrize(
+    ("rarer", "shown"), [(9, "too few"), (14, "0.90 → 0.90, uncertain"), (20, "0.90 → 0.90")]
+)
+def test_a_calibration_slope_on_few_patients_is_called_uncertain(
+    tmp_path: Path, rarer: int, shown: str
+) -> None:
+    document = json.loads((with_patients(tmp_path) / "comparison.json").read_text())
+    for row in document["strategies"]["local"]["sites"].values():
+        row["tested"]["rarer"] = rarer
+    (tmp_path / "comparison.json").write_text(json.dumps(document))
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert len(re.findall(rf">{shown}<", page)) >= len(THYROID)
+    assert "Slope, intercept and curve are one fit to the test records of all seeds" in page
+    assert "means over seeds." not in page
+
+
+@pytest.mark.parametrize("site", [None, "SVI"])
+def test_later_patients_are_named_with_the_day(tmp_path: Path, site: str | None) -> None:
+    with_patients(tmp_path)
+    assert "first seen on" not in words_of(write_report(tmp_path, None, site))
+    path = tmp_path / "runs" / "local-0" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "split": {"by_date": "2025-01-01"}}))
+    said = words_of(write_report(tmp_path, None, site))
+    assert "60 patients, 14 of them «abnormal», first seen on 2025-01-01 or later" in said
+    assert "random splits" not in said
+    if site is None:
+        assert "other validation patients, on the same test patients" in said
+
+
+def test_a_run_on_later_patients_states_the_day(tmp_path: Path) -> None:
+    result = write_run(tmp_path, "proxyfl", 0, THYROID, 2, {s: {"auc": 0.9} for s in THYROID})
+    (tmp_path / "result.json").write_text(json.dumps({**result, "split": {"by_date": "2025-01-01"}}))
+    assert "test records, of patients first seen on 2025-01-01 or later; one seed" in words_of(
+        write_report(tmp_path)
+    )
+
+
+def test_a_run_leads_with_the_primary_metric_and_counts_sites_with_too_few_patients(tmp_path: Path) -> None:
+    finals = {s: {"auc": 0.9, "accuracy": 0.8, "log_loss": 0.3} for s in THYROID}
+    result = write_run(tmp_path, "proxyfl", 0, THYROID, 2, finals)
+    result["sites"]["SVHD"]["tested"] = {"patients": 19, "rarer": 5, "rarer_class": "abnormal"}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    said = words_of(write_report(tmp_path))
+    few = (
+        "1 of 5 sites has too few test patients to judge, fewer than 10 of the rarer class, but counts in the mean: "
+        "SVHD (19 patients, 5 of them «abnormal»)."
+    )
+    assert f"Mean over 5 sites: log loss 0.300, AUC 0.900, accuracy 80.0 % . {few}" in said
+    assert "Log loss 0.300 is reached" in said
+    assert said.count(few) == 2
+    (tmp_path / "study.toml").write_text('[evaluation]\nprimary = "accuracy"\n')
+    assert "Mean over 5 sites: accuracy 80.0 %, AUC 0.900, log loss 0.300" in words_of(write_report(tmp_path))
+
+
 def test_a_change_in_patients_has_its_interval(tmp_path: Path) -> None:
     document = json.loads((with_patients(tmp_path) / "comparison.json").read_text())
     for row in document["strategies"]["proxyfl"]["sites"].values():
         row["in_patients"] |= {"missed_change": [-0.081, -0.012], "false_alarms_change": [-0.003, 0.002]}
     (tmp_path / "comparison.json").write_text(json.dumps(document))
     comparison = read_comparison(tmp_path)
-    told = "95 % intervals of the change: missed −8 to −1, false alarms −0.3 to +0.2."
+    told = "95 % intervals of the change: missed −8 to −1, false alarms −0.3 to +0.2. They carry no word: AUC decides."
     assert told in (sentence(comparison, "SVI") or "")
     assert "missed 12 → 7 (−8 to −1)" in words_of(write_report(tmp_path))
 

@@ -6,7 +6,7 @@ import pytest
 
 from confrere.core.results import Measured, PrivacySpent
 from confrere.report import words
-from confrere.statistics.verdict import Gain
+from confrere.statistics.verdict import EARLIER, Gain
 
 
 def test_privacy_is_told_with_all_its_terms() -> None:
@@ -77,3 +77,25 @@ def test_no_difference_in_any_seed_is_said_in_words() -> None:
     assert words.gained("accuracy", Gain(0.012, 0.01, 0.004, 0.02, 5)) == (
         "+1.2 points (95 % interval +0.4 to +2.0)"
     )
+
+
+@pytest.mark.parametrize(
+    ("gain", "said"),
+    [
+        (Gain(0.036, 0.01, 0.005, 0.067, 5, "better"), "better by 0.036 (95 % interval 0.005 to 0.067)"),
+        (Gain(-0.036, 0.01, -0.067, -0.005, 5, "worse"), "worse by 0.036 (95 % interval 0.005 to 0.067)"),
+        (
+            Gain(0.008, 0.01, -0.005, 0.021, 5, "no clear difference"),
+            "+0.008, not clear (95 % interval −0.005 to +0.021; + is better)",
+        ),
+        (
+            Gain(-0.006, 0.01, -0.03, 0.018, 5, "no clear difference"),
+            "−0.006, not clear (95 % interval −0.030 to +0.018; + is better)",
+        ),
+        (Gain(0.1, None, None, None, 1, "too few to judge"), "+0.100, not judged (one seed; + is better)"),
+        (Gain(0.1, None, None, None, 5, EARLIER), "+0.100, not judged (+ is better)"),
+        (Gain(0.0, 0.0, 0.0, 0.0, 5), "no difference in any seed"),
+    ],
+)
+def test_better_and_worse_are_said_only_where_the_verdict_says_so(gain: Gain, said: str) -> None:
+    assert words.compared("auc", gain) == said

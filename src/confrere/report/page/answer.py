@@ -8,7 +8,7 @@ from confrere.core.results import ComparisonResult
 from confrere.report import words
 from confrere.report.gains import not_worth_it, site_gain, too_few
 from confrere.report.history import History
-from confrere.report.page.by_how_much import by_how_much, condition, featured, in_metric, pooling
+from confrere.report.page.by_how_much import by_how_much, condition, featured, in_metric, later_than, pooling
 from confrere.report.page.in_patients import hundred_patients
 from confrere.report.page.markup import Markup, tag
 from confrere.report.page.next_step import next_step
@@ -146,8 +146,11 @@ def _spreads(comparison: ComparisonResult) -> str | None:
     seeds = len(comparison.seeds)
     if seeds < 2:
         return None
+    varied = "other random splits and starting values"
+    if later_than(comparison):
+        varied = "other starting values and other validation patients, on the same test patients"
     return (
-        f"± is one standard deviation over {seeds} seeds: repetitions with other random splits and starting values. It does "
+        f"± is one standard deviation over {seeds} seeds: repetitions with {varied}. It does "
         "not decide: the word follows from the bar, the interval of the paired difference, which is clear where it does not "
         "reach 0."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from confrere.core.results import ComparisonResult, InPatients, StrategyResult
+from confrere.core.results import ComparisonResult, InPatients, StrategyResult, Tested
 from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, site_gain
 from confrere.report.page.questions import Answer, sentences
@@ -26,22 +26,27 @@ def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Ga
         short = f"{label} {words.compared(name, gain)}" if gain else "not measured"
         if gain is not None and gain.word == "no clear difference":
             short = f"{gain.word} in {label}"
-        return Answer("By how much?", words.capital(short.partition(" (")[0]), (in_metric(comparison, name),))
+        counts = based_on(comparison, _all_tested(comparison))
+        rest = sentences(in_metric(comparison, name), f"Based on {counts}." if counts else "")
+        return Answer("By how much?", words.capital(short.partition(" (")[0]), (rest,))
     site, (alone, together) = found
     short, whose = of_100(alone, together), "the sites" if site is None else f"«{site}»"
-    rest = [
-        f"Of 100 patients like those of {whose}, {with_condition(comparison, alone)}.",
-        changes(together),
+    tested = comparison.alone.sites[site].tested if comparison.alone and site else _all_tested(comparison)
+    counts = based_on(comparison, tested)
+    based = f"; based on {counts}" if counts else ""
+    told = [
+        f"Of 100 patients like those of {whose}, {with_condition(comparison, alone)}{based}.",
+        changes(together, name),
     ]
     better = [s for s, g in judged.items() if g.word == "better" and s != site]
     for other in better[: NAMED - 1]:
         if both := both_ways(comparison, other):
-            rest.append(f"«{other}»: {of_100(*both)}.")
+            told.append(f"«{other}»: {of_100(*both)}.")
     if site is None:
-        rest.append("Each site counts by its test patients.")
+        told.append("Each site counts by its test patients.")
     elif overall is not None and len(judged) > 1:
-        rest.append(f"Over all sites: {of_100(*overall)}.")
-    return Answer("By how much?", words.capital(short), (sentences(*rest),))
+        told.append(f"Over all sites: {of_100(*overall)}.")
+    return Answer("By how much?", words.capital(short), (sentences(*told),))
 
 
 def in_metric(comparison: ComparisonResult, name: str) -> str:
@@ -64,8 +69,8 @@ def in_metric(comparison: ComparisonResult, name: str) -> str:
     )
     least = ""
     if len(judged) > 1:
-        worst = min(judged, key=lambda s: judged[s].mean)
-        least = f"«{worst}» {fares(name, judged[worst].mean)}: {words.compared(name, judged[worst])}."
+        worst, fares = smallest(judged)
+        least = f"«{worst}» {fares}: {words.compared(name, judged[worst])}."
     return sentences(mean, least)
 
 
@@ -108,12 +113,13 @@ def of_100(alone: InPatients, together: InPatients) -> str:
     return f"{missed}, false alarms {round(100 * alone.false_alarms)} → {round(100 * together.false_alarms)}"
 
 
-def changes(together: InPatients) -> str:
-    """«95 % intervals of the change: missed −6 to −1, false alarms −15 to −4.»"""
+def changes(together: InPatients, name: str) -> str:
+    """«95 % intervals of the change: missed −6 to −1, false alarms −15 to −4. They carry no word: log loss decides.»"""
     if together.missed_change is None or together.false_alarms_change is None:
         return ""
     missed, alarms = interval_of_100(together.missed_change), interval_of_100(together.false_alarms_change)
-    return f"95 % intervals of the change: missed {missed}, false alarms {alarms}."
+    decides = f"They carry no word: {words.metric(name).label} decides."
+    return f"95 % intervals of the change: missed {missed}, false alarms {alarms}. {decides}"
 
 
 def interval_of_100(ends: tuple[float, float]) -> str:
@@ -148,9 +154,52 @@ def pooling(comparison: ComparisonResult, name: str) -> str | None:
     return f"Compared with pooling all records: {pooled}, against alone by {label}: {words.compared(name, closed.gap)}; {rest}."
 
 
-def fares(name: str, gain: float) -> str:
-    """How the site with the smallest gain does, judged by the figure as it is shown: no site «loses 0.000»."""
-    return "loses most" if words.signed(name, gain).startswith("−") else "gains least"
+def smallest(gains: Mapping[str, Gain]) -> tuple[str, str]:
+    """The site with the smallest gain, and how it fares: it gains or loses only where that is clear."""
+    worse = [s for s, g in gains.items() if g.word == "worse"]
+    site = min(worse or _judged(gains), key=lambda s: gains[s].mean)
+    word = gains[site].word
+    fares = {"better": "gains least", "worse": "loses most"}.get(word, "has the smallest figure")
+    return site, fares
+
+
+def largest(gains: Mapping[str, Gain]) -> tuple[str, str]:
+    """The site with the largest gain, and how it fares: it gains only where that is clear."""
+    better = [s for s, g in gains.items() if g.word == "better"]
+    site = max(better or _judged(gains), key=lambda s: gains[s].mean)
+    return site, "gains most" if better else "has the largest figure"
+
+
+def _judged(gains: Mapping[str, Gain]) -> list[str]:
+    """The sites that can be judged; all of them where none can."""
+    return [s for s, g in gains.items() if g.judged] or list(gains)
+
+
+def based_on(comparison: ComparisonResult, counts: Tested | None) -> str:
+    """«60 patients, 14 of them «abnormal», first seen on 2025-01-01 or later»; nothing where it was not recorded."""
+    day = later_than(comparison)
+    return words.tested(counts) + (f", first seen on {day} or later" if day else "") if counts else ""
+
+
+def later_than(comparison: ComparisonResult) -> str | None:
+    """The day from which on patients are test patients, where the study splits by date."""
+    day = (comparison.facts.get("split") or {}).get("by_date")
+    return None if day is None else str(day)
+
+
+def _all_tested(comparison: ComparisonResult) -> Tested | None:
+    """The test patients of all sites; those of class 1 where there are two classes."""
+    sites = comparison.alone.sites.values() if comparison.alone else ()
+    found = [s.tested for s in sites if s.tested]
+    if not found or len(found) < len(sites):
+        return None
+    patients, rarer = sum(t.patients for t in found), sum(t.rarer for t in found)
+    positive = [t.positive for t in found if t.positive is not None]
+    name = found[0].positive_class
+    if name is not None and len(positive) == len(found):
+        return Tested(patients, sum(positive), name, sum(positive), name)
+    classes = {t.rarer_class for t in found}
+    return Tested(patients, rarer, classes.pop()) if len(classes) == 1 else Tested(patients, patients)
 
 
 def _over_all(comparison: ComparisonResult) -> tuple[InPatients, InPatients] | None:

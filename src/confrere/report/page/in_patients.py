@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from confrere.core.results import ComparisonResult, InPatients, SiteResult
+from confrere.core.results import ComparisonResult, InPatients, SiteResult, Tested
 from confrere.report import words
 from confrere.report.page import charts
 from confrere.report.page.axes import Scale, around
-from confrere.report.page.by_how_much import both_ways, changes, condition, interval_of_100, of_100
+from confrere.report.page.by_how_much import based_on, both_ways, changes, condition, interval_of_100, of_100
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.sections import Page, report_section
 from confrere.report.page.site_table import MANY
@@ -17,6 +17,8 @@ from confrere.statistics.verdict import LEAST_RARER
 
 SHOWN = 6
 """Sites with pictures; the table has all."""
+CERTAIN = 20
+"""With fewer patients of the rarer class a calibration slope is marked as uncertain."""
 CELL, COLUMNS = 11, 10
 KINDS = (
     ("found", "has it, and found"),
@@ -33,13 +35,13 @@ def sentence(comparison: ComparisonResult, site: str, whose: str = "") -> str | 
         return None
     alone, together, result = both
     counts = result.tested
-    based = f"; based on {words.tested(counts)}" if counts else ""
+    based = f"; based on {based_on(comparison, counts)}" if counts else ""
     few = " Too few to judge." if counts and counts.rarer < LEAST_RARER else ""
     whose = whose or f"those of {site}"
     name = condition(comparison)
     ill = f"Of 100 patients like {whose}, {round(100 * alone.ill)} have the condition"
     ill += f" («{name}»)" if name else ""
-    interval = f" {changes(together)}" if together.missed_change else ""
+    interval = f" {changes(together, comparison.headline or '')}" if together.missed_change else ""
     return f"{ill}: {of_100(alone, together)}{based}.{interval}{few}"
 
 
@@ -81,8 +83,8 @@ def in_patients(comparison: ComparisonResult) -> Markup | None:
             f"{100 * alone.threshold:.0f} %",
             _changed(alone.missed, together.missed, together.missed_change),
             _changed(alone.false_alarms, together.false_alarms, together.false_alarms_change),
-            f"{_plain(alone.slope)} → {_plain(together.slope)}",
-            f"{_plain(alone.intercept)} → {_plain(together.intercept)}",
+            _fitted(alone.slope, together.slope, result.tested),
+            _fitted(alone.intercept, together.intercept, result.tested),
         ]
         for site, (alone, together, result) in found.items()
     ]
@@ -94,8 +96,10 @@ def in_patients(comparison: ComparisonResult) -> Markup | None:
         "with the condition unless the study states one (evaluation.threshold). Missed: patients with the condition and "
         "no warning; false alarms: a warning without the condition; both of 100 patients of the site. In brackets: the 95 % "
         "interval of the change, over patients and seeds; it carries no word. A calibration slope of 1 "
-        "and an intercept of 0 are perfect; a slope below 1 means that stated probabilities are too extreme. All figures are "
-        "means over seeds."
+        "and an intercept of 0 are perfect; a slope below 1 means that stated probabilities are too extreme. Slope, "
+        "intercept and curve are one fit to the test records of all seeds; the other figures are means over these records. "
+        f"Slope and intercept are too uncertain to show with fewer than {LEAST_RARER} patients of the rarer class, and marked "
+        f"«uncertain» with fewer than {CERTAIN}."
     )
     pictures = [_pictures(site, *found[site]) for site in list(found)[:SHOWN]]
     more = len(found) - len(pictures)
@@ -213,6 +217,14 @@ def _both(
     if found is None or comparison.alone is None:
         return None
     return (*found, comparison.alone.sites[site])
+
+
+def _fitted(alone: float | None, together: float | None, counts: Tested | None) -> str:
+    """«0.90 → 0.95», «0.90 → 0.95, uncertain» or «too few», by the patients of the rarer class."""
+    if counts is not None and counts.rarer < LEAST_RARER:
+        return "too few"
+    note = ", uncertain" if counts is not None and counts.rarer < CERTAIN else ""
+    return f"{_plain(alone)} → {_plain(together)}{note}"
 
 
 def _plain(value: float | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from confrere.core.results import ComparisonResult, StrategyResult
 from confrere.report import words
-from confrere.report.gains import mean_gain
+from confrere.report.gains import mean_gain, site_gain
 from confrere.report.history import History
 from confrere.report.page.questions import Answer, sentences
 from confrere.statistics.verdict import EARLIER, LEAST_RARER, LEAST_SEEDS, Gain
@@ -31,16 +31,19 @@ def next_step(
     judged: Mapping[str, Gain],
     history: History | None,
     question: str = QUESTION,
+    site: str | None = None,
 ) -> Answer:
-    """The step that the verdicts of these sites suggest."""
+    """The step that the verdicts of these sites suggest; for `site` alone, by its own figures only."""
     assert comparison.together is not None
-    short, reason = _step(comparison, name, judged)
+    short, reason = _step(comparison, name, judged, _pooled(comparison, name, site))
     unproven, commands = _unproven(comparison.together, history)
     found = (COMMANDS[short],) if short in COMMANDS else ()
     return Answer(question, short, (sentences(reason, unproven),), (*found, *commands))
 
 
-def _step(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -> tuple[str, str]:
+def _step(
+    comparison: ComparisonResult, name: str, judged: Mapping[str, Gain], pooled: Gain | None
+) -> tuple[str, str]:
     by = {w: [s for s, g in judged.items() if g.word == w] for w in ("better", "worse", "too few to judge")}
     better, worse, few = by["better"], by["worse"], by["too few to judge"]
     seeds = max((g.pairs for g in judged.values()), default=0)
@@ -79,28 +82,47 @@ def _step(comparison: ComparisonResult, name: str, judged: Mapping[str, Gain]) -
             REFUSE,
             f"Because {who}. Other settings, or a larger ε, may help; that can be estimated first.",
         )
-    return _unclear(comparison, name)
+    return _unclear(name, pooled, one)
 
 
-def _unclear(comparison: ComparisonResult, name: str) -> tuple[str, str]:
+def _pooled(comparison: ComparisonResult, name: str, site: str | None) -> Gain | None:
+    """What pooling would gain, at one site or averaged over all; None where that cannot be judged."""
+    if comparison.pooled is None:
+        return None
+    if site is None:
+        found = mean_gain(comparison, name, comparison.pooled)
+    else:
+        found = site_gain(comparison, site, name, comparison.pooled)
+    return found if found is not None and found.judged else None
+
+
+def _unclear(name: str, pooled: Gain | None, one: bool) -> tuple[str, str]:
     """No gain and no loss is clear: is there anything to gain?"""
-    pooled = mean_gain(comparison, name, comparison.pooled) if comparison.pooled else None
     wait = "Until a gain is clear, alone costs no privacy."
-    if pooled is not None and pooled.word == "better":
+    if pooled is None:
+        return (
+            "Repeat with more seeds or patients",
+            f"Because the interval includes both a gain and a loss. {wait}",
+        )
+    where = "at this site" if one else "averaged over the sites"
+    plain = "; this interval is not corrected for the number of sites" if pooled.stated is None else ""
+    found = f"Pooling {where}, by {words.metric(name).label}: {words.compared(name, pooled)}{plain}."
+    if pooled.word == "better":
         return (
             SETTINGS,
-            "Because pooling all records would gain clearly, so there is something to gain. What other settings or a larger "
-            f"ε would bring can be estimated first. {wait}",
+            "Because pooling all records would gain, so there is something to gain. What other settings or a larger ε would "
+            f"bring can be estimated first. {found} {wait}",
         )
-    if pooled is not None:
+    if pooled.word == "worse":
         return (
-            "Wait, or collect more patients",
-            "Because not even pooling all records gains clearly, so it cannot be told whether there is anything to gain. More "
-            f"seeds, and above all more test patients, make intervals narrower. {wait}",
+            "Stay alone",
+            "Because even one model trained on the records of all sites, without noise, is worse than alone. "
+            f"{found} {wait}",
         )
     return (
-        "Repeat with more seeds or patients",
-        f"Because the interval includes both a gain and a loss. {wait}",
+        "Wait, or collect more patients",
+        "Because pooling all records does not gain clearly either, so it is not known whether there is anything to gain. "
+        f"More seeds, and above all more test patients, make intervals narrower. {found} {wait}",
     )
 
 

@@ -28,6 +28,8 @@ SHARE = 0.1
 """… the share of a class or of missing values from this difference on …"""
 CHANCE = 0.05
 """… and only beyond what any site reaches in any column by chance, in this share of data sets (Bonferroni's correction)."""
+LISTED = 3
+"""Sites of which the first screen says what is odd."""
 COLUMNS = 6
 """Columns in the picture."""
 
@@ -45,8 +47,10 @@ def odd_records(records: Mapping[str, SiteRecords]) -> Answer:
     odd = {s: facts for s, own in records.items() if (facts := _odd(own, records, errors))}
     told = [
         tag("span", tag("b", s), f": {words.listing(facts, 3)}.", class_="line-of")
-        for s, facts in list(odd.items())[:3]
+        for s, facts in list(odd.items())[:LISTED]
     ]
+    if len(odd) > LISTED:
+        told.append(tag("span", f"And {len(odd) - LISTED} more.", class_="line-of"))
     if not odd:
         rest = (
             f"No column's mean lies {FAR:g} standard deviations from that of all records, and neither the share of a class "
@@ -114,7 +118,10 @@ def standard_errors(records: Mapping[str, SiteRecords]) -> float:
 def _odd(own: SiteRecords, every: Mapping[str, SiteRecords], errors: float) -> list[str]:
     """What is odd about a site: the column whose mean lies furthest off, its labels, and its gaps."""
     facts: list[str] = []
-    furthest = max(own.apart, key=lambda c: abs(own.apart[c]), default=None)
+    measured = [
+        c for c in own.apart if own.missing.get(c) != 1
+    ]  # the mean of a missing column is only imputed
+    furthest = max(measured, key=lambda c: abs(own.apart[c]), default=None)
     if furthest is not None:
         distance = own.apart[furthest]
         if abs(distance) >= FAR and abs(distance) * math.sqrt(own.records) >= errors:

@@ -10,11 +10,12 @@ from confrere.report import words
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.odd_records import of_a_run
 from confrere.report.page.privacy_left import privacy_left
-from confrere.report.page.questions import Answer, for_the_researcher, laid_out
+from confrere.report.page.questions import Answer, for_the_researcher, laid_out, sentences
 from confrere.report.page.sections import Page, body, report_section
 from confrere.report.page.what_left import what_left
 from confrere.report.page.who_helped import who_helped
 from confrere.report.results_folder import RunRecord
+from confrere.statistics.verdict import LEAST_RARER
 
 
 def run_page(run: RunRecord) -> tuple[str, list[Child]]:
@@ -69,14 +70,19 @@ def _answers(run: RunRecord, rows: Sequence[SiteResult[float]]) -> list[Answer]:
     )
     if run.history.verdicts:
         alone += " The verdicts below are about the models of this run only."
-    first = next(iter(in_order(run.result.mean)), None)
+    first = run.primary
     reached = f"{words.metric(first).label} {words.figure(first, run.result.mean[first])}" if first else "–"
     return [
         Answer("Is it better than learning alone?", "A single run cannot tell", (alone,)),
         Answer(
             "By how much?",
             words.capital(f"{reached} is reached"),
-            ("On average over the sites; without a run alone there is no difference to state.",),
+            (
+                sentences(
+                    "On average over the sites; without a run alone there is no difference to state.",
+                    _too_few(rows),
+                ),
+            ),
         ),
         what_left(rows, run.history),
         privacy_left(rows, run.history),
@@ -99,10 +105,28 @@ def _summary(run: RunRecord) -> Markup:
             " This run has no result yet; below is what its journal holds so far.",
         )
     means = [
-        f"{words.metric(m).label} {words.figure(m, run.result.mean[m])}" for m in in_order(run.result.mean)
+        f"{words.metric(m).label} {words.figure(m, run.result.mean[m])}"
+        for m in sorted(in_order(run.result.mean), key=lambda m: m != run.primary)
     ]
+    few = _too_few(list(run.sites.values()))
     return tag(
-        "span", f"Mean over {words.count(len(run.sites), 'site')}: ", tag("strong", ", ".join(means)), "."
+        "span",
+        f"Mean over {words.count(len(run.sites), 'site')}: ",
+        tag("strong", ", ".join(means)),
+        f". {few}" if few else ".",
+    )
+
+
+def _too_few(sites: Sequence[SiteResult[float]]) -> str:
+    """«1 of 5 sites has too few test patients to judge, fewer than 10 of the rarer class: SVHD (19 patients, 5 of them …).»"""
+    few = [s for s in sites if s.tested is not None and s.tested.rarer < LEAST_RARER]
+    if not few:
+        return ""
+    counts = words.listing([f"{s.name} ({words.tested(s.tested)})" for s in few], 4)
+    has, but = ("has", ", but counts") if len(few) == 1 else ("have", ", but count")
+    return (
+        f"{len(few)} of {words.count(len(sites), 'site')} {has} too few test patients to "
+        f"judge, fewer than {LEAST_RARER} of the rarer class{but} in the mean: {counts}."
     )
 
 
@@ -120,6 +144,8 @@ def _results(page: Page) -> Markup | None:
         return None
     metrics = in_order(m for r in rows for m in r.metrics)
     counted = any(r.tested for r in rows)
+    day = page.run.result.split.get("by_date") if page.run is not None else None
+    later = f", of patients first seen on {day} or later" if day else ""
     head: list[Child] = [
         "Site",
         *(["Tested on"] if counted else []),
@@ -142,7 +168,7 @@ def _results(page: Page) -> Markup | None:
     return section(
         "Site by site",
         table(head, made, text=3 if counted else 2),
-        lead="On each site's own test records; one seed, so no spread.",
+        lead=f"On each site's own test records{later}; one seed, so no spread.",
     )
 
 

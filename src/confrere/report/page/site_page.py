@@ -11,7 +11,7 @@ from confrere.core.results import ComparisonResult
 from confrere.report import words
 from confrere.report.gains import site_gain
 from confrere.report.history import History
-from confrere.report.page.by_how_much import both_ways, of_100
+from confrere.report.page.by_how_much import based_on, both_ways, of_100
 from confrere.report.page.in_patients import in_patients, sentence
 from confrere.report.page.markup import Child, tag
 from confrere.report.page.next_step import next_step
@@ -80,7 +80,7 @@ def answers(
         return []
     label, judged, first = words.metric(name).label, {site: gain}, next(iter(histories), None)
     figures = " → ".join(words.measured(name, s.metrics.get(name)) for s in (before, own))
-    based = f", on {words.tested(before.tested)}" if before.tested else ""
+    based = f", on {based_on(comparison, before.tested)}" if before.tested else ""
     patients = sentence(comparison, site, "yours")
     both = both_ways(comparison, site)
     short = of_100(*both) if both else words.compared(name, gain)
@@ -102,5 +102,5 @@ def answers(
         privacy_left([own], first),
         who_helped(judged, histories, found, "Who helped us?"),
         own_records(before, comparison.records.get(site), "Is our data odd?"),
-        next_step(comparison, name, judged, first, "What should we do next?"),
+        next_step(comparison, name, judged, first, "What should we do next?", site),
     ]

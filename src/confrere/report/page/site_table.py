@@ -9,7 +9,7 @@ from confrere.core.results import ComparisonResult, InPatients
 from confrere.report import words
 from confrere.report.page import charts
 from confrere.report.page.axes import Scale, around
-from confrere.report.page.by_how_much import both_ways, interval_of_100, of_100
+from confrere.report.page.by_how_much import based_on, both_ways, interval_of_100, of_100
 from confrere.report.page.markup import Child, Markup, tag
 from confrere.statistics.verdict import EARLIER, Gain, Word
 
@@ -39,7 +39,7 @@ def site_table(comparison: ComparisonResult, name: str, judged: dict[str, Gain])
         shown = [*reversed(ranked[-4:]), *reversed(ranked[:4])]
         note = tag(
             "p",
-            f"The four sites that gain most and the four that gain least; all {len(judged)} are at the end.",
+            f"The four sites with the largest figures and the four with the smallest; all {len(judged)} are at the end.",
             class_="under",
         )
     return tag("div", note, rows_of(comparison, name, judged, shown))
@@ -129,7 +129,7 @@ def basis(comparison: ComparisonResult, site: str) -> str:
     records = words.count(result.records, "training record") if result.records is not None else ""
     splits = f", over {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
     records += " per seed" if records and splits else ""
-    tested = f"tested on {words.tested(result.tested)}{splits}" if result.tested else ""
+    tested = f"tested on {based_on(comparison, result.tested)}{splits}" if result.tested else ""
     return "; ".join(part for part in (records, tested) if part)
 
 

@@ -11,7 +11,7 @@ from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, site_gain, stated_gain
 from confrere.report.page import charts
 from confrere.report.page.axes import Scale, around
-from confrere.report.page.by_how_much import fares
+from confrere.report.page.by_how_much import largest, smallest
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.sections import of_comparison
 from confrere.report.page.site_table import CLASSES, MANY, rows_of, word
@@ -92,12 +92,12 @@ def fairness(comparison: ComparisonResult) -> Markup | None:
         return None
     unit = " points" if words.metric(name).percent else ""
     means = {s: gains[s].mean for s in sized}
-    worst, best = min(means, key=lambda s: means[s]), max(means, key=lambda s: means[s])
+    (best, most), (worst, least) = (extreme({s: gains[s] for s in sized}) for extreme in (largest, smallest))
     over = statistics.stdev(means.values())
     lead = (
-        f"By {words.metric(name).label}, «{best}» gains most: {words.compared(name, gains[best])}. "
-        f"«{worst}» {fares(name, means[worst])}: {words.compared(name, gains[worst])}. "
-        f"Over sites the gain has a standard deviation of {words.signed(name, over).lstrip('+')}{unit}."
+        f"By {words.metric(name).label}, «{best}» {most}: {words.compared(name, gains[best])}. "
+        + (f"«{worst}» {least}: {words.compared(name, gains[worst])}. " if worst != best else "")
+        + f"Over sites the gain has a standard deviation of {words.signed(name, over).lstrip('+')}{unit}."
     )
     low, high = min(sized.values()), max(sized.values())
     x = Scale(low / 1.3, high * 1.3, log=True)
