@@ -157,7 +157,7 @@ def _in_patients(
     weights = {s: float(counts[s].patients) for s in results if s in counts}
     if results and len(weights) == len(sites):
         every[None] = over_sites(results, weights)
-        if len(errors) == len(sites):
+        if len(errors) == len(sites) and all(len(mine[s]) == len(own) for s in sites):  # in every seed
             every[None] = with_changes(every[None], list(errors.values()), list(weights.values()))
     return every
 
