@@ -13,7 +13,6 @@ is 0.25 and 4.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import statistics
@@ -27,33 +26,25 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from machine import machine, spread  # noqa: E402
+from stepped import SteppedStudy, sites_with  # noqa: E402
 
 import confrere  # noqa: E402
-from confrere.core.events import Journal  # noqa: E402
 from confrere.core.sum_terms import SumTerms  # noqa: E402
-from confrere.data.records import Federation, Records, SiteData, Task  # noqa: E402
 from confrere.exchange.secure.agreement import Agreement  # noqa: E402
 from confrere.exchange.secure.in_process import GivenVector, open_sum, simulated_members  # noqa: E402
 from confrere.exchange.secure.messages import AttemptId  # noqa: E402
 from confrere.privacy.masked_release import MaskedRelease  # noqa: E402
 from confrere.privacy.noise import Secure  # noqa: E402
-from confrere.simulation.simulation import Simulation  # noqa: E402
 from confrere.study import Evaluation  # noqa: E402
 
 SITES, RECORDS, HIDDEN, NOISE, CLIP = 8, 3000, 330, 1.5, 1.0
 SIZE = 784 * HIDDEN + HIDDEN + HIDDEN * 10 + 10
 
 
-class Unmasked:
+class Unmasked(SteppedStudy):
     """A study that exchanges gradients, put together once; each call of `round` is one more round of it."""
 
     def __init__(self, rounds: int) -> None:
-        draw = torch.Generator().manual_seed(7)
-        none = Records(torch.zeros(0, 784), torch.zeros(0, dtype=torch.int64))
-        sites = {}
-        for k in range(SITES):
-            x, y = torch.rand(RECORDS, 784, generator=draw), torch.randint(0, 10, (RECORDS,), generator=draw)
-            sites[f"site{k}"] = SiteData(f"site{k}", Records(x, y), none, none, RECORDS)
         mlp = {"name": "mlp", "hidden": [HIDDEN]}
         study = confrere.Study(
             name="masked",
@@ -66,19 +57,7 @@ class Unmasked:
             ),
             evaluation=Evaluation(every=rounds + 1),
         )
-        task = Task("multiclass", tuple(str(c) for c in range(10)), (784,))
-        self.simulation = Simulation(study, Federation("made up", task, sites), trainer="one")
-        self.simulation.prepare(Journal(None))
-        self.number, self.loop = 0, asyncio.new_event_loop()
-
-    def round(self) -> None:
-        async def one() -> None:
-            async with self.simulation.delivering():
-                await self.simulation.round(self.number)
-                self.simulation.settle(self.number)
-
-        self.loop.run_until_complete(one())
-        self.number += 1
+        super().__init__(study, sites_with(RECORDS, SITES), "one")
 
 
 class Masked:

@@ -13,7 +13,6 @@ without asking. `ours` and `peer` are CPU seconds per round, start-up apart; `ra
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import logging
 import os
@@ -29,12 +28,10 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from machine import machine, spread  # noqa: E402
+from stepped import SteppedStudy, sites_with  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import confrere  # noqa: E402
-from confrere.core.events import Journal  # noqa: E402
-from confrere.data.records import Federation, Records, SiteData, Task  # noqa: E402
-from confrere.simulation.simulation import Simulation  # noqa: E402
 from confrere.study import Evaluation  # noqa: E402
 
 SITES, RECORDS, BATCH, RATE = 8, 1000, 250, 1e-3
@@ -43,22 +40,14 @@ GOALS = {"asking at every step": 25.0, "not asking": 15.0}
 
 
 def records() -> list[tuple[Tensor, Tensor]]:
-    draw = torch.Generator().manual_seed(7)
-    return [
-        (torch.rand(RECORDS, 784, generator=draw), torch.randint(0, 10, (RECORDS,), generator=draw))
-        for _ in range(SITES)
-    ]
+    """The same records for Opacus."""
+    return [(s.train.inputs, s.train.targets) for s in sites_with(RECORDS, SITES).values()]
 
 
-class Ours:
+class Ours(SteppedStudy):
     """The study, put together once; each call of `round` is one more round of it."""
 
     def __init__(self, rounds: int, trainer: str) -> None:
-        none = Records(torch.zeros(0, 784), torch.zeros(0, dtype=torch.int64))
-        sites = {
-            f"site{k}": SiteData(f"site{k}", Records(x, y), none, none, RECORDS)
-            for k, (x, y) in enumerate(records())
-        }
         mlp = {"name": "mlp", "hidden": [200, 200]}
         adam = {"optimiser": "adam", "learning_rate": RATE, "weight_decay": 1e-4}
         study = confrere.Study(
@@ -77,19 +66,7 @@ class Ours:
             ),
             evaluation=Evaluation(every=rounds + 1),
         )  # fmt: skip
-        task = Task("multiclass", tuple(str(c) for c in range(10)), (784,))
-        self.simulation = Simulation(study, Federation("made up", task, sites), trainer=trainer)
-        self.simulation.prepare(Journal(None))
-        self.number, self.loop = 0, asyncio.new_event_loop()
-
-    def round(self) -> None:
-        async def one() -> None:
-            async with self.simulation.delivering():
-                await self.simulation.round(self.number)
-                self.simulation.settle(self.number)
-
-        self.loop.run_until_complete(one())
-        self.number += 1
+        super().__init__(study, sites_with(RECORDS, SITES), trainer)
 
 
 def network() -> nn.Sequential:

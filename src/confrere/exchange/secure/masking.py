@@ -42,11 +42,6 @@ def from_ring(vector: Ring, bits: int) -> NDArray[np.int64]:
     return (vector << unused).view(np.int64) >> unused.view(np.int64)
 
 
-def to_steps(values: NDArray[np.float64], grid: float) -> NDArray[np.int64]:
-    """Values rounded to whole grid steps."""
-    return np.rint(values / grid).astype(np.int64)
-
-
 def from_steps(steps: NDArray[np.int64], grid: float) -> NDArray[np.float64]:
     """Whole grid steps as values."""
     return steps.astype(np.float64) * grid
