@@ -14,9 +14,9 @@ from confrere.exchange.topology import (
     RandomRegular,
     Ring,
     Star,
-    matrix_of,
     senders,
 )
+from tests.mixing_matrix import matrix_of
 
 shares = st.floats(0, 1)
 graphs: st.SearchStrategy[Topology] = st.one_of(

@@ -34,9 +34,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
 from confrere.core.errors import StudyError
 from confrere.core.protocols import Topology
 from confrere.core.registry import Registry
@@ -313,16 +310,6 @@ def senders_by_receiver(graph: Topology, round: int, members: Sequence[str]) -> 
 @lru_cache(maxsize=64)
 def _cached_senders(graph: Topology, round: int, members: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
     return {receiver: tuple(froms) for receiver, froms in senders_by_receiver(graph, round, members).items()}
-
-
-def matrix_of(graph: Topology, round: int, members: Sequence[str]) -> Tensor:
-    """The mixing matrix of a round, members in sorted order: entry [k, k'] is what k receives of k'."""
-    names = sorted(members)
-    out = torch.zeros(len(names), len(names), dtype=torch.float64)
-    for j, sender in enumerate(names):
-        for receiver, share in graph.column(round, names, sender).items():
-            out[names.index(receiver), j] = share
-    return out
 
 
 def _check_share(keep: float) -> None:

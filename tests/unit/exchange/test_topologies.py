@@ -15,10 +15,10 @@ from confrere.exchange.topology import (
     Ring,
     Star,
     distances,
-    matrix_of,
     senders,
     topologies,
 )
+from tests.mixing_matrix import matrix_of
 
 EVERY_SIZE = range(2, 65)
 
