@@ -82,22 +82,25 @@ def effects(
 ) -> dict[str, Effects]:
     """For each way of learning its gains over `reference`; «all» is the mean over all sites.
 
-    A way whose test records are not those of the reference is left out: there are no pairs.
+    A site without test records in some seeds has no difference there, and a mean is over the sites that have one. A way
+    whose test records are not those of the reference is left out: there are no pairs.
     """
     alone = ways[reference]
-    sites = sorted(set.intersection(*(set(run) for run in alone))) if alone else []
+    sites = sorted({site for run in alone for site in run})
     paired = {n: runs for n, runs in ways.items() if n != reference and _same(runs, alone, sites)}
     if not sites or not paired:
         return {}
     found: dict[str, dict[str, _Site]] = {name: {} for name in paired}
     for site in sites:
-        base = [run[site] for run in alone]
+        seeds = [seed for seed, run in enumerate(alone) if site in run]
+        base = [alone[seed][site] for seed in seeds]
         places = _Blocks.of(base)
         before = [places.contributions(number, said) for number, said in enumerate(base)]
         counted = _counted(base)
         for name, runs in paired.items():
-            after = [places.contributions(number, run[site]) for number, run in enumerate(runs)]
-            found[name][site] = _Site.paired(before, after, places.names, counted)
+            after = [places.contributions(number, runs[seed][site]) for number, seed in enumerate(seeds)]
+            rows = _Site.paired(before, after, places.names, counted)
+            found[name][site] = rows.among(seeds, len(alone))
     wanted = {"all": sites} | {k: [s for s in names if s in sites] for k, names in (groups or {}).items()}
     means = {name: _mean(list(by_site.values())) for name, by_site in found.items()}
     return {
@@ -129,7 +132,7 @@ def _shares(part: _Site, whole: _Site) -> dict[str, tuple[float, float]]:
 
 def _same(runs: Way, alone: Way, sites: Sequence[str]) -> bool:
     return len(runs) == len(alone) and all(
-        s in run and np.array_equal(run[s].marks, base[s].marks)
+        (s in run) == (s in base) and (s not in base or np.array_equal(run[s].marks, base[s].marks))
         for run, base in zip(runs, alone, strict=True)
         for s in sites
     )
@@ -214,6 +217,20 @@ class _Site:
             differences[metric] = sign * np.array([a[0] - b[0] for b, a in pairs])
             contributions[metric] = sign * np.array([a[1] - b[1] for b, a in pairs])
         return cls(names, patients, differences, contributions)
+
+    def among(self, seeds: Sequence[int], count: int) -> _Site:
+        """The same among `count` seeds, of which only `seeds` have test records here."""
+        if len(seeds) == count:
+            return self
+
+        def spread(values: Floats) -> Floats:
+            every = np.full((count, *values.shape[1:]), np.nan)
+            every[list(seeds)] = values
+            return every
+
+        differences = {m: spread(v) for m, v in self.differences.items()}
+        contributions = {m: spread(v) for m, v in self.contributions.items()}
+        return _Site(self.names, self.patients, differences, contributions)
 
     def effects(self) -> dict[str, Effect]:
         found = {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import confrere
+from confrere.evaluate.compare import Comparison
 from confrere.study import Study
 
 
-def test_a_site_that_some_seeds_leave_without_test_records_has_no_interval_over_all_sites() -> None:
+def small_comparison() -> Comparison:
     draw = np.random.default_rng(0)
 
     def records(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -16,9 +18,22 @@ def test_a_site_that_some_seeds_leave_without_test_records_has_no_interval_over_
         return x, (x[:, 0] + 0.5 * draw.normal(size=count) > 0).astype(int)
 
     sites = {"a": records(80), "b": records(60), "c": records(3)}
-    found = confrere.compare(Study(name="small", rounds=1), ["fedavg"], range(4), sites)
+    return confrere.compare(Study(name="small", rounds=1), ["fedavg"], range(4), sites)
+
+
+def test_a_site_that_some_seeds_leave_without_test_records_has_no_interval_over_all_sites() -> None:
+    found = small_comparison()
     tested = ["c" in run.predictions and "test" in run.predictions["c"].parts for run in found.runs["fedavg"]]
     assert 0 < sum(tested) < len(tested)
     overall = found.result.strategies["fedavg"].in_patients
     assert overall is not None
     assert overall.missed_change is None
+
+
+def test_the_interval_of_a_mean_is_about_the_mean_beside_it() -> None:
+    """Both are over the sites that have test records in a seed."""
+    for way in small_comparison().result.strategies.values():
+        for gain in way.gains.values():
+            if gain.interval is not None:
+                assert sum(gain.interval) / 2 == pytest.approx(gain.mean, abs=1e-6)
+                assert way.name != "fedavg" or gain.mean != 0
