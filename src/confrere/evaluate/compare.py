@@ -172,6 +172,7 @@ def _facts(study: Study, device: str, command: str) -> dict[str, Any]:
     return {
         "study": study.hash(),
         "scale": study.scale,
+        "split": study.data.split.facts,
         "versions": versions(),
         "hardware": hardware(device),
         "command": command,

@@ -146,12 +146,13 @@ def _in_patients(
     counts = found.tested.get("test", {})
     results, errors = dict[str, InPatients](), dict[str, PairedErrors]()
     for s in sites:
-        result = in_patients([p.predictions for p in mine[s]], own[0].study.threshold_of(s))
+        thresholds = _thresholds(own, s)
+        result = in_patients([p.predictions for p in mine[s]], thresholds) if thresholds else None
         if result is None:
             continue
         results[s] = result
         if s in counts and own is not alone and _pairs(base[s], mine[s]):
-            errors[s] = PairedErrors.of(base[s], mine[s], result.threshold, counts[s].rarer)
+            errors[s] = PairedErrors.of(base[s], mine[s], thresholds, counts[s].rarer)
             results[s] = with_changes(result, [errors[s]], [1.0])
     every: dict[str | None, InPatients] = dict(results.items())
     weights = {s: float(counts[s].patients) for s in results if s in counts}
@@ -163,8 +164,18 @@ def _in_patients(
 
 
 def _judged(runs: Sequence[Run], site: str) -> list[RecordPredictions]:
-    kept = (run.predictions[site].parts for run in runs if site in run.predictions)
-    return [parts["test"] for parts in kept if "test" in parts]
+    return [run.predictions[site].parts["test"] for run in runs if _has_test(run, site)]
+
+
+def _has_test(run: Run, site: str) -> bool:
+    return site in run.predictions and "test" in run.predictions[site].parts
+
+
+def _thresholds(runs: Sequence[Run], site: str) -> list[float]:
+    """Of each seed with test records; none where a seed has no training records."""
+    tested = [run for run in runs if _has_test(run, site)]
+    found = [run.study.threshold_of(site, run.sites[site].prevalence) for run in tested]
+    return [t for t in found if t is not None] if None not in found else []
 
 
 def _pairs(before: Sequence[RecordPredictions], after: Sequence[RecordPredictions]) -> bool:

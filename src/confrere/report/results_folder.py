@@ -64,11 +64,11 @@ def read_comparison(folder: Path) -> ComparisonResult:
             sites = {n: _with_ledger(s, charges) for n, s in strategy.sites.items()}
             strategy = replace(strategy, sites=sites)
         completed[name] = strategy
-    return replace(comparison, strategies=completed, facts={**comparison.facts, **_split(folder, comparison)})
+    return replace(comparison, strategies=completed, facts={**_split(folder, comparison), **comparison.facts})
 
 
 def _split(folder: Path, comparison: ComparisonResult) -> dict[str, Json]:
-    """How records were held out, as the first run with a result states it."""
+    """How records were held out, as the first run with a result states it: for a comparison that does not state it itself."""
     results = (p / "result.json" for name in comparison.strategies for p in runs_of(folder, name))
     first = next((p for p in results if p.exists()), None)
     split = _json(first).get("split") if first else None

@@ -15,7 +15,14 @@ from confrere.core.results import Attacked, Group, Metrics, PrivacyMeaning, RunR
 from confrere.report.page import write_report
 from confrere.site.assemble import unprotected_patients
 from confrere.site.collaboration import Collaboration
-from confrere.site.journal_results import by_columns, charged, mean_metrics, site_results, tested
+from confrere.site.journal_results import (
+    by_columns,
+    charged,
+    mean_metrics,
+    prevalence,
+    site_results,
+    tested,
+)
 from confrere.site.predictions import SelectedPredictions, write_predictions
 from confrere.site.run_folder import RunFolder, hardware
 from confrere.site.start_events import run_started
@@ -101,6 +108,8 @@ def run_result(
             attacker=name in attackers,
             missing_columns=dict(federation.sites[name].lacks),
             tested=tested(federation.sites[name].test, federation.task),
+            validated=tested(federation.sites[name].validation, federation.task),
+            prevalence=prevalence(federation.sites[name].train, federation.task),
         )
         for name, site in found.items()
     }

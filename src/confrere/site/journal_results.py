@@ -114,6 +114,17 @@ def tested(test: Records, task: Task) -> Tested | None:
     return Tested(count, rarer, task.classes[1 - common], positive, task.classes[1])
 
 
+def prevalence(train: Records, task: Task) -> float | None:
+    """The share of class 1 among training records, where there are two classes: what a site knows before it tests.
+
+    Where all of them are of one class, half a record of each class is added.
+    """
+    if task.form != "classes" or len(task.classes) != 2 or not len(train):
+        return None
+    ill, count = float((train.targets.reshape(-1) == 1).sum()), len(train)
+    return ill / count if 0 < ill < count else (ill + 0.5) / (count + 1)
+
+
 def by_columns(sites: Mapping[str, SiteResult[Figure]]) -> dict[str, list[str]]:
     """The sites that have all columns and those that lack some; empty where only one kind is there."""
     lacking = [n for n, site in sites.items() if site.missing_columns]

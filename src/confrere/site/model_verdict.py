@@ -12,11 +12,11 @@ import numpy as np
 from confrere.core.metrics import proper
 from confrere.core.protocols import Predictor
 from confrere.core.results import AtThreshold, ModelVerdict
-from confrere.site.journal_results import tested
+from confrere.site.journal_results import prevalence, tested
 from confrere.site.participant import Participant
 from confrere.site.predictions import RecordPredictions, marks_of
-from confrere.statistics.clinical_metrics import in_patients
-from confrere.statistics.fixed_model_gain import judge_fixed, model_effects
+from confrere.statistics.clinical_metrics import errors, in_patients
+from confrere.statistics.fixed_model_gain import JudgedPatients, judge_fixed, model_effects
 
 
 def model_verdict(site: Participant, together: Predictor, alone: Predictor) -> ModelVerdict | None:
@@ -42,11 +42,20 @@ def _predictions(site: Participant, predictor: Predictor) -> RecordPredictions:
 def _at_threshold(
     site: Participant, before: RecordPredictions, after: RecordPredictions
 ) -> AtThreshold | None:
-    threshold = site.study.threshold_of(site.name)
-    found = [in_patients([p.predictions], threshold) for p in (before, after)]
-    if found[0] is None or found[1] is None or not np.isfinite(after.outputs).all():
+    threshold = site.study.threshold_of(site.name, prevalence(site.data.train, site.task))
+    if threshold is None or not np.isfinite(after.outputs).all():
         return None
-    alone, together = found[0], found[1]
+    alone, together = (in_patients([p.predictions], [threshold]) for p in (before, after))
+    if alone is None or together is None:
+        return None
+    patients = JudgedPatients.of(before.targets, before.marks)
+    changes = [
+        effect.interval() if (effect := patients.effect(later - earlier)).enough else None
+        for earlier, later in zip(errors(before, threshold), errors(after, threshold), strict=True)
+    ]
     return AtThreshold(
-        together.threshold, (alone.missed, together.missed), (alone.false_alarms, together.false_alarms)
+        threshold,
+        (alone.missed, together.missed),
+        (alone.false_alarms, together.false_alarms),
+        *changes,
     )

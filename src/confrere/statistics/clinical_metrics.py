@@ -1,8 +1,11 @@
 """What a model means in patients, for a task with two classes: missed, false alarms, calibration and net benefit.
 
-All figures are means over the test records of all seeds. Net benefit is that of decision curve analysis (Vickers and Elkin
-2006): true positives less false positives weighted by the odds of the threshold, per patient. The calibration slope and
-intercept are those of a logistic regression of the outcome on the model's log-odds (Cox 1958): 1 and 0 are perfect.
+Shares are means over the test records of a seed, averaged over the seeds; calibration is that of the test records of all
+seeds. The threshold of a seed is stated, or follows from its training records: test records choose nothing.
+
+Net benefit is that of decision curve analysis (Vickers and Elkin 2006): true positives less false positives weighted by the
+odds of the threshold, per patient. The calibration slope and intercept are those of a logistic regression of the outcome on
+the model's log-odds (Cox 1958): 1 and 0 are perfect.
 """
 
 from __future__ import annotations
@@ -26,24 +29,23 @@ GROUPS = 5
 """Groups of equal size in a calibration curve."""
 
 
-def in_patients(runs: Sequence[Predictions], threshold: float | None = None) -> InPatients | None:
-    """None unless there are two classes and patients of both; the threshold is by default the share of class 1."""
-    runs = [r for r in runs if r.form == "classes" and r.logs.shape[1] == 2 and len(r)]
-    if not runs:
+def in_patients(runs: Sequence[Predictions], thresholds: Sequence[float]) -> InPatients | None:
+    """None unless there are two classes and patients of both. Each seed has its threshold; their mean is reported."""
+    if not runs or any(r.form != "classes" or r.logs.shape[1] != 2 or not len(r) for r in runs):
         return None
     odds = np.concatenate([r.logs[:, 1] - r.logs[:, 0] for r in runs])
     ill = np.concatenate([r.targets.reshape(-1) == 1 for r in runs])
     if ill.all() or not ill.any():
         return None
     probability = 1 / (1 + np.exp(-odds))
-    cut = float(ill.mean()) if threshold is None else threshold
     slope, intercept = _recalibrated(odds, ill)
-    called = probability >= cut
+    both = [_errors(run, threshold) for run, threshold in zip(runs, thresholds, strict=True)]
+    missed, alarms = (float(np.mean([found[kind].mean() for found in both])) for kind in (0, 1))
     return InPatients(
-        threshold=cut,
-        ill=float(ill.mean()),
-        missed=float((ill & ~called).mean()),
-        false_alarms=float((~ill & called).mean()),
+        threshold=float(np.mean(thresholds)),
+        ill=float(np.mean([(run.targets.reshape(-1) == 1).mean() for run in runs])),
+        missed=missed,
+        false_alarms=alarms,
         slope=slope,
         intercept=intercept,
         calibration=_curve(probability, ill),
@@ -61,14 +63,16 @@ class PairedErrors:
 
     @classmethod
     def of(
-        cls, before: Sequence[Judged], after: Sequence[Judged], threshold: float, rarer: int
+        cls, before: Sequence[Judged], after: Sequence[Judged], thresholds: Sequence[float], rarer: int
     ) -> PairedErrors:
-        """The same test records in the same seeds, alone and together."""
+        """The same test records in the same seeds, alone and together; each seed has its threshold."""
         names = np.unique(np.concatenate([run.marks for run in before]))
-        errors = [(_errors(b, threshold), _errors(a, threshold)) for b, a in zip(before, after, strict=True)]
+        found = [
+            (errors(b, cut), errors(a, cut)) for b, a, cut in zip(before, after, thresholds, strict=True)
+        ]
         places = [np.searchsorted(names, run.marks) for run in before]
         missed, alarms = (
-            _paired([a[kind] - b[kind] for b, a in errors], places, len(names)) for kind in (0, 1)
+            _paired([a[kind] - b[kind] for b, a in found], places, len(names)) for kind in (0, 1)
         )
         return cls(missed, alarms, rarer)
 
@@ -103,9 +107,13 @@ def over_sites(found: Mapping[str, InPatients], weights: Mapping[str, float]) ->
     return InPatients(mean("threshold"), mean("ill"), mean("missed"), mean("false_alarms"), (), ())
 
 
-def _errors(run: Judged, threshold: float) -> tuple[Floats, Floats]:
+def errors(run: Judged, threshold: float) -> tuple[Floats, Floats]:
     """For each record 1 where it is missed, and 1 where it is a false alarm."""
-    logs, ill = run.predictions.logs, run.predictions.targets.reshape(-1) == 1
+    return _errors(run.predictions, threshold)
+
+
+def _errors(predictions: Predictions, threshold: float) -> tuple[Floats, Floats]:
+    logs, ill = predictions.logs, predictions.targets.reshape(-1) == 1
     called = 1 / (1 + np.exp(logs[:, 0] - logs[:, 1])) >= threshold
     return (ill & ~called).astype(float), (~ill & called).astype(float)
 

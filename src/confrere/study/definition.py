@@ -128,10 +128,10 @@ class Study:
         )
         return typing.cast("Topology", build_named(topologies, spec, "topology"))
 
-    def threshold_of(self, site: str) -> float | None:
-        """The stated probability that counts as a warning at a site; None is the share of class 1 there."""
+    def threshold_of(self, site: str, prevalence: float | None) -> float | None:
+        """The stated probability that counts as a warning at a site; by default `prevalence`, that of its training records."""
         own = self.sites[site].threshold if site in self.sites else None
-        return self.evaluation.threshold if own is None else own
+        return next((t for t in (own, self.evaluation.threshold, prevalence) if t is not None), None)
 
     @property
     def strategy_name(self) -> str:

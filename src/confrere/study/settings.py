@@ -452,7 +452,7 @@ class SiteConfig:
     """Of a node: the port, on this machine only, of its metrics for Prometheus."""
     threshold: float | None = None
     """With two classes, the stated probability that counts as a warning at this site. Where it is left out, it is the
-    study's `evaluation.threshold`, or else the share of class 1 among the site's test records."""
+    study's `evaluation.threshold`, or else the share of class 1 among the site's training records."""
 
     def check(self, where: str) -> None:
         check_threshold(self.threshold, f"{where}.threshold")
@@ -472,8 +472,8 @@ class Evaluation:
     primary: str | None = None
     """The metric by which comparisons are judged, such as "auc"; by default log loss, or RMSE where a number is predicted."""
     threshold: float | None = None
-    """With two classes, the stated probability that counts as a warning; by default the share of class 1 at a site. A site
-    may choose its own, as `threshold` in site.toml or [sites.NAME]."""
+    """With two classes, the stated probability that counts as a warning; by default the share of class 1 among a site's
+    training records. A site may choose its own, as `threshold` in site.toml or [sites.NAME]."""
 
     def due(self, number: int, rounds: int) -> bool:
         """Whether models are tested after round `number`, counted from 0; always after the last one."""

@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from federation import THYROID, over_seeds, stated, write_comparison, write_run
 
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
+from confrere.core.results import ComparisonResult
 from confrere.report.history import history
 from confrere.report.page import write_report
 from confrere.report.page.answer import verdict
@@ -381,6 +383,16 @@ def test_later_patients_are_named_with_the_day(tmp_path: Path, site: str | None)
     assert "random splits" not in said
     if site is None:
         assert "other validation patients, on the same test patients" in said
+
+
+def test_a_comparison_without_its_runs_names_the_day(tmp_path: Path) -> None:
+    document = json.loads((with_patients(tmp_path) / "comparison.json").read_text())
+    shutil.rmtree(tmp_path / "runs")
+    document |= {"split": {"method": "by_date", "by_date": "2025-01-01"}}
+    (tmp_path / "comparison.json").write_text(
+        json.dumps(ComparisonResult.from_json(document).as_json() | {"featured": "proxyfl"})
+    )
+    assert "first seen on 2025-01-01 or later" in words_of(write_report(tmp_path))
 
 
 def test_a_run_on_later_patients_states_the_day(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from confrere.core.events import Journal
 from confrere.core.model import Model
 from confrere.data.records import Records
 from confrere.learning.local_training.one_site import Job
+from confrere.report import words
 from confrere.simulation.backends import simulate
 from confrere.simulation.simulation import Simulation
 from confrere.site import deployment
@@ -318,7 +319,7 @@ def test_the_verdict_is_private_and_made_once_after_the_last_round(tmp_path: Pat
     )
     assert facts["word"] == "worse"
     assert "the collaborative model, which is not deployed: worse than training alone" in text
-    assert "Of 100 patients, missed" in text
+    assert "Of 100 patients, alone → together, missed" in text
     assert "worse than training alone" in run.report().read_text(encoding="utf-8")
 
 
@@ -327,8 +328,34 @@ def test_a_site_chooses_the_threshold_of_its_own_warnings() -> None:
     plain, stated = (judged(site_run(400, s), -1.0).verdict for s in (quick("fedavg", privacy=None), study))
     own = judged(site_run(400, replace(study, sites={"site0": SiteConfig(threshold=0.8)})), -1.0).verdict
     found = [v.at_threshold.threshold for v in (plain, stated, own) if v is not None and v.at_threshold]
-    share = float((site_run(400).site.data.test.targets == 1).double().mean())
+    data = site_run(400).site.data
+    share, wrong = (float((part.targets == 1).double().mean()) for part in (data.train, data.test))
+    assert share != wrong
     assert found == [pytest.approx(share), 0.3, 0.8]
+
+
+def test_errors_of_100_patients_have_an_interval_and_the_patients_behind_it() -> None:
+    found = judged(site_run(400), -1.0).verdict
+    assert found is not None
+    assert found.at_threshold is not None
+    for pair, ends in (
+        (found.at_threshold.missed, found.at_threshold.missed_change),
+        (found.at_threshold.false_alarms, found.at_threshold.false_alarms_change),
+    ):
+        assert ends is not None
+        assert ends[0] <= pair[1] - pair[0] <= ends[1]
+    text = words.errors_of_100(found)
+    assert "95 % interval of the change" in text
+    assert words.tested(found.tested) in text
+
+
+def test_too_few_patients_have_errors_without_an_interval() -> None:
+    found = judged(site_run(30), -1.0).verdict
+    assert found is not None
+    assert found.tested.rarer < 10
+    assert found.at_threshold is not None
+    assert found.at_threshold.missed_change is None
+    assert "too few to judge" in words.errors_of_100(found)
 
 
 def test_in_the_field_a_verdict_that_cannot_be_reached_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ ALONE = "local"
 POOLED = "pooled"
 """One model of all records, without noise: how much there is to gain by learning together."""
 
-FACTS = ("study", "scale", "versions", "hardware", "command")
+FACTS = ("study", "scale", "split", "versions", "hardware", "command")
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class ComparisonResult(Document):
     metric: str | None = None
     """The study's primary metric: the one that carries words."""
     facts: Mapping[str, Json] = field(default_factory=dict)
-    """Study, scale, command, versions and hardware, as far as they were written down."""
+    """Study, scale, split, command, versions and hardware, as far as they were written down."""
     gap: Mapping[str, Gap] = field(default_factory=dict)
     """By metric, where pooling was run too."""
     attack: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -78,9 +78,14 @@ class InPatients(Document):
 class AtThreshold(Document):
     """The errors of two models of two classes at one threshold, as shares of a site's test records: (alone, together)."""
 
+    OPTIONAL = ("missed_change", "false_alarms_change")
+
     threshold: float
     missed: tuple[float, float]
     false_alarms: tuple[float, float]
+    missed_change: tuple[float, float] | None = None
+    """95 % interval of together less alone, paired by patient; None where there are too few."""
+    false_alarms_change: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,7 @@ class SiteResult(Document, Generic[Figure]):
     UNSTATED = ("name",)
     OPTIONAL = (
         "proxy_metrics", "common_metrics", "common_proxy_metrics", "gains", "round", "attacker", "missing_columns",
-        "tested", "in_patients",
+        "tested", "validated", "prevalence", "in_patients",
     )  # fmt: skip
     KEYS: ClassVar[Mapping[str, str]] = {"gains": "gain"}
 
@@ -136,6 +141,10 @@ class SiteResult(Document, Generic[Figure]):
     """Columns of the schema that the site lacks: imputed there, or left out everywhere."""
     tested: Tested | None = None
     """The patients that its figures rest on."""
+    validated: Tested | None = None
+    """Of a single run: its validation patients, on whom the figures of the rounds rest."""
+    prevalence: float | None = None
+    """Of a single run: the share of class 1 among its training records, where there are two classes."""
     in_patients: InPatients | None = None
     """In a comparison, where there are two classes."""
 

@@ -117,21 +117,12 @@ def changes(together: InPatients, name: str) -> str:
     """«95 % intervals of the change: missed −6 to −1, false alarms −15 to −4. They carry no word: log loss decides.»"""
     if together.missed_change is None or together.false_alarms_change is None:
         return ""
-    missed, alarms = interval_of_100(together.missed_change), interval_of_100(together.false_alarms_change)
+    missed, alarms = (
+        words.interval_of_100(together.missed_change),
+        words.interval_of_100(together.false_alarms_change),
+    )
     decides = f"They carry no word: {words.metric(name).label} decides."
     return f"95 % intervals of the change: missed {missed}, false alarms {alarms}. {decides}"
-
-
-def interval_of_100(ends: tuple[float, float]) -> str:
-    """«−6 to +1», in patients of 100; with a decimal where both ends round to none."""
-    digits = 0 if any(round(100 * end) for end in ends) else 1
-    low, high = (_signed(100 * end, digits) for end in ends)
-    return "no change" if low == high == "0" else f"{low} to {high}"
-
-
-def _signed(value: float, digits: int) -> str:
-    text = f"{value:+.{digits}f}"
-    return text.replace("-", "−") if any(c in "123456789" for c in text) else "0"
 
 
 def pooling(comparison: ComparisonResult, name: str) -> str | None:

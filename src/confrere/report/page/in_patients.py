@@ -9,7 +9,7 @@ from confrere.core.results import ComparisonResult, InPatients, SiteResult, Test
 from confrere.report import words
 from confrere.report.page import charts
 from confrere.report.page.axes import Scale, around
-from confrere.report.page.by_how_much import based_on, both_ways, changes, condition, interval_of_100, of_100
+from confrere.report.page.by_how_much import based_on, both_ways, changes, condition, of_100
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.sections import Page, report_section
 from confrere.report.page.site_table import MANY
@@ -156,7 +156,7 @@ def _icon_legend(texts: Mapping[str, str] = MappingProxyType(dict(KINDS))) -> Ma
 
 
 def _changed(alone: float, together: float, change: tuple[float, float] | None) -> Markup:
-    interval = tag("small", f" ({interval_of_100(change)})", class_="whole") if change else None
+    interval = tag("small", f" ({words.interval_of_100(change)})", class_="whole") if change else None
     both = f"{round(100 * alone)} → {round(100 * together)}"
     return tag("span", tag("span", both, class_="whole"), interval)
 

@@ -9,7 +9,7 @@ from confrere.core.results import ComparisonResult, InPatients
 from confrere.report import words
 from confrere.report.page import charts
 from confrere.report.page.axes import Scale, around
-from confrere.report.page.by_how_much import based_on, both_ways, interval_of_100, of_100
+from confrere.report.page.by_how_much import based_on, both_ways, of_100
 from confrere.report.page.markup import Child, Markup, tag
 from confrere.statistics.verdict import EARLIER, Gain, Word
 
@@ -154,7 +154,7 @@ def _of_100(alone: InPatients, together: InPatients) -> Markup:
             tag(
                 "span",
                 tag("span", text, class_="whole"),
-                tag("small", f" ({interval_of_100(ends)})", class_="whole") if ends else None,
+                tag("small", f" ({words.interval_of_100(ends)})", class_="whole") if ends else None,
                 class_="line-of",
             )
             for text, ends in found
