@@ -88,6 +88,7 @@ ONLY_IN = (
     OnlyIn("nodes", "notice", notice="settled"),
     OnlyIn("nodes", "notice", notice="rehearsal"),
     OnlyIn("nodes", "notice", notice="waiting"),
+    OnlyIn("nodes", "notice", notice="leaving"),  # announced to peers, before the event `left`
     OnlyIn(
         "nodes", "notice", notice="cancelled"
     ),  # a peer refused a parcel of an epoch that was over when it arrived

@@ -66,8 +66,11 @@ steps = 1
 FURTHER = {
     "stop": SHORT.format(more='compression = "int8"', epsilon=8.0) + "[stop]\nchange = 0.9\n",
     "spent": SHORT.format(more="", epsilon=SPENT) + "[stop]\nbudget = true\n",
+    "leave": SHORT.format(more="", epsilon=SPENT)
+    + 'when_spent = "leave"\n[sites.site1.caps]\nepsilon = 1.1\n[churn]\nabsent = { site2 = [1] }\n',
 }
-"""Studies that end before their last round: all sites stop, or budgets are spent; one with compressed parcels."""
+"""Studies that end before their last round: all sites stop, or budgets are spent (the sites relay, or leave one
+after another); one with compressed parcels."""
 RAY = pytest.param("ray", marks=pytest.mark.slow)
 OTHERS = ("workers", "nodes", RAY)
 RUNTIMES = ("memory", *OTHERS)
@@ -161,11 +164,16 @@ def test_every_site_has_the_same_events(runtime: str, site: str, seen: Runs) -> 
 
 @pytest.mark.parametrize("runtime", OTHERS)
 def test_event_kinds_of_one_runtime_stand_in_the_table(runtime: str, seen: Runs) -> None:
-    everywhere = {e.kind for e in seen["memory"].run.events} | {"notice"}
-    kinds = {e.kind for e in seen[runtime].run.events}
-    for journal in (seen[runtime].run.folder or Path()).glob("sites/*/journal.jsonl"):
+    found = only_here(seen[runtime].run, seen["memory"].run)
+    assert found <= {row.kind for row in ONLY_IN if row.runtime == runtime}
+
+
+def only_here(run: Run, expected: Run) -> set[str]:
+    """The kinds of events that this runtime has and a simulation in memory has not."""
+    kinds = {e.kind for e in run.events}
+    for journal in (run.folder or Path()).glob("sites/*/journal.jsonl"):
         kinds |= {json.loads(line)["kind"] for line in journal.read_text(encoding="utf-8").splitlines()}
-    assert kinds - everywhere <= {row.kind for row in ONLY_IN if row.runtime == runtime}
+    return kinds - {e.kind for e in expected.events} - {"notice"}
 
 
 def inside(folder: Path) -> set[str]:
@@ -213,6 +221,7 @@ def test_a_study_that_ends_early_ends_the_same_in_every_runtime(runtime: str, fu
     assert run.result.stopped == expected.result.stopped
     same_folders(runtime, further)
     assert sections(run) == sections(expected)
+    assert only_here(run, expected) <= {row.kind for row in ONLY_IN if row.runtime == runtime}
 
 
 def facts(home: Path) -> Any:

@@ -497,7 +497,8 @@ def test_an_owner_can_pause_resume_look_and_leave_from_outside(tmp_path: Path) -
         await asyncio.wait_for(asyncio.gather(*running), 120)
 
     asyncio.run(story())
-    assert "site0" in {e.site for e in events(places["site1"], "left")}
+    assert [e.site for e in events(places["site0"], "left")] == ["site0"]
+    assert [e.data["leaving"] for e in events(places["site1"], "notice") if "leaving" in e.data] == ["site0"]
     last = max(e.round for e in events(places["site0"], "sent"))
     assert last < 29
     assert max(e.round for e in events(places["site1"], "sent")) == 29
@@ -526,7 +527,9 @@ def test_a_sites_own_caps_win(tmp_path: Path) -> None:
     assert {e.round for e in events(places["site0"], "sent")} == {0, 1}
     left = sum(len(body) for s, _, body in network.left if s == "site1" and wire.decode(body).phase == 0)
     assert left <= 3500
-    assert any("3,500 bytes" in e.data["text"] for e in events(places["site1"], "left"))
+    announced = [e.data["text"] for e in events(places["site1"], "notice") if "leaving" in e.data]
+    assert any("3,500 bytes" in text for text in announced)
+    assert [e.site for e in events(places["site1"], "left")] == ["site1"]
     assert {e.round for e in events(places["site2"], "sent")} >= {0, 1}
     with pytest.raises(PrivacyError, match=r"caps\.partners does not allow"):
         check_partners("site0", places["site0"].members, Caps(partners=["site1"]))

@@ -28,8 +28,8 @@ weighed        yes             weights {peer: number}, note: how much each peer 
 connected, disconnected, unreachable (of a node)   peer, dialled or text
 equivocated    the receiver    text, sender, first, second: two signed headers that contradict each other
 notice         yes or –        text; where a study stops before its last round, stopped (the number of rounds) and, of a
-                               site, reasons; of a node also cancelled, finished, rehearsal, settled or waiting, where it is
-                               about how the node runs
+                               site, reasons; of a node also cancelled, finished, leaving (the site), rehearsal, settled or
+                               waiting, where it is about how the node runs
 resumed        –               round (the first one that is done again)
 run-finished   –               seconds, result (what `simulate --json` prints)
 """

@@ -55,11 +55,12 @@ from confrere.node.shortage import Shortage, recognising_shortages, until_over
 from confrere.node.start import StartConditions, record_start, time_is_up
 from confrere.node.store import Store
 from confrere.site import snapshot
+from confrere.site.assemble import first_round_unpaid, leaves_when_spent
 from confrere.site.deployment import Deployment, deployment_of
 from confrere.site.peers import SitePeers
 from confrere.site.schedule import Schedule
 from confrere.site.site_folder import STORE, Ending, save_model
-from confrere.site.site_run import SiteRun, site_run_of
+from confrere.site.site_run import BUDGET_SPENT, SiteRun, site_run_of
 from confrere.site.start_events import round_started
 from confrere.study.churn import Churn
 from confrere.transport.grpc.connections import Connections, Handlers
@@ -214,11 +215,6 @@ class Node:
             return False
         return self.me in self.churn.members(self.done, self.members)
 
-    def _left_as_planned(self) -> bool:
-        """Whether this site is no longer a member because of the study, not by its owner's decision."""
-        planned = self.done < self.study.rounds and self.me not in self.store.leaving()
-        return planned and self.me not in self.churn.members(self.done, self.members)
-
     async def _step(self) -> None:
         """One round, or a jump to where the others are."""
         await self._may_begin()
@@ -246,7 +242,11 @@ class Node:
                 shortage = error
 
     async def _round(self) -> None:
-        number, churn = self.done, self.churn
+        number = self.done
+        await self._leave_with_the_budget(number)
+        churn = self.churn
+        if self.me not in churn.members(number, self.members):
+            return
         self._set_activity("in a round")
         run, here = self.site_run, {self.me, *self.links.connected}
         self.journal.add(round_started(number, run.peers.schedule.round(number), here, self.me))
@@ -260,9 +260,17 @@ class Node:
         if run.evaluation_due(number, stops=bool(run.stop_reasons(number))):
             await self._evaluate(number)
         await self._close(number + 1)
-        privacy = self.study.privacy
-        if self.site.spent and privacy is not None and privacy.when_spent == "leave":
-            await self.leave(self.done, "its budget is spent")
+        if self.site.spent and leaves_when_spent(self.study) and self.me not in self.leaving:
+            await self.leave(self.done, BUDGET_SPENT)  # another study has charged the ledger in the meantime
+
+    async def _leave_with_the_budget(self, number: int) -> None:
+        """Announce before the last round that the budget pays for that the site leaves after it, as in a simulation."""
+        if leaves_when_spent(self.study) and self.store.facts().get("budget_checked") != str(number):
+            first = await in_thread(first_round_unpaid, self.site, self.churn, number)
+            if first is not None:
+                await self.leave(first, BUDGET_SPENT)
+            # a round that is replayed after a crash finds its own charge in the ledger, and is not checked again
+            await durably(self.wait_for_space, lambda: self.store.note(budget_checked=number))
 
     async def _evaluate(self, number: int, fitted: bool = False) -> None:
         self.quality = await in_thread(self.site_run.evaluate, number, fitted)
@@ -290,8 +298,8 @@ class Node:
         self._notice(text, finished=True)
 
     async def _train_to_the_end(self) -> None:
-        if self._left_as_planned():
-            self.site_run.announce(self.done)
+        left_because = self.store.facts().get("leaves_because", "")
+        self.site_run.announce(self.churn.leave.get(self.me, self.done), left_because)
         self._set_activity("training its own model to the end")
         inside = DurableSiteRound(self.site, self.store, CallCounter(self.study.rounds), self.wait_for_space)
         if await self.site_run.finish(inside):
@@ -388,8 +396,7 @@ class Node:
         await durably(self.wait_for_space, self.store.close_round, done, body)
         self.done = done
         for site in leaving.keys() - self.leaving.keys() - {self.me}:
-            text = f"leaves for good before round {leaving[site] + 1}"
-            self.journal.add(Event("left", site, done, data={"text": text}))
+            self._notice(f'"{site}" leaves for good before round {leaving[site] + 1}', done, leaving=site)
         self._count_leaving(leaving)
 
     def _content(self, done: int, leaving: Mapping[str, int]) -> dict[str, Any]:
@@ -447,22 +454,24 @@ class Node:
 
     async def leave(self, first: int | None = None, why: str = "at its owner's request") -> None:
         """Announce to all members, signed and for good, that this site takes no part from round `first` on."""
-        known = await asyncio.to_thread(self.store.leaving)
+        known, now = await asyncio.to_thread(self.store.leaving), first is None
         if first is None:
             heard = await asyncio.to_thread(self.store.latest_rounds)
             first = known.get(self.me, first_round_away(self.config, self.done, heard))
-            await durably(self.wait_for_space, lambda: self.store.note(left="yes"))
-            self.interrupted.set()
         first = min(max(first, 1), self.study.rounds)  # an epoch begins after the first round at the earliest
+        if self.me not in known:
+            await durably(self.wait_for_space, lambda: self.store.note(leaves_because=why))
         await durably(self.wait_for_space, self.store.leaves, self.me, first)
         if "farewell" not in self.store.facts():
             await durably(self.wait_for_space, self.store.debit, leave_messages(self.config, first, known))
             await durably(self.wait_for_space, lambda: self.store.note(farewell=first))
         sign_leave(self.config)
         if self.me not in known:
-            text = f"leaves for good before round {first + 1}: {why}"
-            self.journal.add(Event("left", self.me, self.done, data={"text": text}))
+            self._notice(f"leaves for good before round {first + 1}: {why}", self.done, leaving=self.me)
         self._count_leaving({**self.leaving, self.me: first})
+        if now:
+            await durably(self.wait_for_space, lambda: self.store.note(left="yes"))
+            self.interrupted.set()
         self._wake()
 
     def _wake(self) -> None:

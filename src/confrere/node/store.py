@@ -148,10 +148,14 @@ class Store:
         return int(rows[0][0]) if rows else None
 
     def undelivered(self, receiver: str, most: int = 16) -> list[tuple[int, Body]]:
-        """The oldest parcels that this receiver has not acknowledged."""
+        """The oldest parcels that this receiver has not acknowledged, after the message that this site leaves.
+
+        A receiver that has the parcel of a site's last round then knows that it is the last one.
+        """
         rows = self._rows(
-            "SELECT sequence, size, body FROM outbox WHERE receiver = ? AND status = 0 ORDER BY sequence LIMIT ?",
-            (receiver, most),
+            "SELECT sequence, size, body FROM outbox WHERE receiver = ? AND status = 0"
+            " ORDER BY phase < ?, sequence LIMIT ?",
+            (receiver, LEAVING, most),
         )
         return [
             (number, Body.of(kept) if isinstance(kept, bytes) else Body(size, file=self.blobs.folder / kept))

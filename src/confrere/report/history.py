@@ -292,7 +292,7 @@ def read_history(path: Path) -> History:
 
 
 REMARKS = frozenset({"notice", "absent", "joined", "left", "lost", "budget-spent"})
-ROUTINE = frozenset({"cancelled", "finished", "rehearsal", "settled", "waiting"})
+ROUTINE = frozenset({"cancelled", "finished", "leaving", "rehearsal", "settled", "waiting"})
 """Notices about how a node runs, by a key of their data: for its log and its status, not for a report on the study."""
 
 

@@ -23,6 +23,7 @@ from confrere.site.finished_run import Run, RunTimer, started
 from confrere.site.open_sites import records_hash
 from confrere.site.run_folder import RunFolder
 from confrere.site.site_folder import write_site_folders
+from confrere.site.site_run import BUDGET_SPENT
 from confrere.site.start_events import round_started
 from confrere.site.stopping import Clock, stop_reasons, stop_text
 from confrere.study import Study
@@ -176,9 +177,10 @@ class Simulation(Collaboration):
         """Add the start of a round to the journal, with the sites that take part."""
         scheduled = self.schedule.round(number)
         journal.add(round_started(number, scheduled, scheduled.present))
+        planned = self.study.churn.leave
         for name in scheduled.changes:
             if name in self.runs:
-                self.runs[name].announce(number)
+                self.runs[name].announce(number, "" if planned.get(name) == number else BUDGET_SPENT)
 
     async def round(self, number: int) -> None:
         """Let every present site take part."""

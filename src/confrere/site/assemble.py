@@ -236,19 +236,19 @@ def leaving_when_spent(study: Study, sites: Mapping[str, Participant]) -> Churn:
 
     When a budget ends follows from declared counts and presence alone, so every site knows it beforehand.
     """
-    privacy, churn = study.privacy, study.churn
-    if privacy is None or privacy.when_spent != "leave" or privacy.epsilon is None:
+    churn = study.churn
+    if not leaves_when_spent(study):
         return churn
-    if churn.participation:
-        raise StudyError(
-            'privacy.when_spent = "leave" does not go with churn.participation: who is drawn would depend on who has'
-            ' left; use "relay"'
-        )
     leave = dict(churn.leave)
     for name, site in sites.items():
         left = site.rounds_left()
         if site.mechanism is None or left is None:
             continue
+        if churn.participation:
+            raise StudyError(
+                'privacy.when_spent = "leave" does not go with churn.participation: who is drawn would depend on who'
+                ' has left; use "relay"'
+            )
         if left == 0:
             raise PrivacyError(
                 f'site "{name}": its budget of {site.budget} does not last for a single round of {site.steps} steps'
@@ -260,6 +260,18 @@ def leaving_when_spent(study: Study, sites: Mapping[str, Participant]) -> Churn:
                 break
             left -= churn.present(number, name)
     return replace(churn, leave=leave)
+
+
+def leaves_when_spent(study: Study) -> bool:
+    """Whether sites leave when their budget is spent; otherwise they pass on what they receive."""
+    privacy = study.privacy
+    return privacy is not None and privacy.when_spent == "leave"
+
+
+def first_round_unpaid(site: Participant, churn: Churn, number: int) -> int | None:
+    """The round after `number`, or `number` itself, if the budget does not pay for it; None if it pays for both."""
+    rounds = site.rounds_left()
+    return number + rounds if rounds is not None and rounds <= churn.present(number, site.name) else None
 
 
 def check_common_proxy(study: Study) -> None:

@@ -32,6 +32,8 @@ from confrere.study import Study
 
 CHANGES = {JOINED: "joined", LEFT: "left for good", ABSENT: "could not be reached"}
 """The text of a planned change's event."""
+BUDGET_SPENT = "its budget is spent"
+"""Why a site has left whose study has `when_spent = "leave"`."""
 
 
 @dataclass
@@ -94,11 +96,12 @@ class SiteRun:
     def _notice(self, number: int, text: str, **facts: Any) -> None:
         self.site.journal.add(Event("notice", self.name, number, data={"text": text, **facts}))
 
-    def announce(self, number: int) -> None:
+    def announce(self, number: int, left_because: str = "") -> None:
         """Record what the schedule has for the site in a round: that it joins, has left, or cannot be reached."""
         kind = self.peers.schedule.round(number).changes.get(self.name)
         if kind is not None:
-            self.site.journal.add(Event(kind, self.name, number, data={"text": CHANGES[kind]}))
+            reason = f": {left_because}" if left_because and kind == LEFT else ""
+            self.site.journal.add(Event(kind, self.name, number, data={"text": CHANGES[kind] + reason}))
 
     def stop_reasons(self, number: int) -> list[str] | None:
         """Why all sites have stopped training, if this one knows after the round that they have; else None."""
