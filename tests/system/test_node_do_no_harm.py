@@ -61,7 +61,10 @@ def test_an_honest_node_deploys_its_own_model_when_a_peer_flips_signs(tmp_path: 
         assert found["verdict_private"]["word"] == card["verdict_private"]["word"]
         assert f"Verdict (private, never sent): {card['verdict_private']['text']}" in said
         patients = found["verdict_private"]["tested"]["patients"]
-        assert f"On this site's own test records, {patients} patients, " in said
+        counted = f"On this site's own test records, {patients} patients, "
+        assert counted in said
+        del found["verdict_private"]  # as before the last round
+        assert counted in "\n".join(cli_status.lines(found))
         collaborative = [e for e, _ in verified(home / "journal.jsonl") if e.kind == "evaluated"][-1]
         assert collaborative.data["test"]["model"]["auc"] < alone.sites[site].metrics.auc - 0.2
 

@@ -58,7 +58,7 @@ def spans(rounds: list[int]) -> str:
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The state of a node in sentences."""
-    from confrere.core.results import ModelVerdict
+    from confrere.core.results import ModelVerdict, Tested
     from confrere.core.seeds import NOT_PRIVATE
     from confrere.report import words
 
@@ -93,7 +93,8 @@ def lines(found: dict[str, Any]) -> list[str]:
     verdict = found.get("verdict_private")
     judged = ModelVerdict.from_json(verdict) if verdict else None
     if quality:
-        counted = f", {words.tested(judged.tested)}" if judged else ""
+        counts = Tested.from_json(found.get("tested_private")) or (judged.tested if judged else None)
+        counted = f", {words.tested(counts)}" if counts else ""
         out.append(f"On this site's own test records{counted} (private, never sent): {quality}")
     if verdict:
         out.append(f"Verdict (private, never sent): {verdict['text']}")

@@ -19,7 +19,8 @@ missing        the receiver    senders, phase
 absent, joined, left, lost     text
 fitted         yes, PRIVATE    role, loss, prior, length, held_out_loss, shares: a site's own model trained to the end
 evaluated      yes, PRIVATE    validation, test, common_test: each {role: {metric: number}} or null; majority: for each
-                               of them the accuracy of always saying the site's most frequent class
+                               of them the accuracy of always saying the site's most frequent class; patients: for each
+                               of them how many patients the figures rest on, by class
 deployed       yes, PRIVATE    model (collaborative or own), text, test {metric: number} of the site's own model if it is
                                deployed: which of the two did better on the site's own held-out records
 judged         yes, PRIVATE    metric, gain, interval, word, tested, at_threshold, text: the collaborative model of this run

@@ -57,6 +57,7 @@ def status_of(node: Node) -> dict[str, Any]:
             "received": sum(links.bytes_received.values()),
         },
         "quality_private": (node.quality.get("test") or {}).get(node.strategy.deploys[0], {}),
+        "tested_private": (node.quality.get("patients") or {}).get("test"),
         **_deployed(node.journal.events),
         **_verdict(node.journal.events),
         "since": node.began,
@@ -106,6 +107,12 @@ def last_contacts(events: Sequence[Event]) -> dict[str, float]:
 def _last_quality(events: Sequence[Event]) -> dict[str, Any]:
     tested = next((e.data.get("test") for e in reversed(events) if e.kind == "evaluated"), None) or {}
     return dict(tested.get("private") or next(iter(tested.values()), {}))
+
+
+def _last_tested(events: Sequence[Event]) -> dict[str, Any] | None:
+    """The patients that these figures rest on; journals of earlier versions do not state it."""
+    found = next((e.data.get("patients") for e in reversed(events) if e.kind == "evaluated"), None) or {}
+    return found.get("test")
 
 
 def _deployed(events: Sequence[Event]) -> dict[str, Any]:
@@ -162,6 +169,7 @@ def resting_status(home: Path) -> dict[str, Any]:
         "privacy": _at_rest(events),
         "bytes": {"in_parcels": int(facts.get("bytes_out", 0)) + size},
         "quality_private": _last_quality(events),
+        "tested_private": _last_tested(events),
         **_deployed(events),
         **_verdict(events),
         "since": None,

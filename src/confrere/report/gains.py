@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from confrere.core import metrics
-from confrere.core.results import ComparisonResult, Measured, StrategyResult
+from confrere.core.results import ComparisonResult, Measured, StrategyResult, Tested
 from confrere.report import words
 from confrere.statistics.verdict import EARLIER, LEAST_RARER, Gain, GapClosed, stated
 
@@ -82,6 +82,23 @@ def too_few(comparison: ComparisonResult) -> list[str]:
     """The sites with too few test patients of the rarer class to be judged."""
     sites = comparison.alone.sites.values() if comparison.alone else ()
     return [s.name for s in sites if s.tested is not None and s.tested.rarer < LEAST_RARER]
+
+
+def tested_at(comparison: ComparisonResult, names: Sequence[str]) -> Tested | None:
+    """The test patients of these sites together; None where the results do not state them."""
+    sites = (
+        [comparison.alone.sites[n] for n in names if n in comparison.alone.sites] if comparison.alone else []
+    )
+    found = [s.tested for s in sites if s.tested]
+    if not found or len(found) < len(sites):
+        return None
+    patients, rarer = sum(t.patients for t in found), sum(t.rarer for t in found)
+    positive = [t.positive for t in found if t.positive is not None]
+    name = found[0].positive_class
+    if name is not None and len(positive) == len(found):
+        return Tested(patients, sum(positive), name, sum(positive), name)
+    classes = {t.rarer_class for t in found}
+    return Tested(patients, rarer, classes.pop()) if len(classes) == 1 else Tested(patients, patients)
 
 
 def _differences(

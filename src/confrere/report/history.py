@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confrere.core.events import Event, Json, verified
-from confrere.core.results import PrivacySpent
+from confrere.core.results import PrivacySpent, Tested
 
 DEPLOYED = ("private", "model")
 """The roles that a site would use, best first; any role but the proxy comes next, the proxy last."""
@@ -111,6 +111,8 @@ class History:
     weighings: tuple[Weighing, ...] = ()
     majority: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """By site and kind of records: the accuracy of always saying the class that is most frequent at the site."""
+    patients: Mapping[tuple[str, str], Tested] = field(default_factory=dict)
+    """By site and kind of records: the patients that figures rest on, where the journal states them."""
     used: Mapping[str, float] = field(default_factory=dict)
     """By site: how much of its own model builds on what peers sent (0 to 1), as cross-validation on its records chose."""
     verdicts: Mapping[str, str] = field(default_factory=dict)
@@ -200,6 +202,7 @@ class _Reader:
         self.remarks: dict[Remark, None] = {}
         self.weighings: dict[tuple[str, int], Weighing] = {}
         self.majority: dict[tuple[str, str], float] = {}
+        self.patients: dict[tuple[str, str], Tested] = {}
         self.used: dict[str, float] = {}
         self.verdicts: dict[str, str] = {}
         self._of_a_round: Mapping[str, Callable[[str, int, Mapping[str, Json]], None]] = {
@@ -234,6 +237,9 @@ class _Reader:
         for key, number in _numbers(site, data):
             self.values.setdefault(key, {})[turn] = number
         self.majority |= {(site, split): float(v) for split, v in (data.get("majority") or {}).items()}
+        for split, stated in (data.get("patients") or {}).items():
+            if (counts := Tested.from_json(stated)) is not None:
+                self.patients[site, split] = counts
 
     def _weighed(self, site: str, turn: int, data: Mapping[str, Json]) -> None:
         shares = {str(n): float(v) for n, v in (data.get("weights") or {}).items()}
@@ -281,6 +287,7 @@ class _Reader:
             tuple(self.remarks),
             tuple(self.weighings[at] for at in sorted(self.weighings)),
             self.majority,
+            self.patients,
             self.used,
             self.verdicts,
         )

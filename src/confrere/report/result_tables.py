@@ -16,9 +16,17 @@ from confrere.core.metrics import in_order
 from confrere.core.results import ComparisonResult, Measured, RunResult, SiteResult, StrategyResult
 from confrere.core.seeds import NOT_PRIVATE
 from confrere.report import words
-from confrere.report.gains import gap_closed, mean_gain, not_worth_it, site_gain, stated_gain, too_few
+from confrere.report.gains import (
+    gap_closed,
+    mean_gain,
+    not_worth_it,
+    site_gain,
+    stated_gain,
+    tested_at,
+    too_few,
+)
 from confrere.report.history import read_history
-from confrere.report.results_folder import with_ledgers
+from confrere.report.results_folder import primary_of, with_ledgers
 from confrere.statistics.verdict import EARLIER, LEAST_RARER, LEAST_SEEDS, Gain
 
 STYLES = {
@@ -51,7 +59,7 @@ def profile_table(profile: Mapping[str, Json]) -> RenderableType:
 def run_table(result: RunResult) -> RenderableType:
     """What `simulate --json` prints, for people."""
     run = _with_journal(result)
-    metrics = in_order(m for s in run.sites.values() for m in s.metrics)
+    metrics = words.primary_first(in_order(m for s in run.sites.values() for m in s.metrics), primary_of(run))
     table = _table()
     table.add_column("Site", overflow="fold")
     table.add_column("Records", justify="right")
@@ -147,7 +155,8 @@ def _sites(
     table.add_column("In a word", no_wrap=True)
     if wide:
         table.add_column("Sent", justify="right", no_wrap=True)
-    names = [m for m in comparison.metrics if wide or not words.metric(m).detail] or list(comparison.metrics)
+    shown = [m for m in comparison.metrics if wide or not words.metric(m).detail] or comparison.metrics
+    names = words.primary_first(shown, comparison.headline)
     for site in comparison.sites:
         for index, name in enumerate(names):
             gain = site_gain(comparison, site, name)
@@ -178,7 +187,7 @@ def _strategies(comparison: ComparisonResult, wide: bool) -> Table:
     """Means over sites for each way to learn."""
     table = _table()
     shown = [m for m in comparison.metrics if wide or not words.metric(m).detail]
-    names = primary_first(shown, comparison.headline)[: 4 if wide else 2]
+    names = words.primary_first(shown, comparison.headline)[: 4 if wide else 2]
     table.add_column("Mean over sites")
     for name in names:
         table.add_column(words.capital(_measure(name)), justify="right", no_wrap=True)
@@ -199,11 +208,6 @@ def _strategies(comparison: ComparisonResult, wide: bool) -> Table:
             row += [words.size(strategy.bytes_sent), words.duration(strategy.seconds)]
         table.add_row(*row)
     return table
-
-
-def primary_first(names: Iterable[str], primary: str | None) -> list[str]:
-    """The metric that decides, then the others."""
-    return sorted(names, key=lambda m: m != primary)
 
 
 def _by_columns(comparison: ComparisonResult, metric: str) -> Table:
@@ -294,6 +298,9 @@ def _footnote(comparison: ComparisonResult) -> str:
     if seeds < 2:
         return "One seed, so no spread and no verdict: run more seeds."
     spread = f"± is one standard deviation over {seeds} seeds."
+    counts = words.tested(tested_at(comparison, comparison.sites))
+    if counts:
+        spread += f" Each site: its training records, and its test patients over all seeds; the means rest on {counts}."
     if not comparison.judged:
         return f"{spread} No words: {EARLIER}."
     if seeds < LEAST_SEEDS:
@@ -328,21 +335,21 @@ def _label(alone: SiteResult[Measured], together: SiteResult[Measured], index: i
 
 def _facts(alone: SiteResult[Measured], together: SiteResult[Measured]) -> list[str]:
     """Facts about a site under its name, where there is no room for columns."""
-    facts = [] if alone.records is None else [f"{_records(alone)} rec."]
-    return [*facts, *_tested(alone, " tested,"), f"{words.size(together.bytes_sent)} sent"]
+    facts = [] if alone.records is None else [f"{_records(alone)} records"]
+    return [*facts, *_tested(alone), f"{words.size(together.bytes_sent)} sent"]
 
 
-def _tested(site: SiteResult[Measured], after: str = ",") -> list[str]:
+def _tested(site: SiteResult[Measured]) -> list[str]:
     """How many patients a site was tested on, and how many of them are of class 1, or outside the most frequent class."""
     counts = site.tested
     if counts is None:
         return []
-    found = [f"{words.plain_number(counts.patients)}{after}"]
+    patients = f"{words.plain_number(counts.patients)} patient{'' if counts.patients == 1 else 's'}"
     if counts.positive is not None:
-        found.append(f"{words.plain_number(counts.positive)} {counts.positive_class}")
-    elif counts.rarer < counts.patients:
-        found.append(f"{words.plain_number(counts.rarer)} {counts.rarer_class or 'rarer'}")
-    return found
+        return [f"{patients},", f"{words.plain_number(counts.positive)} {counts.positive_class}"]
+    if counts.rarer < counts.patients:
+        return [f"{patients},", f"{words.plain_number(counts.rarer)} {counts.rarer_class or 'rarer'}"]
+    return [patients]
 
 
 def _measure(name: str) -> str:

@@ -42,9 +42,7 @@ class RunRecord:
     @property
     def primary(self) -> str | None:
         """The study's primary metric; where the study states none, the proper scoring rule, or else the first."""
-        mean = self.result.mean
-        stated = _stated_primary(self.folder / "study.toml") if self.folder else None
-        return stated if stated in mean else proper(mean) or next(iter(in_order(mean)), None)
+        return primary_of(self.result, self.folder)
 
 
 def with_ledgers(result: RunResult, journal: History) -> RunResult:
@@ -102,6 +100,13 @@ def read_facts(folder: Path) -> dict[str, Json]:
     """What a run wrote down about itself; empty where it did not."""
     path = folder / "run.json"
     return _json(path) if path.exists() else {}
+
+
+def primary_of(result: RunResult, folder: Path | None = None) -> str | None:
+    """The primary metric of a run, from the study in its folder; by default the proper scoring rule, or else the first."""
+    place = folder or (Path(result.run) if result.run else None)
+    stated = _stated_primary(place / "study.toml") if place else None
+    return stated if stated in result.mean else proper(result.mean) or next(iter(in_order(result.mean)), None)
 
 
 def _stated_primary(study: Path) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from confrere.core import metrics
 from confrere.core.results import Measured, ModelVerdict, PrivacySpent, Tested
@@ -18,6 +18,11 @@ NOT_WORTH_IT = (
 )
 
 NO_NOISE = "no privacy guarantee: trained without noise"
+
+
+def primary_first(names: Iterable[str], primary: str | None) -> list[str]:
+    """The metric that decides, then the others."""
+    return sorted(names, key=lambda m: m != primary)
 
 
 def figure(name: str, value: float) -> str:

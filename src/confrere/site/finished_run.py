@@ -108,7 +108,6 @@ def run_result(
             attacker=name in attackers,
             missing_columns=dict(federation.sites[name].lacks),
             tested=tested(federation.sites[name].test, federation.task),
-            validated=tested(federation.sites[name].validation, federation.task),
             prevalence=prevalence(federation.sites[name].train, federation.task),
         )
         for name, site in found.items()

@@ -24,6 +24,7 @@ from confrere.core.protocols import (
     Reshapes,
     Strategy,
 )
+from confrere.core.results import Tested
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records, SiteData, Task
 from confrere.learning.balance import Shares, balance, counted, log_shares, released
@@ -56,6 +57,7 @@ from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
 from confrere.privacy.patient_hashes import fingerprint
 from confrere.site.checks import check_fit
+from confrere.site.journal_results import tested
 from confrere.site.open_sites import records_hash
 from confrere.site.predictions import SelectedPredictions
 from confrere.site.stopping import Stopping
@@ -116,6 +118,7 @@ class Participant:
     secret: bytes = field(default=b"", repr=False)
     """Of a node: the key of its records' fingerprint. A simulation has none, and its fingerprints stay inside."""
     _fingerprint: tuple[SiteData, str] | None = field(default=None, repr=False)
+    _held_out: tuple[SiteData, dict[str, Tested]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for role in ("private", "proxy"):  # a network that cannot be built, or does not fit, is noticed here
@@ -447,11 +450,19 @@ class Participant:
                 self.predictions.keep(self.name, part, outputs[used], records, self.task.spread)
         if self.task.form == "classes" and len(self.data.train):
             usual = int(torch.bincount(self.data.train.targets.long()).argmax())
-            tested = {
-                part: records for part, records in parts.items() if records is not None and len(records)
-            }
-            out["majority"] = {p: float((r.targets == usual).double().mean()) for p, r in tested.items()}
+            there = {part: records for part, records in parts.items() if records is not None and len(records)}
+            out["majority"] = {p: float((r.targets == usual).double().mean()) for p, r in there.items()}
+        out["patients"] = {p: counts.as_json() for p, counts in self.held_out().items() if out.get(p)}
         return out
+
+    def held_out(self) -> dict[str, Tested]:
+        """How many patients the figures of each held-out part rest on; PRIVATE."""
+        data = self.data
+        if self._held_out is None or self._held_out[0] is not data:
+            parts = {"validation": data.validation, "test": data.test, "common_test": data.common_test}
+            found = {p: tested(r, self.task) for p, r in parts.items() if r is not None}
+            self._held_out = data, {p: counts for p, counts in found.items() if counts is not None}
+        return self._held_out[1]
 
     def predicted(self, terms: Predictor, records: Records) -> Tensor:
         """The weighted sum of several models' outputs for records."""

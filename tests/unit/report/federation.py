@@ -7,6 +7,7 @@ import math
 import random
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,9 @@ def write_run(
     proven: bool = True,
     absent: Mapping[int, Sequence[str]] | None = None,
     finish: bool = True,
+    evaluated: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """One run folder; returns its result."""
+    """One run folder; returns its result. `evaluated` are further facts of every evaluation."""
     folder.mkdir(parents=True, exist_ok=True)
     noisy = strategy.split("-")[0] not in ("local", "pooled") or strategy.endswith("-dp")
     target = {"epsilon": 3.0, "delta": 1e-5, "unit": "record", "accountant": "pld", "proven": proven}
@@ -148,7 +150,8 @@ def write_run(
     journal.add(Event("notice", None, None, data={"text": "WEST has 3 records and was left out"}))
     count = dict.fromkeys(sites, 0)
     for event in events(strategy, seed, sites, rounds, finals, proven=proven, absent=absent):
-        journal.add(event)
+        more = evaluated if event.kind == "evaluated" else None
+        journal.add(replace(event, data={**event.data, **more}) if more else event)
         if event.kind == "sent":
             count[event.site or ""] += event.data["bytes"]
     spent = {"epsilon": 2.97, "delta": 1e-5, "proven": proven, "unit": "record"} if noisy else None

@@ -292,7 +292,7 @@ def test_without_classes_the_patients_of_all_sites_are_counted(tmp_path: Path) -
         for n, s in comparison.strategies.items()
     }
     answer = by_how_much(replace(comparison, strategies=strategies), "auc", {})
-    assert "Based on 300 patients, 65 of them «abnormal»." in text(answer)
+    assert ", on 300 patients, 65 of them «abnormal»." in text(answer)
 
 
 def test_a_column_that_a_site_lacks_does_not_make_it_odd() -> None:

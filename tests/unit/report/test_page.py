@@ -23,9 +23,9 @@ from confrere.report.page import write_report
 from confrere.report.page.answer import verdict
 from confrere.report.page.by_how_much import largest, smallest
 from confrere.report.page.in_patients import sentence
-from confrere.report.page.learning_curves import _band
+from confrere.report.page.learning_curves import _band, learning_curves
 from confrere.report.page.provenance import notes
-from confrere.report.results_folder import read_comparison
+from confrere.report.results_folder import read_comparison, read_run
 from confrere.statistics.verdict import Gain
 
 HOSTILE = {"<script>alert(1)</script>": 500, '"><img src=x onerror=alert(2)>': 300, "St. Mary's & Co": 900}
@@ -368,8 +368,22 @@ def test_a_calibration_slope_on_few_patients_is_called_uncertain(
     (tmp_path / "comparison.json").write_text(json.dumps(document))
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert len(re.findall(rf">{shown}<", page)) >= len(THYROID)
-    assert "Slope, intercept and curve are one fit to the test records of all seeds" in page
-    assert "means over seeds." not in page
+    assert "Slope and intercept of the calibration are one fit to the test records of all seeds" in page
+    drawn = 0 if rarer < 10 else len(THYROID)
+    assert page.count(": calibration curve, alone and together") == drawn
+    assert page.count(": net benefit by threshold, alone and together") == drawn
+    assert page.count("Too few to judge: fewer than 10 patients of the rarer class.") == 2 * (
+        len(THYROID) - drawn
+    )
+
+
+def test_a_physician_reads_two_sentences_and_unfolds_the_rest(tmp_path: Path) -> None:
+    page = write_report(with_patients(tmp_path)).read_text(encoding="utf-8")
+    lead = re.search(r'<h2>In patients</h2><p class="lead">(.*?)</p>', page)
+    assert lead is not None
+    assert lead[1].count(". ") + lead[1].endswith(".") == 2
+    assert "<details><summary>How this is computed</summary>" in page
+    assert "evaluation.threshold" not in page
 
 
 @pytest.mark.parametrize("site", [None, "SVI"])
@@ -415,6 +429,7 @@ def test_a_run_leads_with_the_primary_metric_and_counts_sites_with_too_few_patie
     )
     assert f"Mean over 5 sites: log loss 0.300, AUC 0.900, accuracy 80.0 % . {few}" in said
     assert "Log loss 0.300 is reached" in said
+    assert re.search(r"Records\s+Log loss\s+AUC\s+Accuracy", said)
     assert said.count(few) == 2
     (tmp_path / "study.toml").write_text('[evaluation]\nprimary = "accuracy"\n')
     assert "Mean over 5 sites: accuracy 80.0 %, AUC 0.900, log loss 0.300" in words_of(write_report(tmp_path))
@@ -436,6 +451,25 @@ def test_the_patients_are_counted_beside_the_figures_of_every_chart(tmp_path: Pa
     by_site = said.partition("Site by site")[2].partition("Every way that was tried")[0]
     shown = by_site.count("SVI 60 patients, 14 of them «abnormal»")
     assert shown == len(read_comparison(tmp_path).metrics)
+    every, over_all = said.partition("Every way that was tried")[2], "on 300 patients, 65 of them «abnormal»"
+    assert f"Means over sites, {over_all};" in every
+    for section in ("Who gains", "How much of the gap was closed"):
+        assert ", on " in every.partition(section)[2][:900], section
+
+
+def test_the_patients_behind_a_learning_curve_are_counted(tmp_path: Path) -> None:
+    counts = {"patients": 11, "rarer": 3, "rarer_class": "ill", "positive": 3, "positive_class": "ill"}
+    for seed in range(2):
+        found = {"patients": {"validation": {**counts, "patients": 11 + seed}, "test": counts}}
+        write_run(
+            tmp_path / "runs" / f"proxyfl-{seed}", "proxyfl", seed, THYROID, 3,
+            {s: {"auc": 0.9} for s in THYROID}, evaluated=found,
+        )  # fmt: skip
+    one = words_of(write_report(tmp_path / "runs" / "proxyfl-0"))
+    assert one.partition("How they learned")[2].count("11 patients, 3 of them «ill»; too few to judge") == 5
+    histories = [read_run(tmp_path / "runs" / f"proxyfl-{n}").history for n in range(2)]
+    drawn = learning_curves({"together": histories}, list(THYROID), "auc", [])
+    assert "11 to 12 patients, 3 of them «ill», in each seed; too few to judge" in str(drawn)
 
 
 def test_no_command_is_on_the_first_screen(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,34 @@ def test_a_site_shows_records_both_ways_a_word_and_its_bytes(document: dict[str,
         "137 KB",
     ):
         assert word in text
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_patients_behind_the_figures_are_counted(document: dict[str, Any], width: int) -> None:
+    stated = json.loads(json.dumps(document))
+    for row in stated["strategies"]["local"]["sites"].values():
+        row["tested"] = {
+            "patients": 71,
+            "rarer": 19,
+            "rarer_class": "ill",
+            "positive": 19,
+            "positive_class": "ill",
+        }
+    text = printed(comparison_table(ComparisonResult.from_json(stated)), width)
+    assert "rec." not in text
+    assert text.count("71 patients,") == len(THYROID)
+    assert text.count("19 ill") == len(THYROID)
+    assert "the means rest on 355 patients, 95 of them «ill»." in " ".join(text.split())
+
+
+def test_the_primary_metric_leads(document: dict[str, Any], tmp_path: Path) -> None:
+    table = printed(comparison_table(ComparisonResult.from_json(document)), 200)
+    first = next(line for line in table.splitlines() if line.startswith("SVHD"))
+    assert "log loss" in first
+    assert "better" in first
+    finals = {s: {"auc": 0.9, "log_loss": 0.3} for s in THYROID}
+    result = RunResult.from_json(write_run(tmp_path / "run", "local", 0, THYROID, 2, finals))
+    assert printed(run_table(result), 100).split()[:5] == ["Site", "Records", "Log", "loss", "AUC"]
 
 
 def test_the_budget_is_told_where_the_journals_are(document: dict[str, Any], folder: Path) -> None:

@@ -117,7 +117,7 @@ class SiteResult(Document, Generic[Figure]):
     UNSTATED = ("name",)
     OPTIONAL = (
         "proxy_metrics", "common_metrics", "common_proxy_metrics", "gains", "round", "attacker", "missing_columns",
-        "tested", "validated", "prevalence", "in_patients",
+        "tested", "prevalence", "in_patients",
     )  # fmt: skip
     KEYS: ClassVar[Mapping[str, str]] = {"gains": "gain"}
 
@@ -141,8 +141,6 @@ class SiteResult(Document, Generic[Figure]):
     """Columns of the schema that the site lacks: imputed there, or left out everywhere."""
     tested: Tested | None = None
     """The patients that its figures rest on."""
-    validated: Tested | None = None
-    """Of a single run: its validation patients, on whom the figures of the rounds rest."""
     prevalence: float | None = None
     """Of a single run: the share of class 1 among its training records, where there are two classes."""
     in_patients: InPatients | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from confrere.core.results import ComparisonResult, InPatients, StrategyResult, Tested
 from confrere.report import words
-from confrere.report.gains import gap_closed, mean_gain, site_gain
+from confrere.report.gains import gap_closed, mean_gain, site_gain, tested_at
 from confrere.report.page.questions import Answer, sentences
 from confrere.statistics.clinical_metrics import over_sites
 from confrere.statistics.verdict import EARLIER, Gain
@@ -26,12 +26,11 @@ def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Ga
         short = f"{label} {words.compared(name, gain)}" if gain else "not measured"
         if gain is not None and gain.word == "no clear difference":
             short = f"{gain.word} in {label}"
-        counts = based_on(comparison, _all_tested(comparison))
-        rest = sentences(in_metric(comparison, name), f"Based on {counts}." if counts else "")
+        rest = in_metric(comparison, name)
         return Answer("By how much?", words.capital(short.partition(" (")[0]), (rest,))
     site, (alone, together) = found
     short, whose = of_100(alone, together), "the sites" if site is None else f"«{site}»"
-    tested = comparison.alone.sites[site].tested if comparison.alone and site else _all_tested(comparison)
+    tested = comparison.alone.sites[site].tested if comparison.alone and site else all_tested(comparison)
     counts = based_on(comparison, tested)
     based = f"; based on {counts}" if counts else ""
     told = [
@@ -65,12 +64,16 @@ def in_metric(comparison: ComparisonResult, name: str) -> str:
     over = "averaged over the sites" if len(judged) > 1 else "at the one site"
     mean = (
         f"{words.capital(words.metric(name).label)} {over}: {words.measured(name, alone.mean[name])} alone, "
-        f"{words.measured(name, together.mean[name])} together ({together.label}): {words.compared(name, gain)}."
+        f"{words.measured(name, together.mean[name])} together ({together.label}): {words.compared(name, gain)}"
+        f"{on_all(comparison)}."
     )
     least = ""
     if len(judged) > 1:
         worst, fares = smallest(judged)
-        least = f"«{worst}» {fares}: {words.compared(name, judged[worst])}."
+        counts = words.tested(tested_at(comparison, [worst]))
+        least = (
+            f"«{worst}» {fares}: {words.compared(name, judged[worst])}{f', on {counts}' if counts else ''}."
+        )
     return sentences(mean, least)
 
 
@@ -134,7 +137,7 @@ def pooling(comparison: ComparisonResult, name: str) -> str | None:
     if closed.share is not None:
         return (
             f"Compared with pooling all records: {words.share_closed(closed)} of the gap closed, between alone and {pooled}, "
-            f"by {label}; pooling is {words.compared(name, closed.gap)}."
+            f"by {label}; pooling is {words.compared(name, closed.gap)}{on_all(comparison)}."
         )
     rest = {
         "better": "how much of that gap was closed is too uncertain to state",
@@ -142,7 +145,8 @@ def pooling(comparison: ComparisonResult, name: str) -> str | None:
         "too few to judge": "which may be chance",
         EARLIER: EARLIER,
     }.get(closed.gap.word, "so there is no clear gap to close")
-    return f"Compared with pooling all records: {pooled}, against alone by {label}: {words.compared(name, closed.gap)}; {rest}."
+    gap = f"{words.compared(name, closed.gap)}{on_all(comparison)}"
+    return f"Compared with pooling all records: {pooled}, against alone by {label}: {gap}; {rest}."
 
 
 def smallest(gains: Mapping[str, Gain]) -> tuple[str, str]:
@@ -172,25 +176,21 @@ def based_on(comparison: ComparisonResult, counts: Tested | None) -> str:
     return words.tested(counts) + (f", first seen on {day} or later" if day else "") if counts else ""
 
 
+def on_all(comparison: ComparisonResult) -> str:
+    """«, on 9 168 patients, 2 400 of them «abnormal»»: what a mean over all sites rests on."""
+    counts = based_on(comparison, all_tested(comparison))
+    return f", on {counts}" if counts else ""
+
+
 def later_than(comparison: ComparisonResult) -> str | None:
     """The day from which on patients are test patients, where the study splits by date."""
     day = (comparison.facts.get("split") or {}).get("by_date")
     return None if day is None else str(day)
 
 
-def _all_tested(comparison: ComparisonResult) -> Tested | None:
+def all_tested(comparison: ComparisonResult) -> Tested | None:
     """The test patients of all sites; those of class 1 where there are two classes."""
-    sites = comparison.alone.sites.values() if comparison.alone else ()
-    found = [s.tested for s in sites if s.tested]
-    if not found or len(found) < len(sites):
-        return None
-    patients, rarer = sum(t.patients for t in found), sum(t.rarer for t in found)
-    positive = [t.positive for t in found if t.positive is not None]
-    name = found[0].positive_class
-    if name is not None and len(positive) == len(found):
-        return Tested(patients, sum(positive), name, sum(positive), name)
-    classes = {t.rarer_class for t in found}
-    return Tested(patients, rarer, classes.pop()) if len(classes) == 1 else Tested(patients, patients)
+    return tested_at(comparison, comparison.sites)
 
 
 def _over_all(comparison: ComparisonResult) -> tuple[InPatients, InPatients] | None:

@@ -10,7 +10,7 @@ from confrere.report import words
 from confrere.report.page import charts
 from confrere.report.page.axes import Scale, around
 from confrere.report.page.by_how_much import based_on, both_ways, changes, condition, of_100
-from confrere.report.page.markup import Child, Markup, section, table, tag
+from confrere.report.page.markup import Child, Markup, folded, section, table, tag
 from confrere.report.page.sections import Page, report_section
 from confrere.report.page.site_table import MANY
 from confrere.statistics.verdict import LEAST_RARER
@@ -20,6 +20,17 @@ SHOWN = 6
 CERTAIN = 20
 """With fewer patients of the rarer class a calibration slope is marked as uncertain."""
 CELL, COLUMNS = 11, 10
+COMPUTED = (
+    "A model warns where the probability that it states reaches the threshold. Unless the study or the site sets one, the "
+    "threshold is the share of patients with the condition among the training records of the site; the table has its mean over "
+    "seeds.",
+    "Missed and false alarms are shares of all test records of a seed, averaged over the seeds. The interval of the change is "
+    "over patients and seeds; it decides no verdict.",
+    "Slope and intercept of the calibration are one fit to the test records of all seeds: 1 and 0 are perfect, and a slope "
+    f"below 1 means that stated probabilities are too extreme. They are left out, with both curves, below {LEAST_RARER} patients "
+    f"of the rarer class, and marked «uncertain» below {CERTAIN}.",
+    "Net benefit is the share of patients found, less the share of false alarms weighted by the odds of the threshold.",
+)
 KINDS = (
     ("found", "has it, and found"),
     ("missed", "has it, and missed"),
@@ -92,20 +103,15 @@ def in_patients(comparison: ComparisonResult) -> Markup | None:
         "Site", "Tested on", "Threshold", "Missed of 100", "False alarms of 100", "Calibration slope", "Intercept",
     ]  # fmt: skip
     lead = (
-        "Alone → together. A model warns where the stated probability reaches the threshold, which is the share of patients "
-        "with the condition unless the study states one (evaluation.threshold). Missed: patients with the condition and "
-        "no warning; false alarms: a warning without the condition; both of 100 patients of the site. In brackets: the 95 % "
-        "interval of the change, over patients and seeds; it carries no word. A calibration slope of 1 "
-        "and an intercept of 0 are perfect; a slope below 1 means that stated probabilities are too extreme. Slope, "
-        "intercept and curve are one fit to the test records of all seeds; the other figures are means over these records. "
-        f"Slope and intercept are too uncertain to show with fewer than {LEAST_RARER} patients of the rarer class, and marked "
-        f"«uncertain» with fewer than {CERTAIN}."
+        "Alone → together, of 100 patients of each site: how many with the condition the model would miss, and how many "
+        "without it would raise a false alarm. In brackets is the 95 % interval of the change."
     )
     pictures = [_pictures(site, *found[site]) for site in list(found)[:SHOWN]]
     more = len(found) - len(pictures)
     return section(
         "In patients",
         table(head, rows, text=2),
+        folded("How this is computed", *COMPUTED),
         _icon_legend(),
         charts.legend(
             ("alone", "alone"), ("together", "together"), ("ideal", "perfect calibration; warning everyone")
@@ -118,6 +124,7 @@ def in_patients(comparison: ComparisonResult) -> Markup | None:
 
 
 def _pictures(site: str, alone: InPatients, together: InPatients, result: SiteResult[object]) -> Markup:
+    enough = result.tested is None or result.tested.rarer >= LEAST_RARER
     return tag(
         "figure",
         tag("h3", site, tag("small", f" – {words.tested(result.tested)}") if result.tested else None),
@@ -125,10 +132,24 @@ def _pictures(site: str, alone: InPatients, together: InPatients, result: SiteRe
             "div",
             tag("div", tag("h4", "100 patients, alone"), icons(alone, f"{site}, alone")),
             tag("div", tag("h4", "100 patients, together"), icons(together, f"{site}, together")),
-            tag("div", tag("h4", "Observed by stated, in %"), _calibration(site, alone, together)),
-            tag("div", tag("h4", "Net benefit by threshold"), _net_benefit(site, alone, together)),
+            tag(
+                "div",
+                tag("h4", "Observed by stated, in %"),
+                _calibration(site, alone, together) if enough else _too_few(),
+            ),
+            tag(
+                "div",
+                tag("h4", "Net benefit by threshold"),
+                _net_benefit(site, alone, together) if enough else _too_few(),
+            ),
             class_="quarters",
         ),
+    )
+
+
+def _too_few() -> Markup:
+    return tag(
+        "p", f"Too few to judge: fewer than {LEAST_RARER} patients of the rarer class.", class_="under"
     )
 
 

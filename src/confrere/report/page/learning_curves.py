@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from confrere.core.events import Json
+from confrere.core.metrics import proper
 from confrere.core.results import PrivacySpent
 from confrere.report import words
 from confrere.report.history import History, Spending
@@ -15,6 +16,7 @@ from confrere.report.page import charts
 from confrere.report.page.axes import Scale, around
 from confrere.report.page.markup import Markup, section, table, tag
 from confrere.report.page.sections import Page, report_section
+from confrere.statistics.verdict import LEAST_RARER
 
 PANELS = 12
 """More sites than this share one panel."""
@@ -38,8 +40,10 @@ def learning_curves(
     last = max(turn for c in curves.values() for turn in c)
     if last == 0:
         return None
+    based = {site: _based_on(histories, [site], split) for site in sites}
     if len(sites) > PANELS:
         panels = {"All sites": {kind: _over_sites(curves, sites, kind) for kind in histories}}
+        based = {"All sites": _based_on(histories, sites, split)}
         spread = f"Lines are means over {len(sites)} sites, bands one standard deviation over them."
     else:
         panels = {s: {k: curves[s, k] for k in histories if (s, k) in curves} for s in sites}
@@ -47,7 +51,7 @@ def learning_curves(
         spread = (
             "Bands are one standard deviation over seeds." if several else "One seed, so there are no bands."
         )
-    drawn, cut = _panels({title: found for title, found in panels.items() if found}, name, last)
+    drawn, cut = _panels({title: found for title, found in panels.items() if found}, name, last, based)
     records = {"validation": "records that it holds back for validation", "test": "its test records"}
     lead = (
         f"{words.capital(words.metric(name).label)} of the model that a site would use, on "
@@ -68,7 +72,10 @@ def learning_curves(
 
 
 def _panels(
-    panels: Mapping[str, Mapping[str, dict[int, list[float]]]], metric: str, last: int
+    panels: Mapping[str, Mapping[str, dict[int, list[float]]]],
+    metric: str,
+    last: int,
+    based: Mapping[str, str],
 ) -> tuple[list[Markup], bool]:
     """A chart for each title, all on the same axes; whether early rounds fall outside of them."""
     y, cut = _heights([line for found in panels.values() for line in found.values()], metric, last)
@@ -79,8 +86,37 @@ def _panels(
     for title, found in panels.items():
         series = [_line(kind, values, metric) for kind, values in found.items()]
         chart = charts.lines(series, axes, height=height, label=f"{title}: {label} over rounds")
-        drawn.append(tag("div", tag("h3", title), chart))
+        counts = based.get(title)
+        drawn.append(
+            tag("div", tag("h3", title), tag("p", counts, class_="under") if counts else None, chart)
+        )
     return drawn, cut
+
+
+def _based_on(histories: Histories, sites: Sequence[str], split: str) -> str:
+    """«9 to 13 patients, 2 to 4 of them «abnormal», in each seed; too few to judge»; nothing where journals do not state it."""
+    runs = [h for found in histories.values() for h in found]
+    counted = [[c for s in sites if (c := h.patients.get((s, split)))] for h in runs]
+    seeds = [c for c in counted if c]
+    if not seeds:
+        return ""
+    patients = _range([sum(c.patients for c in found) for found in seeds])
+    first, text = seeds[0][0], f"{patients} patient{'' if patients == '1' else 's'}"
+    ill = [sum(c.positive for c in found if c.positive is not None) for found in seeds]
+    if first.positive is not None:
+        text += f", {_range(ill)} of them «{first.positive_class}»"
+    elif any(c.rarer < c.patients for found in seeds for c in found):
+        text += (
+            f", {_range([sum(c.rarer for c in found) for found in seeds])} outside the most frequent class"
+        )
+    text += ", in each seed" if max(len(found) for found in histories.values()) > 1 else ""
+    few = min(sum(c.rarer for c in found) for found in seeds) < LEAST_RARER
+    return text + ("; too few to judge" if few else "")
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = words.plain_number(min(counts)), words.plain_number(max(counts))
+    return low if low == high else f"{low} to {high}"
 
 
 def privacy_over_rounds(history: History | None, sites: Sequence[str], seed: str) -> Markup | None:
@@ -230,7 +266,7 @@ def _choose(histories: Histories, metric: str | None) -> tuple[str, str] | None:
     wanted = [
         (m, s)
         for s in ("validation", "test", "common_test")
-        for m in (metric, *sorted({m for m, _ in found}))
+        for m in (metric, proper({m for m, _ in found}), *sorted({m for m, _ in found}))
         if m
     ]
     return next((w for w in wanted if w in found), None)

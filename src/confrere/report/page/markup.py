@@ -113,5 +113,10 @@ def section(title: str, *children: Child, lead: Child = None, id_: str | None = 
     )
 
 
+def folded(title: str, *paragraphs: Child) -> Markup:
+    """Details that a reader may open; in print they are shown."""
+    return tag("details", tag("summary", title), *(tag("p", p) for p in paragraphs))
+
+
 def _plain(value: object) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from confrere.core.results import ComparisonResult, Group, Measured, SiteResult
 from confrere.report import words
-from confrere.report.gains import site_gain, stated_gain
+from confrere.report.gains import site_gain, stated_gain, tested_at
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.sections import Page, report_section
 from confrere.report.page.site_table import word
@@ -21,10 +21,10 @@ def missing_in_run(run: RunRecord, sites: Sequence[str]) -> Markup | None:
     lacking = [run.sites[s] for s in sites if s in run.sites and run.sites[s].missing_columns]
     if not lacking:
         return None
-    metrics = tuple(dict.fromkeys(m for r in lacking for m in r.metrics))
+    metrics = words.primary_first(dict.fromkeys(m for r in lacking for m in r.metrics), run.primary)
     head = ["Site", "It lacks", *(words.capital(words.metric(m).label) for m in metrics)]
     rows: list[list[Child]] = [
-        [r.name, words.lacks(r.missing_columns), *(words.measured(m, r.metrics.get(m)) for m in metrics)]
+        [_named(r), words.lacks(r.missing_columns), *(words.measured(m, r.metrics.get(m)) for m in metrics)]
         for r in lacking
     ]
     for kind, group in run.result.by_columns.items():
@@ -52,10 +52,9 @@ def missing_in_comparison(comparison: ComparisonResult) -> Markup | None:
         other = together.sites.get(site.name, SiteResult(site.name)) if together else SiteResult(site.name)
         judged = site_gain(comparison, site.name, name)
         figures = (words.measured(name, r.metrics.get(name)) for r in (site, other))
-        counts = words.tested(site.tested)
         rows.append(
             [
-                tag("span", site.name, tag("small", counts) if counts else None),
+                _named(site),
                 words.lacks(site.missing_columns),
                 *figures,
                 word(judged) if judged else "–",
@@ -69,6 +68,12 @@ def missing_in_comparison(comparison: ComparisonResult) -> Markup | None:
     )
 
 
+def _named(site: SiteResult[object]) -> Markup:
+    """The site, and the patients that its figures rest on."""
+    counts = words.tested(site.tested)
+    return tag("span", site.name, tag("small", counts) if counts else None)
+
+
 def _both(comparison: ComparisonResult) -> Mapping[str, Group[Measured]]:
     return comparison.alone.by_columns if comparison.alone else {}
 
@@ -79,7 +84,9 @@ def _means(comparison: ComparisonResult, name: str) -> Markup | None:
         return None
     head = ["Way to learn"]
     for kind, group in kinds.items():
-        head += [words.capital(words.of_kind(kind, len(group.sites))), "Against alone"]
+        counts = words.tested(tested_at(comparison, group.sites))
+        kind_of = words.capital(words.of_kind(kind, len(group.sites)))
+        head += [f"{kind_of} ({counts})" if counts else kind_of, "Against alone"]
     rows: list[list[Child]] = []
     for strategy in comparison.strategies.values():
         row: list[Child] = [strategy.label]

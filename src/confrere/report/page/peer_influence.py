@@ -83,6 +83,9 @@ def _panel(history: History, user: str, colour: dict[str, str], x: Scale, height
             label=f"{user} is the user: weights of its peers and accuracy over rounds",
         ),
         tag("p", _ranking(mine), class_="under"),
+        tag("p", f"Accuracy on {words.tested(counts)}.", class_="under")
+        if curve is not None and (counts := history.patients.get((user, "test")))
+        else None,
     )
 
 

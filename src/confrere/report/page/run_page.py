@@ -27,8 +27,7 @@ def run_page(run: RunRecord) -> tuple[str, list[Child]]:
     seed = run.facts.get("seed", started.get("seed"))
     what = f"seed {seed}" if seed is not None else "this run"
     histories = {"together" if is_collaboration(run.strategy) else "alone": [run.history]}
-    metrics = in_order(m for s in run.sites.values() for m in s.metrics)
-    metric = next(iter(metrics), None)
+    metrics = words.primary_first(in_order(m for s in run.sites.values() for m in s.metrics), run.primary)
     legend = [(kind, run.label or "this run") for kind in histories]
     page = Page(
         run=run,
@@ -39,7 +38,7 @@ def run_page(run: RunRecord) -> tuple[str, list[Child]]:
         histories=histories,
         legend=legend,
         metrics=metrics,
-        headline=metric,
+        headline=run.primary,
         notes=(),
         facts=[{**started, **run.facts}],
         seeds=[seed] if seed is not None else [],
@@ -106,7 +105,7 @@ def _summary(run: RunRecord) -> Markup:
         )
     means = [
         f"{words.metric(m).label} {words.figure(m, run.result.mean[m])}"
-        for m in sorted(in_order(run.result.mean), key=lambda m: m != run.primary)
+        for m in words.primary_first(in_order(run.result.mean), run.primary)
     ]
     few = _too_few(list(run.sites.values()))
     return tag(
@@ -142,7 +141,7 @@ def _results(page: Page) -> Markup | None:
     rows = _rows(page.run, page.sites) if page.run is not None else []
     if not rows:
         return None
-    metrics = in_order(m for r in rows for m in r.metrics)
+    metrics = page.metrics
     counted = any(r.tested for r in rows)
     day = page.run.result.split.get("by_date") if page.run is not None else None
     later = f", of patients first seen on {day} or later" if day else ""

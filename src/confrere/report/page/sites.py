@@ -6,15 +6,16 @@ import statistics
 from collections.abc import Sequence
 
 from confrere.core.metrics import in_order
-from confrere.core.results import ComparisonResult, Measured, StrategyResult
+from confrere.core.results import CommonResult, ComparisonResult, Measured, StrategyResult
 from confrere.report import words
-from confrere.report.gains import gap_closed, mean_gain, site_gain, stated_gain
+from confrere.report.gains import gap_closed, mean_gain, site_gain, stated_gain, tested_at
 from confrere.report.page import charts
 from confrere.report.page.axes import Scale, around
-from confrere.report.page.by_how_much import largest, smallest
+from confrere.report.page.by_how_much import largest, on_all, smallest
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.sections import of_comparison
 from confrere.report.page.site_table import CLASSES, MANY, rows_of, word
+from confrere.statistics.verdict import Gain
 
 
 def site_by_site(comparison: ComparisonResult) -> Markup | None:
@@ -35,7 +36,7 @@ def site_by_site(comparison: ComparisonResult) -> Markup | None:
         if several
         else "One seed, so there is no spread to show."
     )
-    ordered = sorted(comparison.metrics, key=lambda m: m != comparison.headline)
+    ordered = words.primary_first(comparison.metrics, comparison.headline)
     charted = [_dumbbell(comparison, m, comparison.sites) for m in ordered]
     return section("Site by site", charts.legend(*kinds), *charted, lead=lead)
 
@@ -52,7 +53,7 @@ def all_sites(comparison: ComparisonResult) -> Markup | None:
 
 def ways_compared(comparison: ComparisonResult) -> Markup:
     """One row for each strategy: what it reaches, what it gains, what it costs."""
-    names = sorted(comparison.metrics, key=lambda m: m != comparison.headline)[:4]
+    names = words.primary_first(comparison.metrics, comparison.headline)[:4]
     head: list[Child] = ["Way to learn", *(words.capital(words.metric(m).label) for m in names)]
     rows: list[list[Child]] = []
     for strategy in comparison.strategies.values():
@@ -64,7 +65,7 @@ def ways_compared(comparison: ComparisonResult) -> Markup:
         rows.append([label, *figures, _against(comparison, strategy), cost])
     spread = "± one standard deviation over seeds" if len(comparison.seeds) > 1 else "one seed, so no spread"
     against = f"Gain over alone, {words.metric(comparison.headline or '').label} (+ is better)"
-    lead = f"Means over sites, {spread}. Bytes are those of all sites in one run; time is that of all seeds."
+    lead = f"Means over sites{on_all(comparison)}; {spread}. Bytes are those of all sites in one run; time is that of all seeds."
     return section("Every way that was tried", table([*head, against, "Cost"], rows), lead=lead)
 
 
@@ -95,8 +96,12 @@ def fairness(comparison: ComparisonResult) -> Markup | None:
     (best, most), (worst, least) = (extreme({s: gains[s] for s in sized}) for extreme in (largest, smallest))
     over = statistics.stdev(means.values())
     lead = (
-        f"By {words.metric(name).label}, «{best}» {most}: {words.compared(name, gains[best])}. "
-        + (f"«{worst}» {least}: {words.compared(name, gains[worst])}. " if worst != best else "")
+        f"By {words.metric(name).label}, «{best}» {most}: {_on_its_patients(comparison, best, gains[best])}. "
+        + (
+            f"«{worst}» {least}: {_on_its_patients(comparison, worst, gains[worst])}. "
+            if worst != best
+            else ""
+        )
         + f"Over sites the gain has a standard deviation of {words.signed(name, over).lstrip('+')}{unit}."
     )
     low, high = min(sized.values()), max(sized.values())
@@ -112,7 +117,7 @@ def fairness(comparison: ComparisonResult) -> Markup | None:
             gains[s].low,
             gains[s].high,
             s if len(s) <= 18 else s[:17] + "…",
-            f"{s}, {words.count(n, 'record')}: {words.gained(name, gains[s])}",
+            f"{s}, {words.count(n, 'training record')}: {_on_its_patients(comparison, s, gains[s])}",
         )
         for s, n in sized.items()
     ]
@@ -125,7 +130,7 @@ def fairness(comparison: ComparisonResult) -> Markup | None:
     caption = (
         f"Upwards is better: gain in {words.metric(name).label}{' in points' if unit else ''} over alone"
         f"{', with its 95 % interval' if len(comparison.seeds) > 1 else ', one seed'}. "
-        "To the right: records of the site, on a logarithmic scale."
+        "To the right: training records of the site, on a logarithmic scale."
     )
     return section("Who gains", tag("figure", chart, tag("figcaption", caption)), lead=lead)
 
@@ -152,7 +157,7 @@ def gap(comparison: ComparisonResult) -> Markup | None:
     lead = (
         "Pooled training puts all records in one place, without noise: it is what the sites may not do, and "
         "what they would get if they could. The gap is what pooling would gain over alone, "
-        "averaged over the sites."
+        f"averaged over the sites{on_all(comparison)}."
     )
     head = [
         "Metric", "Gap: gain of pooled over alone (+ is better)", "Gain of together over alone", "Share of the gap closed",
@@ -178,10 +183,21 @@ def on_common(comparison: ComparisonResult) -> Markup | None:
         rows.append([words.capital(words.metric(name).label), *means, *judged])
     lead = (
         "Every site's model on the same test records, which have the classes in the study's own shares, averaged over the "
-        "sites: what a model knows of patients that its own site rarely sees."
+        f"sites: what a model knows of patients that its own site rarely sees.{_common_counts(alone.common)}"
     )
     head = ["Metric", "Alone", "Together", "Pooled", "Together over alone", "In a word"]
     return section("On common test records", table(head, rows), lead=lead)
+
+
+def _on_its_patients(comparison: ComparisonResult, site: str, gain: Gain) -> str:
+    """The gain of a site, and the patients that it rests on."""
+    counts = words.tested(tested_at(comparison, [site]))
+    return words.compared(comparison.headline or "", gain) + (f", on {counts}" if counts else "")
+
+
+def _common_counts(common: CommonResult) -> str:
+    counts = next((words.tested(s.tested) for s in common.by_site.values() if s.tested), "")
+    return f" All figures rest on {counts}." if counts else ""
 
 
 def _dumbbell(comparison: ComparisonResult, name: str, sites: Sequence[str]) -> Markup:
