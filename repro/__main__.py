@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch is loaded, as th
 
 from confrere.core.errors import ConfrereError
 from confrere.report.progress import progress
-from confrere.site.run_folder import write_json
+from confrere.simulation.run_folder import write_json
 from confrere.study import FULL
 from repro.experiment import Unfinished, repeat, result_file
 from repro.page import write_page

@@ -28,10 +28,10 @@ from confrere.privacy.charges import gaussian
 from confrere.privacy.renyi import PUBLISHED_ORDERS
 from confrere.privacy.sampling import epoch
 from confrere.simulation.backends import simulate
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
+from confrere.simulation.run_folder import hardware, write_json
 from confrere.site.open_sites import open_sites
 from confrere.site.predictions import RecordPredictions, SelectedPredictions
-from confrere.site.run_folder import hardware, write_json
 from confrere.study import Study, scaled
 from confrere.version import versions
 from repro.judgement import beside, curves

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from confrere.core.metrics import METRICS, named
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.statistics.contributions import Effects, effects
 from confrere.statistics.intervals import holm_levels, p_value
 from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS, Effect, Gain, judge_all, shown

@@ -16,7 +16,7 @@ from confrere.core.errors import StudyError
 from confrere.core.results import ALONE
 from confrere.data.records import Federation
 from confrere.evaluate.compare import variant
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.study import Study
 
 MOST_SITES = 6

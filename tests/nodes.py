@@ -16,8 +16,8 @@ from typing import Any
 from confrere.core.errors import ConfrereError
 from confrere.core.events import Event
 from confrere.node.node import Node
-from confrere.node.rehearsal import NodeProcess, RehearsalNodes, rehearsal_config, rehearse
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
+from confrere.simulation.rehearsal import NodeProcess, RehearsalNodes, rehearsal_config, rehearse
 from confrere.study import Study
 from tests.unit.node.wires import Network
 

@@ -52,7 +52,7 @@ from confrere.partners.search import PartnerSearch, find_partners
 from confrere.report.journal_check import VerifiedJournal, verify_journal
 from confrere.report.page import write_report as write_page
 from confrere.simulation.backends import resume, simulate
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.study import (
     Caps,
     Data,
@@ -115,7 +115,7 @@ def rehearse(
     >>> sorted(run.sites)
     ['north', 'south']
     """
-    from confrere.node.rehearsal import rehearse as rehearse_study
+    from confrere.simulation.rehearsal import rehearse as rehearse_study
 
     found = study if isinstance(study, Study) else load(study)
     return rehearse_study(found, out=out, listeners=listeners)

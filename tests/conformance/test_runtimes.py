@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from confrere.core.events import Event, verified
 from confrere.report.progress import Follower
 from confrere.simulation.backends import resume, simulate
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Study, load
 from tests.conformance.table import FILES_OF_NODES, ONLY_IN, common_events

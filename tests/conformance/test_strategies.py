@@ -17,8 +17,8 @@ from confrere.core.events import Event
 from confrere.core.params import Params
 from confrere.privacy.gate import Gate
 from confrere.simulation.backends import resume, simulate
+from confrere.simulation.finished_run import Run
 from confrere.site.faults import Fault
-from confrere.site.finished_run import Run
 from confrere.strategies import discover, strategies
 from confrere.study import Models, Privacy, Study, Training, load
 from confrere.study.churn import Churn

@@ -11,9 +11,9 @@ from confrere.learning.local_training import cohort
 from confrere.learning.local_training.many_sites import train_together
 from confrere.learning.local_training.one_site import Job
 from confrere.simulation.backends import simulate
+from confrere.simulation.finished_run import Run
 from confrere.simulation.simulation import Simulation
 from confrere.site.faults import Fault
-from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
 from confrere.study import Models, Privacy
 from confrere.study.churn import Churn

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from confrere.core.results import Metrics, PrivacySpent, RunResult, SiteResult
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.site.predictions import RecordPredictions, SelectedPredictions
 from confrere.statistics.intervals import p_value
 from confrere.study import Study

@@ -10,7 +10,7 @@ import pytest
 from confrere.core.errors import StudyError
 from confrere.core.results import Metrics, RunResult, SiteResult
 from confrere.data.records import Federation
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.site.open_sites import open_sites
 from confrere.study import Study
 from confrere.study.reading import parse

@@ -12,7 +12,7 @@ import torch
 
 from confrere.data.records import Federation, Records, SiteData, Task
 from confrere.simulation.backends import simulate
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.study import Evaluation, Models, Privacy, Study, Training
 
 CLASSES, INPUTS, SITES, RECORDS = 6, 30, 6, 500

@@ -124,6 +124,6 @@ def test_a_rehearsal_that_is_interrupted_while_its_nodes_start_ends_quietly(
     assert run.returncode == 130
     assert printed.decode().strip() == ""
     nodes = subprocess.run(
-        ["pgrep", "-f", f"confrere.node.rehearsal {out}"], capture_output=True, check=False
+        ["pgrep", "-f", f"confrere.simulation.rehearsal {out}"], capture_output=True, check=False
     )
     assert nodes.stdout == b""

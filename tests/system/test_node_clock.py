@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from confrere.core.events import Journal
-from confrere.node.rehearsal import NodeProcess, RehearsalNodes
 from confrere.simulation.backends import simulate
+from confrere.simulation.rehearsal import NodeProcess, RehearsalNodes
 from confrere.site.open_sites import open_sites
 from confrere.site.site_folder import site_folder_of
 from confrere.study import load
@@ -32,7 +32,7 @@ def node(folder: Path, name: str, shift: str) -> subprocess.Popen[str]:
         library = Path(libfaketime.__file__).parent / "vendor" / "libfaketime" / "src" / "libfaketime.so.1"
         surroundings |= {"LD_PRELOAD": str(library), "FAKETIME": shift, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "confrere.node.rehearsal", str(folder), name],
+        [sys.executable, "-m", "confrere.simulation.rehearsal", str(folder), name],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=surroundings,
     )  # fmt: skip
 

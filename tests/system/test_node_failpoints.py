@@ -12,8 +12,8 @@ import pytest
 import confrere.node
 from confrere.core.events import Journal
 from confrere.node.failpoints import POINTS, armed
-from confrere.node.rehearsal import RehearsalNodes
 from confrere.simulation.backends import simulate
+from confrere.simulation.rehearsal import RehearsalNodes
 from confrere.site.open_sites import open_sites
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Study, load

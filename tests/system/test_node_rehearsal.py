@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from confrere.node.rehearsal import rehearse
 from confrere.simulation.backends import simulate
+from confrere.simulation.rehearsal import rehearse
 from confrere.site.site_folder import site_folder_of
 from confrere.study import load
 from tests.conftest import write_study

@@ -13,8 +13,8 @@ from PIL import Image
 from confrere.learning.evaluation import predict as outputs_of
 from confrere.learning.networks.architectures import architecture
 from confrere.learning.networks.network import Network
-from confrere.node.rehearsal import rehearse
 from confrere.simulation.backends import simulate
+from confrere.simulation.rehearsal import rehearse
 from confrere.site.open_sites import open_sites
 from confrere.site.saved_model import SavedModel, predictions
 from confrere.site.site_folder import site_folder_of

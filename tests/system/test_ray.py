@@ -17,7 +17,7 @@ import pytest
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.simulation.backends import resume, simulate
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.study import Models, Study, load
 from confrere.study.churn import Churn
 from tests.conformance.table import ROWS

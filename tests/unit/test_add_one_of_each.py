@@ -24,9 +24,9 @@ from confrere.privacy.clipping import clippings
 from confrere.report.page import write_report
 from confrere.report.page.sections import report_sections
 from confrere.simulation.backends import simulate
+from confrere.simulation.finished_run import Run
 from confrere.simulation.ray import shard_content
 from confrere.simulation.simulation import Simulation
-from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
 from confrere.study import load
 

@@ -27,10 +27,10 @@ def rehearse(
     Example: `confrere rehearse studies/quickstart.toml --set rounds=5`
     """
     from confrere.core.seeds import NOT_PRIVATE
-    from confrere.node.rehearsal import rehearse as rehearse_study
-    from confrere.node.rehearsal import resume_rehearsal
     from confrere.report.progress import progress
     from confrere.report.result_tables import run_table
+    from confrere.simulation.rehearsal import rehearse as rehearse_study
+    from confrere.simulation.rehearsal import resume_rehearsal
     from confrere.study import load
 
     if (study is None) == (resume is None):

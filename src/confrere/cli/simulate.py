@@ -23,8 +23,8 @@ from confrere.cli.output import command_line, console, print_json, print_notes, 
 from confrere.core.errors import StudyError
 
 if TYPE_CHECKING:
+    from confrere.simulation.finished_run import Run
     from confrere.simulation.profiling import Profile
-    from confrere.site.finished_run import Run
 
 PROCESSES = (
     "--processes was removed; use --workers N to spread the sites over processes, or `confrere rehearse STUDY.toml` for"

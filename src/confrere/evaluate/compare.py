@@ -22,11 +22,11 @@ from confrere.data.records import Federation
 from confrere.evaluate.comparison_verdicts import verdicts
 from confrere.evaluate.strategy_summary import gap, summary
 from confrere.report.page import write_report
+from confrere.simulation.finished_run import Run
+from confrere.simulation.run_folder import RunFolder, check_free, hardware, write_json
 from confrere.simulation.simulation import Simulation
-from confrere.site.finished_run import Run
 from confrere.site.journal_results import by_columns, mean_metrics
 from confrere.site.open_sites import Source, open_sites
-from confrere.site.run_folder import RunFolder, check_free, hardware, write_json
 from confrere.strategies import discover
 from confrere.study import ComparisonSettings, Study, merged, named
 from confrere.study.exchange_settings import sends

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from confrere.core.results import ALONE, POOLED, Measured, Tested, featured
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.site.predictions import PARTS
 from confrere.statistics.contributions import PatientCounts, effects, patients_of
 from confrere.statistics.verdict import Effect, Gain, judge_all, shown

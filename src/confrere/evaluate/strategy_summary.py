@@ -25,7 +25,7 @@ from confrere.core.results import (
     StrategyResult,
 )
 from confrere.evaluate.comparison_verdicts import Verdicts
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.site.journal_results import by_columns, mean_metrics
 from confrere.site.predictions import RecordPredictions
 from confrere.statistics.clinical_metrics import PairedErrors, in_patients, over_sites, with_changes

@@ -10,14 +10,14 @@ from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.data.records import Federation
 from confrere.learning.local_training.one_site import Trainer
+from confrere.simulation.finished_run import Run
+from confrere.simulation.run_folder import RunFolder, resume_folder
 from confrere.simulation.sharded import ShardedSimulation, WorkerPool
 from confrere.simulation.simulation import Simulation
 from confrere.simulation.workers import Processes
 from confrere.site.attackers import refuse_apart
 from confrere.site.faults import Fault
-from confrere.site.finished_run import Run
 from confrere.site.open_sites import Source, open_sites
-from confrere.site.run_folder import RunFolder, resume_folder
 from confrere.study import Study
 
 ENGINES = ("memory", "ray")

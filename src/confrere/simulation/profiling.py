@@ -19,11 +19,11 @@ from confrere.learning.local_training import cohort, one_site
 from confrere.privacy.gate import Gate
 from confrere.privacy.ledger import Ledger
 from confrere.simulation import backends, simulation
+from confrere.simulation.run_folder import RunFolder
 from confrere.simulation.simulation import Simulation
 from confrere.site import deployment, participant, site_round
 from confrere.site import training as site_training
 from confrere.site.mailbox import Mailbox
-from confrere.site.run_folder import RunFolder
 from confrere.transport import wire
 
 REST = "strategies, event loop and the rest"

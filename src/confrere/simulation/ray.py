@@ -22,11 +22,11 @@ from confrere.core.errors import ConfrereError, StudyError, WorkerLost
 from confrere.core.registry import custom_definitions, import_definitions
 from confrere.data.records import Federation, Records
 from confrere.learning.local_training.cohort import TRAINERS
+from confrere.simulation.collaboration import AllSites
 from confrere.simulation.shard import Answer, Assignment, Shard, checked_answer, described
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot
 from confrere.site.assemble import has_own_networks
-from confrere.site.collaboration import AllSites
 from confrere.study import parse
 
 PATIENCE = 120.0

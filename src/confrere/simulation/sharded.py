@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from confrere.core.errors import PrivacyError, WorkerLost
 from confrere.core.events import Event, Journal
 from confrere.data.records import Federation
+from confrere.simulation.finished_run import Run, started
 from confrere.simulation.gc_pause import rare_collections
+from confrere.simulation.run_folder import RunFolder
 from confrere.simulation.shard import Answer, Assignment, add_events, divide
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot
-from confrere.site.finished_run import Run, started
-from confrere.site.run_folder import RunFolder
 from confrere.study import Study
 
 

@@ -13,16 +13,15 @@ from confrere.core.errors import CheckpointError, ConfrereError, StudyError
 from confrere.core.events import Event, Journal
 from confrere.data.records import Federation
 from confrere.learning.local_training.one_site import Trainer
+from confrere.simulation.checkpoints import names_in
+from confrere.simulation.collaboration import AllSites, Collaboration
+from confrere.simulation.finished_run import Run, RunTimer, started, write_site_folders
 from confrere.simulation.gc_pause import rare_collections
 from confrere.simulation.memory_estimate import check_memory
+from confrere.simulation.run_folder import RunFolder
 from confrere.site.attackers import ColludingAttackers, attack_hooks
-from confrere.site.checkpoints import names_in
-from confrere.site.collaboration import AllSites, Collaboration
 from confrere.site.faults import Fault, Faults
-from confrere.site.finished_run import Run, RunTimer, started
 from confrere.site.open_sites import records_hash
-from confrere.site.run_folder import RunFolder
-from confrere.site.site_folder import write_site_folders
 from confrere.site.site_run import BUDGET_SPENT
 from confrere.site.start_events import round_started
 from confrere.site.stopping import Clock, stop_reasons, stop_text

@@ -5,8 +5,8 @@
     sites/NAME/model/card.md             the same, for people
     sites/NAME/journal.jsonl             the events of this site
 
-Every runtime leaves it. A node writes its journal as it goes; a simulation writes the folders at the end, for up to
-`MOST` sites. All of it is PRIVATE: the model was trained on the site's records without noise, and stays in the building.
+Every runtime leaves it. A node writes its journal as it goes; a simulation writes the folders at the end (see
+`simulation.finished_run`). All of it is PRIVATE: the model was trained on the site's records without noise.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,28 +25,21 @@ import torch
 from safetensors.torch import save_file
 
 from confrere.core.custody import strictest
-from confrere.core.errors import CheckpointError, DataError
-from confrere.core.events import Event, Journal
+from confrere.core.errors import DataError
 from confrere.core.owner_only import make_private_folder, private_draft, write_private
 from confrere.core.seeds import NOT_PRIVATE
 from confrere.data.schema import Schema
 from confrere.privacy.charges import CEILING, Guarantee, rounded_up
 from confrere.report import words
-from confrere.site.assemble import has_own_networks
-from confrere.site.collaboration import Collaboration
-from confrere.site.deployment import Deployment, deployment_of
-from confrere.site.journal_results import current
+from confrere.site.deployment import Deployment
 from confrere.site.participant import Participant
 from confrere.site.site_run import SiteRun
-from confrere.site.start_events import site_started
 from confrere.study import Study
 from confrere.version import versions
 
 FORMAT = "confrere-model-1"
 STORE = "node.sqlite"
 """A node's store, in the folder of its site."""
-MOST = 50
-"""A simulation of more sites writes no folders for single sites: copies of its journal would slow it by a fifth or more."""
 
 
 def site_folder_of(folder: Path, name: str) -> Path:
@@ -68,56 +61,6 @@ class Ending:
     scores: Mapping[str, Any] = field(default_factory=dict)
     """The last evaluation of the site's models; PRIVATE."""
     rehearsal: bool = True
-
-
-def write_site_folders(collaboration: Collaboration, folder: Path, journal: Journal) -> None:
-    """The folders of all sites of a simulation, from their last states and the events of the run."""
-    sites = collaboration.judges
-    if len(sites) > MOST:
-        text = f"no folders of single sites were written: the run has {len(sites):,} sites, and the most is {MOST}"
-        journal.add(Event("notice", data={"text": text}))
-        return
-    study, federation = collaboration.study, collaboration.federation
-    deployments = {}
-    for name in sites:
-        run = collaboration.run_of(name)
-        if run is not None and run.state is not None and not has_own_networks(study):
-            deployments[name] = run, deployment_of(run, name)
-    began, done = time.time(), 0
-    own: dict[str, list[Event]] = {name: [] for name in sites}
-    for event in current(journal.events):
-        if event.site in own:
-            own[event.site].append(event)
-        elif event.kind == "round-started" and event.round is not None:
-            done = max(done, event.round + 1)
-            for name in own.keys() & set(event.data["members"]):
-                own[name].append(replace(event, site=name))
-        elif event.kind == "run-started":
-            began = event.time
-    agreed = study.hash()
-    for name, site in sites.items():
-        home = site_folder_of(folder, name)
-        make_private_folder(home.parent)
-        make_private_folder(home)
-        start = replace(site_started(site, collaboration.names, rehearsal=True), time=began)
-        write_journal(home / "journal.jsonl", [start, *own[name]])
-        if name in deployments:
-            run, deployment = deployments[name]
-            scores = next((e.data for e in reversed(own[name]) if e.kind == "evaluated"), {})
-            here = min(done, collaboration.churn.leave.get(name, done))
-            ending = Ending(agreed, collaboration.names, here, deployment, federation.schema, scores)
-            save_model(home, run, name, ending)
-
-
-def write_journal(path: Path, events: Iterable[Event]) -> None:
-    """A journal in one go, readable by its owner only. The journal of a node is never replaced."""
-    if (path.parent / STORE).exists():
-        raise CheckpointError(f"{path}: this journal belongs to a node and is not replaced")
-    path.unlink(missing_ok=True)
-    journal = Journal(path)
-    for event in events:
-        journal.add(event)
-    journal.close()
 
 
 def save_model(

@@ -9,7 +9,7 @@ import pytest
 from confrere.core.custody import Custody
 from confrere.exchange.topology import topologies
 from confrere.simulation.backends import simulate
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from tests.conftest import arrays
 from tests.unit.quick import quick
 

@@ -9,7 +9,7 @@ import torch
 from confrere.core.custody import Custody
 from confrere.learning.fit.calibration import best_scale
 from confrere.simulation.backends import simulate
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.study import Models, Privacy, Study, Training
 from tests.conftest import arrays
 

@@ -17,13 +17,13 @@ import pytest
 from confrere.core.errors import PrivacyError, StudyError, WorkerLost
 from confrere.core.events import Event
 from confrere.simulation.backends import resume, simulate
+from confrere.simulation.finished_run import Run
 from confrere.simulation.ray import library, shard_content, shard_simulation
+from confrere.simulation.run_folder import RunFolder
 from confrere.simulation.shard import Answer, Assignment, Shard, checked_answer
 from confrere.simulation.sharded import ShardedSimulation, refuse_undercounting
 from confrere.simulation.simulation import Simulation
-from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
-from confrere.site.run_folder import RunFolder
 from confrere.study import Study
 from confrere.study.churn import Churn
 from tests.conformance.table import ROWS

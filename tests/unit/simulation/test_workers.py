@@ -18,8 +18,8 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
 from confrere.simulation.backends import resume, simulate
+from confrere.simulation.finished_run import Run
 from confrere.simulation.shard import divide
-from confrere.site.finished_run import Run
 from confrere.study import Models, Training
 from confrere.study.churn import Churn
 from confrere.transport import batch

@@ -18,9 +18,9 @@ from confrere.exchange.attacks import ALittle, HonestModels, attacks
 from confrere.exchange.compression import numbers
 from confrere.node.config import load_study
 from confrere.simulation.backends import simulate
+from confrere.simulation.finished_run import Run
 from confrere.simulation.simulation import Simulation
 from confrere.site.attackers import flipped
-from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
 from confrere.study import Study, load
 from confrere.study.exchange_settings import attacked

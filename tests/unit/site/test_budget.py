@@ -12,7 +12,7 @@ from confrere.core.errors import PrivacyError
 from confrere.privacy.accounting import epsilon
 from confrere.privacy.charges import gaussian
 from confrere.simulation.backends import simulate
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.study import Data, Models, Privacy, Study, load
 from confrere.study.settings import Split
 from tests.conftest import arrays, write_study

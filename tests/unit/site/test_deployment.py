@@ -21,10 +21,10 @@ from confrere.data.records import Records
 from confrere.learning.local_training.one_site import Job
 from confrere.report import words
 from confrere.simulation.backends import simulate
+from confrere.simulation.finished_run import Run
 from confrere.simulation.simulation import Simulation
 from confrere.site import deployment
 from confrere.site.deployment import Deployment
-from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Models, SiteConfig, Study

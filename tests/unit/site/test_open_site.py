@@ -12,10 +12,10 @@ import pytest
 
 from confrere.core.events import Journal
 from confrere.data.records import Federation
-from confrere.node.rehearsal import RehearsalNodes, rehearsal_config
+from confrere.simulation.rehearsal import RehearsalNodes, rehearsal_config
+from confrere.simulation.run_folder import RunFolder
 from confrere.site import open_sites as opening
 from confrere.site.open_sites import open_site, open_sites, records_hash
-from confrere.site.run_folder import RunFolder
 from confrere.study import load
 from tests.conftest import write_study
 

@@ -8,7 +8,7 @@ import torch
 from confrere.core.errors import StudyError
 from confrere.core.params import Params
 from confrere.simulation.backends import simulate
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.study import Models, Privacy, Study, Training
 from confrere.study.churn import Churn
 from tests.conftest import arrays

@@ -12,8 +12,9 @@ from torch import nn
 
 from confrere.core.errors import CheckpointError
 from confrere.core.events import verified
+from confrere.simulation import finished_run
 from confrere.simulation.backends import simulate
-from confrere.site import site_folder
+from confrere.simulation.finished_run import write_journal
 from confrere.site.saved_model import SavedModel, predictions
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Evaluation, Models, load
@@ -41,7 +42,7 @@ def test_the_journal_of_a_node_is_never_replaced(tmp_path: Path) -> None:
     journal.write_text("what a node has written\n", encoding="utf-8")
     (tmp_path / "node.sqlite").touch()
     with pytest.raises(CheckpointError, match="belongs to a node"):
-        site_folder.write_journal(journal, [])
+        write_journal(journal, [])
     assert journal.read_text(encoding="utf-8") == "what a node has written\n"
 
 
@@ -76,7 +77,7 @@ def test_a_card_states_the_metrics_of_the_last_evaluation(tmp_path: Path) -> Non
 def test_a_run_of_many_sites_writes_no_folders_for_single_sites_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site_folder, "MOST", 2)
+    monkeypatch.setattr(finished_run, "MOST", 2)
     run = simulate(quick(), arrays(3, 60), out=tmp_path / "run")
     assert not (tmp_path / "run" / "sites").exists()
     assert any("no folders of single sites" in e.data["text"] for e in run.events if e.kind == "notice")

@@ -16,8 +16,8 @@ from confrere.learning.objectives import supervised_loss
 from confrere.learning.private_loss_sum import mean_loss
 from confrere.privacy.gate import Gate
 from confrere.simulation.backends import simulate
+from confrere.simulation.finished_run import Run
 from confrere.simulation.simulation import Simulation
-from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound

@@ -12,8 +12,8 @@ from confrere.core.errors import StudyError
 from confrere.core.events import Journal
 from confrere.privacy.gate import Gate
 from confrere.simulation.backends import simulate
+from confrere.simulation.finished_run import Run
 from confrere.simulation.simulation import Simulation
-from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
 from confrere.strategies.coln import State
 from confrere.study import Models, Privacy, Study, Training

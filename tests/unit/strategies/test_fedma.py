@@ -10,8 +10,8 @@ from torch import nn
 
 from confrere.core.errors import StudyError
 from confrere.simulation.backends import simulate
+from confrere.simulation.finished_run import Run
 from confrere.site.faults import Fault
-from confrere.site.finished_run import Run
 from confrere.study import Models, Study, Training
 from confrere.study.churn import Churn
 from tests.conftest import arrays

@@ -12,7 +12,7 @@ import torch
 from confrere.core.params import Params
 from confrere.learning.local_training.one_site import Job, OneAtATime, Trained
 from confrere.simulation.backends import simulate
-from confrere.site.finished_run import Run
+from confrere.simulation.finished_run import Run
 from confrere.study import Models, Study, Training, load
 from confrere.study.churn import Churn
 from tests.conftest import arrays, write_study

@@ -27,8 +27,8 @@ from confrere.exchange.leader_handover import (
 from confrere.exchange.screening import LARGEST
 from confrere.learning.local_training.one_site import Job, Trained
 from confrere.simulation.backends import simulate
+from confrere.simulation.finished_run import Run
 from confrere.site.faults import Fault
-from confrere.site.finished_run import Run
 from confrere.study import Data, Models, Study, Training
 from confrere.study.churn import Churn
 from confrere.study.settings import Split

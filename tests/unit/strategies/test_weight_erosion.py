@@ -15,8 +15,8 @@ from confrere.data.records import Federation
 from confrere.learning.local_training.one_site import Job, OneAtATime, Trained, train_site
 from confrere.privacy.noise import Secure
 from confrere.simulation.backends import simulate
+from confrere.simulation.finished_run import Run
 from confrere.simulation.simulation import Simulation
-from confrere.site.finished_run import Run
 from confrere.site.open_sites import open_sites
 from confrere.site.site_round import SiteRound
 from confrere.strategies.weight_erosion import WeightErosion

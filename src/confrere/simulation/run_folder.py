@@ -20,7 +20,7 @@ from confrere.core.errors import CheckpointError, StudyError
 from confrere.core.events import Journal
 from confrere.core.owner_only import make_private_folder, write_private
 from confrere.core.terminal import json_text
-from confrere.site.checkpoints import CheckpointFiles
+from confrere.simulation.checkpoints import CheckpointFiles
 from confrere.study import Study, parse
 from confrere.version import versions
 

@@ -11,9 +11,10 @@ import pytest
 
 from confrere.core.errors import CheckpointError
 from confrere.core.events import Event
+from confrere.simulation import checkpoints
 from confrere.simulation.backends import resume, simulate
-from confrere.site import checkpoints, snapshot
-from confrere.site.checkpoints import CheckpointFiles
+from confrere.simulation.checkpoints import CheckpointFiles
+from confrere.site import snapshot
 from confrere.study import Data, Evaluation, Models, Study, Training
 from confrere.study.churn import Churn
 from tests.conformance.test_strategies import same_models

@@ -9,7 +9,7 @@ import pytest
 
 from confrere.core.errors import StudyError, TrainingError
 from confrere.simulation.backends import resume, simulate
-from confrere.site.run_folder import RunFolder, check_free
+from confrere.simulation.run_folder import RunFolder, check_free
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Training, load
 from tests.conftest import arrays, write_study

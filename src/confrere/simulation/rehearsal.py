@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -32,16 +31,17 @@ from confrere.node.malloc import share_heap
 from confrere.node.node import Node
 from confrere.node.service import serve
 from confrere.node.store import Store
+from confrere.simulation.collaboration import Collaboration
+from confrere.simulation.finished_run import Run, RunTimer, started
+from confrere.simulation.run_folder import ROSTER, RunFolder, resume_folder
 from confrere.site import snapshot
 from confrere.site.assemble import has_own_networks
-from confrere.site.collaboration import Collaboration
-from confrere.site.finished_run import Run, RunTimer, started
 from confrere.site.open_sites import inputs_caveat, open_site, open_sites
-from confrere.site.run_folder import ROSTER, RunFolder, resume_folder
 from confrere.site.site_folder import STORE, site_folder_of
 from confrere.site.site_run import run_id
 from confrere.site.stopping import Clock, stop_text
 from confrere.study import Caps, Study, load
+from confrere.transport.grpc.connections import free_ports
 from confrere.transport.grpc.identity import enroll, load_identity
 
 OWN = ("run-started", "resumed", "round-started", "connected", "disconnected", "unreachable", "refused")
@@ -222,7 +222,7 @@ class RehearsalNodes:
         else:
             environment.pop("CONFRERE_FAILPOINT", None)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "confrere.node.rehearsal", str(self.folder), node.name,
+            sys.executable, "-m", "confrere.simulation.rehearsal", str(self.folder), node.name,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=2**24, env=environment,
             process_group=0,  # Ctrl-C reaches the rehearsal only, which then stops its nodes
         )  # fmt: skip
@@ -297,18 +297,6 @@ def _key(event: Event) -> str:
     """The same for a fact however often a node states it."""
     about = [event.site, event.kind, event.round, *(event.data.get(k) for k in ("role", "to", "phase"))]
     return json.dumps(about if event.kind != "notice" else [*about, event.data.get("text")])
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports on the loopback interface that are free at this moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def rehearsal_config(folder: Path, name: str) -> NodeConfig:

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from confrere.core.custody import Custody
-from confrere.core.errors import StudyError, warn_renamed
+from confrere.core.errors import CheckpointError, StudyError, warn_renamed
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
+from confrere.core.owner_only import make_private_folder
 from confrere.core.results import Attacked, Group, Metrics, PrivacyMeaning, RunResult, SiteResult, Stopped
 from confrere.report.page import write_report
-from confrere.site.assemble import unprotected_patients
-from confrere.site.collaboration import Collaboration
+from confrere.simulation.collaboration import Collaboration
+from confrere.simulation.run_folder import RunFolder, hardware
+from confrere.site.assemble import has_own_networks, unprotected_patients
+from confrere.site.deployment import deployment_of
 from confrere.site.journal_results import (
     by_columns,
     charged,
+    current,
     mean_metrics,
     prevalence,
     site_results,
     tested,
 )
 from confrere.site.predictions import SelectedPredictions, write_predictions
-from confrere.site.run_folder import RunFolder, hardware
-from confrere.site.start_events import run_started
+from confrere.site.site_folder import STORE, Ending, save_model, site_folder_of
+from confrere.site.start_events import run_started, site_started
 from confrere.study import Study
+
+MOST = 50
+"""A simulation of more sites writes no folders for single sites: copies of its journal would slow it by a fifth or more."""
 
 
 @dataclass(frozen=True)
@@ -170,3 +177,53 @@ def started(collaboration: Collaboration, journal: Journal, again: bool, first: 
             for text in (*site.notes, *([warning] if warning else [])):
                 journal.add(Event("notice", name, custody=Custody.PRIVATE, data={"text": text}))
     return RunTimer(journal, time.perf_counter())
+
+
+def write_site_folders(collaboration: Collaboration, folder: Path, journal: Journal) -> None:
+    """The folders of all sites of a simulation, from their last states and the events of the run."""
+    sites = collaboration.judges
+    if len(sites) > MOST:
+        text = f"no folders of single sites were written: the run has {len(sites):,} sites, and the most is {MOST}"
+        journal.add(Event("notice", data={"text": text}))
+        return
+    study, federation = collaboration.study, collaboration.federation
+    deployments = {}
+    for name in sites:
+        run = collaboration.run_of(name)
+        if run is not None and run.state is not None and not has_own_networks(study):
+            deployments[name] = run, deployment_of(run, name)
+    began, done = time.time(), 0
+    own: dict[str, list[Event]] = {name: [] for name in sites}
+    for event in current(journal.events):
+        if event.site in own:
+            own[event.site].append(event)
+        elif event.kind == "round-started" and event.round is not None:
+            done = max(done, event.round + 1)
+            for name in own.keys() & set(event.data["members"]):
+                own[name].append(replace(event, site=name))
+        elif event.kind == "run-started":
+            began = event.time
+    agreed = study.hash()
+    for name, site in sites.items():
+        home = site_folder_of(folder, name)
+        make_private_folder(home.parent)
+        make_private_folder(home)
+        start = replace(site_started(site, collaboration.names, rehearsal=True), time=began)
+        write_journal(home / "journal.jsonl", [start, *own[name]])
+        if name in deployments:
+            run, deployment = deployments[name]
+            scores = next((e.data for e in reversed(own[name]) if e.kind == "evaluated"), {})
+            here = min(done, collaboration.churn.leave.get(name, done))
+            ending = Ending(agreed, collaboration.names, here, deployment, federation.schema, scores)
+            save_model(home, run, name, ending)
+
+
+def write_journal(path: Path, events: Iterable[Event]) -> None:
+    """A journal in one go, readable by its owner only. The journal of a node is never replaced."""
+    if (path.parent / STORE).exists():
+        raise CheckpointError(f"{path}: this journal belongs to a node and is not replaced")
+    path.unlink(missing_ok=True)
+    journal = Journal(path)
+    for event in events:
+        journal.add(event)
+    journal.close()
