@@ -77,7 +77,7 @@ class Masked:
 
 
 def discrete_noise(terms: SumTerms) -> None:
-    total, source = torch.zeros(terms.size), Secure()
+    total, source = torch.zeros(terms.size, dtype=torch.float64), Secure()
     for _ in range(SITES):
         MaskedRelease("proxy", terms, RECORDS, source).release(total)
 

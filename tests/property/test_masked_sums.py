@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_an_opened_sum_is_the_sum_of_the_survivors_to_the_bit(
     missing = data.draw(st.sets(st.sampled_from(agreement.names), max_size=d))
     absent = data.draw(st.sets(st.sampled_from(sorted(missing)))) if missing else set()
     sources = {name: GivenVector(v) for name, v in vectors.items() if name not in absent}
-    found = open_sum(agreement, ID, sources, AGREED[n][1], turn=seed, silent=missing)
+    found = open_sum(agreement, replace(ID, turn=seed), sources, AGREED[n][1], silent=missing)
     expected = {name: v for name, v in vectors.items() if name not in missing}
     assert found.survivors == tuple(sorted(expected))
     assert (found.steps == sum(expected.values())).all()

@@ -113,7 +113,10 @@ def test_the_exact_rounding_follows_the_rounded_gaussian_cell_by_cell() -> None:
 def opened(h: int, in_it: int, std: float = 1.4) -> Tensor:
     """The noise of a masked sum in which this number of honest members are, of whom `h` are certain."""
     terms = SumTerms(members=h + 1, colluding=1, dropouts=0, noise_std=std, clip=1.0, size=SIZE)
-    shares = [MaskedRelease("proxy", terms, 10, Seeded(k)).release(torch.zeros(SIZE)) for k in range(in_it)]
+    nothing = torch.zeros(SIZE, dtype=torch.float64)
+    shares = [
+        MaskedRelease("proxy", terms, 10, Seeded(k), simulated=True).release(nothing) for k in range(in_it)
+    ]
     return torch.from_numpy(np.sum(shares, axis=0) * terms.grid)
 
 

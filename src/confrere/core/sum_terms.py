@@ -1,8 +1,9 @@
 """The numbers that the members of a masked sum agree on, and what must hold for them.
 
-n members, of which at most t pool what they see and at most d drop out: h = n − t − d honest members are certainly in an
-opened sum, and each adds noise of variance σ²/h. T = ⌊(n + t)/2⌋ + 1 members must sign a list of survivors: two such
-groups have an honest member in common, and that one signs a single list. A new epoch of membership has new terms.
+n members, of which at most t pool what they see or depart from the protocol and at most d drop out: h = n − t − d honest
+members are certainly in an opened sum, and each adds noise of variance σ²/h. T = ⌊(n + t)/2⌋ + 1 members must sign a list of
+survivors: two such groups have an honest member in common, and that one signs a single list. A new epoch of membership has new
+terms.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ FINENESS = 1000
 LEAST_STEPS = 5.0
 """The least noise of one member, in grid steps: a sum of shares is then a discrete Gaussian but for 10^−100."""
 
+MOST_STEPS = 2.0**39
+"""The most noise of one member, in grid steps, that is drawn exactly."""
+
 FAR = 12
 """No noise is ever this many standard deviations away."""
 
@@ -29,14 +33,16 @@ class SumTerms:
     """Numbers of a masked sum, all of them public; lengths are in the units of the sum.
 
     >>> terms = SumTerms(members=8, colluding=2, dropouts=2, noise_std=1.5, clip=1.0, size=1000)
-    >>> terms.threshold, terms.honest, terms.condition
-    (6, 4, 'if at most 2 of the other 7 sites pool what they see')
+    >>> terms.threshold, terms.honest
+    (6, 4)
+    >>> terms.condition
+    'if at most 2 of the other 7 sites pool what they see or depart from the protocol'
     """
 
     members: int
     """n."""
     colluding: int
-    """t: how many members may pool what they see."""
+    """t: how many members may pool what they see or depart from the protocol."""
     dropouts: int
     """d: how many members may be missing."""
     noise_std: float
@@ -82,11 +88,17 @@ class SumTerms:
                 f"and at least {LEAST_STEPS:g} are needed; use a finer grid or more noise"
             )
 
+        if self.share_scale > MOST_STEPS:
+            raise PrivacyError(
+                f"the grid {self.grid:g} is too fine for the noise: each member adds {self.share_scale:.3g} grid steps, and at "
+                f"most {MOST_STEPS:.3g} can be drawn; use a coarser grid or less noise"
+            )
+
     def check_sum(self, declared: int) -> None:
         """Refuse if the sum over this number of records in all could wrap around. That would harm the result, not privacy."""
         rounding = self.grid * math.sqrt(self.size) * self.members
         noise = FAR * self.noise_std * math.sqrt(self.members / self.honest)
-        largest = (self.clip * declared + rounding + noise) / self.grid
+        largest = (self.clip * math.sqrt(self.vectors) * declared + rounding + noise) / self.grid
         if not largest < 2 ** (self.bits - 1):
             raise PrivacyError(
                 f"a masked sum of {self.members} members could reach {largest:.3g} grid steps and wrap around modulo "
@@ -121,7 +133,7 @@ class SumTerms:
 
 def collusion_condition(members: int, colluding: int) -> str:
     """The assumption about the other sites, in words."""
-    return f"if at most {colluding} of the other {members - 1} sites pool what they see"
+    return f"if at most {colluding} of the other {members - 1} sites pool what they see or depart from the protocol"
 
 
 def threshold(members: int, colluding: int) -> int:

@@ -165,7 +165,7 @@ def masked(terms: SumTerms, count: int = 1, *, unit: Unit = "record", proven: bo
     The event has the noise of the opened sum and its grid in multiples of what one unit adds at most.
 
     >>> masked(SumTerms(8, 2, 2, noise_std=1.5, clip=1.0, size=1000)).condition
-    'if at most 2 of the other 7 sites pool what they see'
+    'if at most 2 of the other 7 sites pool what they see or depart from the protocol'
     """
     noise, grid = terms.noise_std / terms.clip, terms.grid / terms.clip
     fields = {"kind": "masked", "noise_multiplier": repr(noise), "grid": repr(grid)}

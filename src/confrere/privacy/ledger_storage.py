@@ -111,9 +111,12 @@ class Attempt:
         return KEPT in self.marks
 
     def reusable(self, charges: tuple[Charge, ...]) -> bool:
-        """Whether it may pay for this again, if the process that made it is dead."""
+        """Whether it may pay for this again, if the process that made it is dead.
+
+        A charge for a masked sum never does: it belongs to one attempt, which a process that died does not join again.
+        """
         spent = self.released is not None or self.kept or self.marks.count(REUSED) >= MOST_REUSES
-        return not spent and self.charge.charges == charges
+        return not spent and self.charge.charges == charges and not any(c.condition for c in charges)
 
     def mark(self, what: str) -> str:
         """The key of an entry that records the outcome of the charge."""
@@ -277,14 +280,15 @@ class FileStorage:
             raise
 
     def append(self, entry: Entry, ledger: str = "") -> None:
-        """Write an entry. A ledger that is charged before its patients are registered is one of anyone's."""
+        """Write an entry. A ledger that is charged before its patients are registered is one of anyone's; a fact charges
+        nothing."""
         ledger = ledger or self.id
         charges = json.dumps(plain(entry.charges))
         row = (entry.counter, entry.key, charges, entry.at, entry.previous, entry.hash, entry.records)
         self._insert(ledger, row)
         self.database.execute(
             "UPDATE ledgers SET counter = ?, head = ?, anyone = max(anyone, ?) WHERE id = ?",
-            (entry.counter, entry.hash, not self.known, ledger),
+            (entry.counter, entry.hash, bool(entry.charges) and not self.known, ledger),
         )
 
     def _insert(self, ledger: str, row: Sequence[Any]) -> None:

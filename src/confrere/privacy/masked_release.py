@@ -2,12 +2,17 @@
 
 The sites of a masked sum share the noise of one release. A share by itself carries too little noise to be seen or to be
 read by a further step: it may only be masked and added up (`exchange.secure`). What is proven for the sum of shares
-(Kairouz, Liu, Steinke 2021), if at most t members pool what they see and at most d are missing:
+(Kairouz, Liu, Steinke 2021), if at most t members collude and at most d are missing:
 
 1. Projecting a sum onto a ball does not move two neighbouring sums apart, so the sensitivity stays C.
 2. Rounding to the grid γ moves each of P coordinates by at most γ/2, two neighbouring sums by at most γ√P.
 3. Each of the h = n − t − d honest members that are certainly in the sum adds discrete Gaussian noise of variance σ²/h.
    Rounded continuous noise would not do: its sums are not covered by the theorem.
+
+As for unmasked releases (`privacy.noise`), the sum that is handed in must be one whose *computed* value moves by at most C.
+`Clipping.sum` makes such sums: records are clipped by so much more that rounding is covered, and more than a few hundred
+of them are added up in double precision (`clipping.ROUNDING`, `per_record.SINGLE`). A sum in single precision is
+refused here, since it could have been added up in any other way.
 """
 
 from __future__ import annotations
@@ -33,12 +38,22 @@ MARGIN = 1 + 2.0**-16
 class MaskedRelease:
     """A clipped sum over all records of a site that is released only as part of a masked sum.
 
-    Pay `charge`, then `release` once. All arguments but `randomness` are public.
+    Pay `charge`, then `release` once. All arguments but `randomness` are public. Only a simulation, whose noise may be
+    repeated, draws it from a source that is not secure.
     """
 
     def __init__(
-        self, name: str, terms: SumTerms, declared: int, randomness: Randomness, unit: Unit = "record"
+        self,
+        name: str,
+        terms: SumTerms,
+        declared: int,
+        randomness: Randomness,
+        unit: Unit = "record",
+        *,
+        simulated: bool = False,
     ) -> None:
+        if not (randomness.secure or simulated):
+            raise PrivacyError("the noise of a masked sum must come from a secure source of randomness")
         self.name, self.terms = name, terms
         self.radius = declared * terms.clip * math.sqrt(terms.vectors)
         self.charge = masked(terms, unit=unit)
@@ -46,7 +61,9 @@ class MaskedRelease:
 
     def release(self, total: Tensor) -> NDArray[np.int64]:
         """The sum in grid steps, with this site's share of the noise; refused the second time."""
-        flat = total.detach().to("cpu", torch.float64).reshape(-1)
+        if total.dtype != torch.float64:
+            raise PrivacyError(f"a sum to be masked must be in double precision, not in {total.dtype}")
+        flat = total.detach().to("cpu").reshape(-1)
         if flat.numel() != self.terms.size:
             raise PrivacyError(f'"{self.name}" has {flat.numel()} numbers, and {self.terms.size} were agreed')
         if not bool(torch.isfinite(flat).all()):

@@ -104,20 +104,23 @@ def test_for_any_fewer_shares_every_secret_is_possible() -> None:
 
 
 def test_shares_that_were_changed_on_the_way_are_refused() -> None:
-    sealed = sharing.seal(bytes(32), b"k" * 33, b"s" * 33, b"context")
-    assert sharing.unseal(bytes(32), sealed, b"context") == (b"k" * 33, b"s" * 33)
+    one, other = b"\0" + b"k" * 32, b"\0" + b"s" * 32
+    sealed = sharing.seal(bytes(32), one, other, b"context")
+    assert sharing.unseal(bytes(32), sealed, b"context") == (one, other)
     for key, data, context in (
         (b"1" * 32, sealed, b"context"),
         (bytes(32), sealed[:-1] + bytes([sealed[-1] ^ 1]), b"context"),
         (bytes(32), sealed, b"other"),
         (bytes(32), b"", b"context"),
+        (bytes(32), sharing.seal(bytes(32), one, other[:-1], b"context"), b"context"),
+        (bytes(32), sharing.seal(bytes(32), one, b"\1" + b"\xff" * 32, b"context"), b"context"),
     ):
         with pytest.raises(BadParcel):
             sharing.unseal(key, data, context)
 
 
 MESSAGES = [
-    GivenUp(b"c" * 32, "reason"),
+    GivenUp(b"c" * 32, "a", "reason", b"signature"),
     KeyList(b"c", (KeyAnnouncement(b"c", "a", b"1", b"2", b"3", b"4"), KeyAnnouncement(b"c", "b", b"", b"", b"", b""))),
     OpenedShares(b"c", "a", b"s", {"b": b"1"}, {"c": b"22"}),
 ]  # fmt: skip

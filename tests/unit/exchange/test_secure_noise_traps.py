@@ -155,8 +155,8 @@ def advantage(read: Callable[[Vector, Vector], Vector]) -> float:
     honest, std, grid, trials = 6, 2.0, 2.0**-20, 6000
     there = np.arange(trials) % 2
     terms = SumTerms(8, 1, 1, noise_std=std, clip=1.0, size=trials, grid=grid)
-    release = MaskedRelease("proxy", terms, declared=10**6, randomness=Seeded(0))
-    share = release.release(torch.from_numpy(there)) * grid
+    release = MaskedRelease("proxy", terms, declared=10**6, randomness=Seeded(0), simulated=True)
+    share = release.release(torch.from_numpy(there).double()) * grid
     others, second = (
         np.random.default_rng(0).normal(size=(2, trials)) * std * math.sqrt((honest - 1) / honest)
     )
@@ -172,10 +172,10 @@ def test_a_second_step_on_a_share_would_leak_more_than_two_charges_allow() -> No
 
 def test_a_share_is_given_out_once() -> None:
     terms = SumTerms(8, 1, 1, noise_std=2.0, clip=1.0, size=1)
-    release = MaskedRelease("proxy", terms, declared=9, randomness=Seeded(0))
-    release.release(torch.zeros(1))
+    release = MaskedRelease("proxy", terms, declared=9, randomness=Seeded(0), simulated=True)
+    release.release(torch.zeros(1, dtype=torch.float64))
     with pytest.raises(PrivacyError, match="nothing more was released"):
-        release.release(torch.zeros(1))
+        release.release(torch.zeros(1, dtype=torch.float64))
 
 
 def test_an_attempt_takes_one_vector_from_its_source() -> None:

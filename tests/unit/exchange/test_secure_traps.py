@@ -7,6 +7,7 @@ A rule is switched off by a subclass or by a call in this file; no study can rea
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -16,13 +17,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from confrere.core.errors import ConfrereError
+from confrere.core.errors import BadParcel, ConfrereError, PrivacyError
 from confrere.exchange.secure import attempt as attempt_module
 from confrere.exchange.secure import masking, sharing
-from confrere.exchange.secure.attempt import VOTE, AttemptMember
-from confrere.exchange.secure.attempt_storage import MemberSite, MemoryAttempts
+from confrere.exchange.secure.attempt import AttemptMember
 from confrere.exchange.secure.in_process import GivenVector
 from confrere.exchange.secure.member_secrets import MemberSecrets
+from confrere.exchange.secure.member_site import LedgerFacts, MemberSite, MemoryFacts
 from confrere.exchange.secure.messages import (
     AttemptId,
     Certificate,
@@ -36,6 +37,7 @@ from confrere.exchange.secure.messages import (
     ShareDelivery,
     Vote,
 )  # fmt: skip
+from confrere.privacy.charges import masked
 from confrere.privacy.ledger import Ledger
 from tests.masked_world import AGREED, SIZE, agreement_of
 
@@ -52,13 +54,12 @@ class Hostile:
         d: int = 1,
         kind: type[AttemptMember] = AttemptMember,
         round: int = 0,
-        stores: dict[str, MemoryAttempts] | None = None,
     ) -> None:
         self.agreement = agreement_of(n, t, d)
         self.id = AttemptId("run", round, "proxy", 0, 0)
         self.context = self.id.context(self.agreement)
         self.names = self.agreement.names
-        self.stores = stores or {name: MemoryAttempts() for name in self.names}
+        self.facts: dict[str, LedgerFacts] = {name: MemoryFacts() for name in self.names}
         self.vectors = {name: np.arange(SIZE, dtype=np.int64) + 1000 * k for k, name in enumerate(self.names)}
         self.kind = kind
         self.members: Members = {name: self.member(name) for name in self.names}
@@ -67,14 +68,14 @@ class Hostile:
         self.announced: dict[str, KeyAnnouncement] = {}
 
     def member(self, name: str) -> AttemptMember:
-        store = self.stores[name]
+        """A member as its process begins: what it knows is in the ledger."""
         source = GivenVector(self.vectors[name])
-        site = MemberSite(name, AGREED[len(self.names)][1][name], store, store)
+        site = MemberSite(name, AGREED[len(self.names)][1][name], self.facts[name])
         return self.kind(self.agreement, self.id, site, source)
 
     def ask(self, name: str, message: Message) -> list[Message]:
         try:
-            replies = self.members[name].receive(message)
+            replies = self.members[name].receive(self.names[0], message)
         except ConfrereError:
             return []
         for reply in replies:
@@ -150,11 +151,11 @@ class Hostile:
 class SignsEverything(AttemptMember):
     """Signs and opens whatever it is asked: the rule of one list is off."""
 
-    def receive(self, message: Message) -> list[Message]:
+    def receive(self, sender: str, message: Message) -> list[Message]:
         if isinstance(message, Proposal | Certificate):
-            self._parts.pop(VOTE, None)
-            self._facts = MemoryAttempts()
-        return super().receive(message)
+            self._sent.pop(Vote, None)
+            self._facts = MemoryFacts()
+        return super().receive(sender, message)
 
 
 def both_lists(kind: type[AttemptMember]) -> Hostile:
@@ -236,7 +237,7 @@ def test_a_list_that_is_too_short_is_not_signed() -> None:
 class SignsAnyPartners(AttemptMember):
     """Does not ask with whom the others' vectors are masked."""
 
-    def receive(self, message: Message) -> list[Message]:
+    def receive(self, sender: str, message: Message) -> list[Message]:
         if isinstance(message, Proposal):
             own = self._partners_digest()
             headers = tuple(replace(h, partners=own) for h in message.headers)
@@ -245,8 +246,8 @@ class SignsAnyPartners(AttemptMember):
                 patch.setattr(
                     self, "_own_header", lambda: next((h for h in headers if h.site == self.name), None)
                 )
-                return super().receive(replace(message, headers=headers))
-        return super().receive(message)
+                return super().receive(sender, replace(message, headers=headers))
+        return super().receive(sender, message)
 
 
 def other_partners(kind: type[AttemptMember]) -> tuple[Hostile, str]:
@@ -271,12 +272,14 @@ def test_other_partners_for_one_member_would_expose_its_vector() -> None:
     seed, key = hostile.restored(victim, "seed"), hostile.restored(gone, "key")
     assert seed is not None
     assert key is not None
+    secrets = hostile.members[colluding]._secrets
+    assert secrets is not None
     bits = hostile.agreement.terms.bits
     vector = masking.unpacked(hostile.sent[victim].vector, SIZE, bits)
     masking.add_stream(vector, masking.self_key(seed, hostile.context, victim), bits, subtract=True)
     for partner, own in (
         (gone, X25519PrivateKey.from_private_bytes(key)),
-        (colluding, hostile.members[colluding]._secrets().mask),
+        (colluding, secrets.mask),
     ):
         secret = masking.common_secret(own, hostile.announced[victim].mask_key)
         stream = masking.pair_key(secret, hostile.context, victim, partner)
@@ -325,81 +328,133 @@ def test_fresh_keys_expose_nothing_of_another_round() -> None:
     assert not (hostile.bare(victim, seed, key) == hostile.vectors[victim]).any()
 
 
-def test_secrets_are_erased_when_an_attempt_closes() -> None:
+def test_secrets_are_dropped_when_an_attempt_closes() -> None:
     hostile = Hostile()
     hostile.vector_phase()
-    for name, member in hostile.members.items():
-        assert hostile.stores[name].parts
+    signatures = hostile.votes(hostile.names, hostile.names)
+    for member in hostile.members.values():
+        assert member._held
         member.close()
-        assert not hostile.stores[name].parts
-        assert not member.resend()
-    hostile.open(hostile.names, {})
+        assert (member._secrets, member._held, member.resend()) == (None, {}, [])
+    hostile.open(hostile.names, signatures)
     assert not hostile.opened
-    assert all(
-        not hostile.member(name).start() for name in hostile.names
-    )  # a closed attempt is not begun again
+    assert all(not hostile.member(name).start() for name in hostile.names)  # it is not begun again
 
 
 def test_within_an_attempt_only_the_same_bytes_are_sent_again() -> None:
     hostile = Hostile()
     hostile.vector_phase()
     name = hostile.names[0]
-    first = hostile.sent[name]
-    hostile.vectors[name] = hostile.vectors[name] + 1
-    hostile.members[name] = again = hostile.member(name)  # the process was started again
-    assert [m for m in again.resend() if isinstance(m, MaskedVector)] == [first]
-    sharers = hostile.names
-    assert hostile.ask(name, ShareDelivery(hostile.context, sharers, {})) == [first]
+    first, member = hostile.sent[name], hostile.members[name]
+    assert [m for m in member.resend() if isinstance(m, MaskedVector)] == [first]
+    assert hostile.ask(name, ShareDelivery(hostile.context, hostile.names, {})) == [first]
+    keys = KeyList(hostile.context, tuple(hostile.announced.values()))
+    assert hostile.ask(name, keys) == [m for m in member.resend() if isinstance(m, SealedShares)]
 
 
-# -- a restored folder ----------------------------------------------------------------------------------
+# -- a process that is started again, a machine that is restored -----------------------------------------
 
 
-def restored_folder(*, ledger_too: bool) -> Hostile:
-    """All members sign a list with the last one; then their folders are restored from before that, and they are asked again."""
+def test_a_process_that_is_started_again_takes_no_part_in_an_attempt_that_it_has_acted_in() -> None:
+    for acted in ("vector", "vote"):
+        hostile = Hostile()
+        hostile.vector_phase()
+        if acted == "vote":
+            hostile.votes(hostile.names, hostile.names)
+        again = hostile.member(hostile.names[1])
+        assert again.ended == "this site was started again during the attempt"
+        assert (again.start(), again.resend(), again.succeed(hostile.names[3])) == ([], [], [])
+
+
+def copied(member: AttemptMember) -> AttemptMember:
+    """A member as a folder with its secrets would bring it back."""
+    found = copy(member)
+    found._sent, found._held = dict(member._sent), dict(member._held)
+    return found
+
+
+def restored_machine(*, with_secrets: bool) -> tuple[Hostile, str]:
+    """Between its vector and its vote one honest machine is saved as a whole, ledger included, and put back after it has
+    opened shares for a first list. The summing site asks it for those of a second list, which leaves out another member."""
     hostile = Hostile()
     hostile.vector_phase()
-    backup = {name: (dict(store.parts), dict(store.facts)) for name, store in hostile.stores.items()}
-    hostile.open(hostile.names, hostile.votes(hostile.names, hostile.names))
-    for name, (parts, facts) in backup.items():
-        hostile.stores[name].parts = parts
-        if ledger_too:
-            hostile.stores[name].facts = facts
-        hostile.members[name] = hostile.member(name)
-    without = hostile.names[:-1]
-    hostile.open(without, hostile.votes(without, hostile.names))
-    return hostile
+    colluding, machine, victim, other = hostile.names
+    facts = hostile.facts[machine]
+    assert isinstance(facts, MemoryFacts)
+    folder, ledger = copied(hostile.members[machine]), dict(facts.facts)
+    partners = hostile.sent[machine].header.partners
+    for survivors, honest in ((hostile.names, victim), ((colluding, machine, other), other)):
+        signatures = hostile.votes(survivors, (machine, honest))
+        vote = Vote(hostile.context, colluding, partners, survivors)
+        signatures[colluding] = attempt_module.sign(AGREED[4][1][colluding], vote.signed_part())
+        for name in (machine, honest):
+            hostile.ask(name, Certificate(hostile.context, partners, survivors, signatures))
+        facts.facts = dict(ledger)
+        folder._facts = facts
+        hostile.members[machine] = folder if with_secrets else hostile.member(machine)
+    key, seed = hostile.members[colluding]._held[victim]  # the colluding member opens both
+    hostile.opened.append(OpenedShares(hostile.context, colluding, b"", {victim: seed}, {victim: key}))
+    return hostile, victim
 
 
-def test_a_restored_folder_would_sign_a_second_list_if_the_ledger_did_not_know() -> None:
-    hostile = restored_folder(ledger_too=True)
-    victim = hostile.names[-1]
+def test_a_restored_machine_with_stored_secrets_would_expose_another_member() -> None:
+    hostile, victim = restored_machine(with_secrets=True)
     seed, key = hostile.restored(victim, "seed"), hostile.restored(victim, "key")
     assert seed is not None
     assert key is not None
     assert (hostile.bare(victim, seed, key) == hostile.vectors[victim]).all()
 
 
-def test_a_restored_folder_opens_nothing_of_an_attempt_that_the_ledger_knows() -> None:
-    hostile = restored_folder(ledger_too=False)
-    assert not [opening for opening in hostile.opened if opening.key_shares]
-    assert all(
-        member.ended and "older than the ledger" in member.ended for member in hostile.members.values()
-    )
+def test_a_restored_machine_has_no_secrets_and_opens_nothing() -> None:
+    hostile, victim = restored_machine(with_secrets=False)
+    assert hostile.restored(victim, "seed") is not None
+    assert hostile.restored(victim, "key") is None
 
 
-def test_a_folder_from_before_the_vector_draws_no_second_one() -> None:
+def test_a_machine_that_was_restored_from_before_its_vector_cannot_join_the_others() -> None:
+    """With fresh keys it cannot read the shares that the others made for its old ones: nothing is charged or sent."""
     hostile = Hostile()
-    hostile.keys()
-    backup = {name: dict(store.parts) for name, store in hostile.stores.items()}
     hostile.vector_phase()
-    for name, parts in backup.items():
-        hostile.stores[name].parts = parts
-        hostile.members[name] = hostile.member(name)
-    hostile.sent = {}
-    with pytest.raises(ValueError):
-        hostile.vector_phase()
-    assert not hostile.sent
+    machine, other = hostile.names[1:3]
+    sealed = {name: hostile.members[name]._sent[SealedShares] for name in hostile.names}
+    hostile.facts[machine] = MemoryFacts()
+    again = hostile.members[machine] = hostile.member(machine)
+    (hostile.announced[machine],) = again.start()  # type: ignore[assignment]
+    (own,) = hostile.ask(machine, KeyList(hostile.context, tuple(hostile.announced.values())))
+    sealed[machine] = own
+    found = {name: s.sealed[machine] for name, s in sealed.items() if isinstance(s, SealedShares)}
+    with pytest.raises(BadParcel, match="cannot be decrypted"):
+        again.receive(hostile.names[0], ShareDelivery(hostile.context, hostile.names, found))
+    assert not hostile.votes(hostile.names, (machine,))
+    assert hostile.votes(hostile.names, (other,))
+
+
+class Failing(MemoryFacts):
+    """A ledger that cannot be written for some time."""
+
+    works = False
+
+    def write_once(self, subject: str, fact: str, value: str, /) -> str:
+        if not self.works:
+            raise PrivacyError("the ledger could not be written")
+        return super().write_once(subject, fact, value)
+
+
+@pytest.mark.parametrize("fact", ["vector", "vote"])
+def test_nothing_leaves_that_could_not_be_written_to_the_ledger(fact: str) -> None:
+    hostile = Hostile()
+    name = hostile.names[2]
+    facts = hostile.facts[name] = Failing()
+    facts.works = fact == "vote"
+    hostile.members[name] = member = hostile.member(name)
+    hostile.vector_phase()
+    facts.works = False
+    sent = hostile.sent if fact == "vector" else hostile.votes(hostile.names, hostile.names)
+    assert name not in sent
+    assert (member.resend(), member.succeed(name)) == ([], [])
+    facts.works = True
+    assert member.ended is not None
+    assert not hostile.votes(tuple(sorted(hostile.sent)), (name,))
 
 
 def test_any_threshold_of_holders_opens_the_same_sum() -> None:
@@ -412,24 +467,30 @@ def test_any_threshold_of_holders_opens_the_same_sum() -> None:
         assert sharing.restore(shares, needed) == hostile.restored("site-00", "seed")
 
 
-def test_the_ledger_of_a_site_keeps_what_was_signed(tmp_path: Path) -> None:
-    """With a ledger file instead of facts in memory: the folder is restored, the ledger is not."""
+def test_the_ledger_of_a_site_keeps_what_was_sent_and_signed(tmp_path: Path) -> None:
+    """With a ledger file, in which a charge is never used again for another vector."""
     hostile = Hostile()
-    ledgers = {name: Ledger(tmp_path / name) for name in hostile.names}
+    charge = masked(hostile.agreement.terms)
+    name = hostile.names[2]
+    ledger = Ledger(tmp_path / "ledger.sqlite")
 
-    def member(name: str) -> AttemptMember:
-        site = MemberSite(name, AGREED[4][1][name], hostile.stores[name], ledgers[name])
-        return AttemptMember(hostile.agreement, hostile.id, site, GivenVector(hostile.vectors[name]))
+    class Charged(GivenVector):
+        def charge(self) -> None:
+            ledger.spend([charge], key=str(hostile.id), budget=None, records="r", reuse=True)
 
-    hostile.members = {name: member(name) for name in hostile.names}
+    def member() -> AttemptMember:
+        site = MemberSite(name, AGREED[4][1][name], ledger)
+        return AttemptMember(hostile.agreement, hostile.id, site, Charged(hostile.vectors[name]))
+
+    hostile.members[name] = member()
     hostile.vector_phase()
-    backup = {name: dict(store.parts) for name, store in hostile.stores.items()}
     hostile.open(hostile.names, hostile.votes(hostile.names, hostile.names))
     assert len(hostile.opened) == 4
-    for name, parts in backup.items():
-        hostile.stores[name].parts = parts
-    hostile.members = {name: member(name) for name in hostile.names}
-    without = hostile.names[:-1]
-    hostile.open(without, hostile.votes(without, hostile.names))
-    assert len(hostile.opened) == 4
-    assert {ledger.counter for ledger in ledgers.values()} == {2}  # one vector, one list
+    assert ledger.counter == 3  # a charge, a vector, a list
+    assert [e["charges"] != [] for e in ledger.entries()] == [True, False, False]
+    ledger.close()
+    ledger = Ledger(tmp_path / "ledger.sqlite")  # the process was started again
+    assert member().start() == []
+    Charged(hostile.vectors[name]).charge()  # another attempt, even under the same key
+    assert sum(c.count for c in ledger.charges()) == 2
+    ledger.close()

@@ -55,7 +55,7 @@ def test_the_cost_includes_rounding_vectors_and_coarse_noise() -> None:
 
 def test_the_condition_is_part_of_the_event_and_of_the_guarantee() -> None:
     charge = share(4.05)
-    words = "if at most 2 of the other 7 sites pool what they see"
+    words = "if at most 2 of the other 7 sites pool what they see or depart from the protocol"
     assert '"colluding":"2"' in charge.event
     assert charge.condition == words
     ledger = Ledger()
@@ -134,11 +134,11 @@ TERMS = SumTerms(8, 2, 2, noise_std=3.0, clip=2.0, size=1000)
 
 
 def release() -> MaskedRelease:
-    return MaskedRelease("proxy", TERMS, declared=50, randomness=Seeded(1))
+    return MaskedRelease("proxy", TERMS, declared=50, randomness=Seeded(1), simulated=True)
 
 
 def test_a_share_carries_its_part_of_the_noise_and_no_more_than_its_records_can_add() -> None:
-    total = torch.full((1000,), 1e6)
+    total = torch.full((1000,), 1e6, dtype=torch.float64)
     steps = release().release(total)
     values = steps * TERMS.grid
     assert np.linalg.norm(values - 100 / math.sqrt(1000)) == pytest.approx(3 / 2 * math.sqrt(1000), rel=0.1)
@@ -147,18 +147,25 @@ def test_a_share_carries_its_part_of_the_noise_and_no_more_than_its_records_can_
 
 def test_a_share_is_drawn_once() -> None:
     made = release()
-    made.release(torch.zeros(1000))
+    made.release(torch.zeros(1000, dtype=torch.float64))
     with pytest.raises(PrivacyError, match="charged for one release"):
-        made.release(torch.zeros(1000))
+        made.release(torch.zeros(1000, dtype=torch.float64))
     with pytest.raises(PrivacyError, match="charged for one release"):
         made.noise_only()
 
 
 def test_a_site_without_budget_adds_the_same_noise_to_nothing() -> None:
-    assert (release().noise_only() == release().release(torch.zeros(1000))).all()
+    assert (release().noise_only() == release().release(torch.zeros(1000, dtype=torch.float64))).all()
 
 
-@pytest.mark.parametrize("total", [torch.zeros(999), torch.full((1000,), float("nan"))])
+@pytest.mark.parametrize(
+    "total",
+    [
+        torch.zeros(999, dtype=torch.float64),
+        torch.full((1000,), float("nan"), dtype=torch.float64),
+        torch.zeros(1000, dtype=torch.float32),
+    ],
+)
 def test_a_sum_that_does_not_fit_is_refused(total: torch.Tensor) -> None:
     with pytest.raises(PrivacyError):
         release().release(total)

@@ -1,6 +1,6 @@
 """Masked sums: sites add up vectors that none of them may see singly (Bonawitz et al. 2017; Bell et al. 2020).
 
-No module here sends or stores anything: messages are returned to the caller, and storage is passed in.
+No module here sends or stores anything: messages are returned to the caller, and the ledger is passed in.
 
     agreement        who takes part, and on which terms (`core.sum_terms`)
     mask_graph       which members mask with one another: all of them, or a random graph above 64 members
@@ -8,8 +8,8 @@ No module here sends or stores anything: messages are returned to the caller, an
     sharing          secrets divided so that a threshold of members restores them
     messages         what members and the summing site send, with signatures
     verification     what is checked before a message is believed
-    member_secrets   keys and seed of one member in one attempt
-    attempt_storage  what a member needs from its site
+    member_secrets   keys and seed of one member in one attempt, in memory only
+    member_site      what a member needs from its site
     attempt          one member in one attempt
     summing          the site that collects, and opens the sum
     in_process       all members of a sum in one process, for simulations and tests
@@ -22,7 +22,7 @@ An attempt has five steps. Members send to the summing site, which answers all o
     4  signature   one list per attempt, recorded first        →  at least T signatures on the same list
     5  opening     for members in L the share of the self-mask, for others the share of the key  →  the sum
 
-What it relies on, beyond the cryptography: at most `colluding` members pool what they see or deviate from the protocol,
-the summing site among them. A member that deviates can spoil a sum, and put any vector into it; it learns only sums of
-at least n − d members.
+What it relies on, beyond the cryptography: at most `colluding` members pool what they see or depart from the protocol, the
+summing site among them. A member that departs from it can spoil a sum, and put any vector into it; as the summing site it can
+state a wrong one. It learns only sums of at least n − d members.
 """

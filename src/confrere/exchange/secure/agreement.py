@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -42,6 +43,11 @@ class Agreement:
             raise StudyError(
                 f"the terms of a masked sum are for {self.terms.members} members, and {len(self.members)} take part"
             )
+        keys = [member.key for member in self.members if member.key]  # sums without masks need none
+        if len(set(keys)) < len(keys):
+            raise StudyError(
+                "two members of a masked sum have the same signing key: one site could sign for both"
+            )
         if any(member.declared < 1 for member in self.members):
             raise StudyError("a masked sum needs a declared size of each member")
         if self.n > COMPLETE and len(self.seed) != 32:
@@ -68,8 +74,7 @@ class Agreement:
     @cached_property
     def roster_hash(self) -> bytes:
         """Identifies the members with their keys and sizes, and their epoch."""
-        listed = [[member.name, member.key.hex(), member.declared] for member in self.members]
-        return _digest("roster", {"members": listed, "epoch": self.epoch})
+        return roster_hash(self.members, self.epoch)
 
     @cached_property
     def digest(self) -> bytes:
@@ -77,9 +82,12 @@ class Agreement:
         terms = {name: v.hex() if isinstance(v, float) else v for name, v in asdict(self.terms).items()}
         return _digest("agreement", {**terms, "seed": self.seed.hex(), "roster": self.roster_hash.hex()})
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
     def member(self, name: str) -> MaskingMember:
         """A member by its name; a site outside the agreement is refused."""
-        if name not in self._by_name:
+        if name not in self:
             raise StudyError(
                 f'"{name}" is not part of this masked sum; its members are {", ".join(self.names)}'
             )
@@ -91,12 +99,22 @@ class Agreement:
 
     def position(self, name: str) -> int:
         """Where a member evaluates secrets that are shared out: from 1."""
-        return self.names.index(self.member(name).name) + 1
+        return self._positions[self.member(name).name]
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: at for at, name in enumerate(self.names, 1)}
 
     def rota(self, turn: int) -> tuple[str, ...]:
         """The summing site of a turn, followed by its successors."""
         start = turn % self.n
         return self.names[start:] + self.names[:start]
+
+
+def roster_hash(members: Sequence[MaskingMember], epoch: int) -> bytes:
+    """Identifies members with their keys and sizes, and their epoch; needed before the seed of a mask graph is known."""
+    listed = [[member.name, member.key.hex(), member.declared] for member in members]
+    return _digest("roster", {"members": listed, "epoch": epoch})
 
 
 def _digest(what: str, fields: dict[str, Any]) -> bytes:

@@ -2,33 +2,36 @@
 
 The rules, each with a test that shows what breaks without it:
 
-- Keys and the seed of the self-mask are fresh for every attempt and erased when it closes.
-- The charge is written once enough members have shared out secrets, and before the vector leaves. A vector is drawn once;
-  what is sent again is identical to the byte.
+- Keys and the seed of the self-mask are fresh for every attempt and are kept in memory only. A process that stops is a
+  dropout of the attempt, one of the d that the terms allow for. Started again it has no secrets, and it takes no
+  part in an attempt in which the ledger says that a vector left or a list was signed.
+- The charge is written once the shares of enough members are here and can be decrypted, and before the vector leaves. A
+  vector is drawn once; what is sent again is identical to the byte.
 - A member signs one list of survivors in an attempt. It opens shares only for a list that at least T members have signed, and
   only if it has not signed another one: of each member the share of the self-mask *or* that of the key.
-- Before a vector or a signature leaves, its digest is written to the ledger. A folder that was restored from a backup does not
-  agree with the ledger, and such a member takes no further part in the attempt.
+- The digest of a vector, or of a signed list, is in the ledger before it leaves. If that cannot be written, the member
+  takes no further part.
 
-A member that stops and starts again continues from what it stored. It takes messages from any summing site, so that a
-successor can continue: `resend` returns everything that the member has sent so far.
+A member takes messages from the summing site only: the first one of the attempt's rota, or a successor that the caller
+has named (`succeed`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confrere.core.errors import BadParcel, PrivacyError
+from confrere.core.errors import BadParcel, PeerError, PrivacyError
 from confrere.exchange.secure import masking
 from confrere.exchange.secure.agreement import Agreement
-from confrere.exchange.secure.attempt_storage import MemberSite
 from confrere.exchange.secure.member_secrets import MemberSecrets
+from confrere.exchange.secure.member_site import MemberSite
 from confrere.exchange.secure.messages import (
     AttemptId,
     Certificate,
@@ -39,19 +42,21 @@ from confrere.exchange.secure.messages import (
     Message,
     OpenedShares,
     Proposal,
+    SealedShares,
     ShareDelivery,
     SumResult,
     VectorHeader,
     Vote,
-    decode,
-    encode,
     partners_digest,
     sign,
     statement,
 )  # fmt: skip
 from confrere.exchange.secure.verification import (
+    Announcements,
     check_certificate,
     check_delivery,
+    check_given_up,
+    check_lengths,
     check_proposal,
     check_result,
     check_survivors,
@@ -60,21 +65,17 @@ from confrere.exchange.secure.verification import (
 
 
 class VectorSource(Protocol):
-    """What a member brings to a sum. `charge` is called before `draw`, and again if the member stopped in between."""
+    """What a member brings to a sum. `charge` is called before `draw`, and each of them once."""
 
     def charge(self) -> None:
-        """Write the charge to the ledger, or use one again of which nothing was released."""
+        """Write the charge to the ledger, under a key of its own for every attempt."""
 
     def draw(self) -> NDArray[np.int64]:
         """The noisy vector, in grid steps; drawn anew for every attempt."""
 
 
-SECRETS, KEYS, SEALED, DELIVERY, VECTOR, VOTE, RESULT = (
-    "secrets", "keys", "sealed", "delivery", "vector", "vote", "result"
-)  # fmt: skip
-"""The parts of an attempt in the store."""
-
-CLOSED = "closed"
+VECTOR, VOTE = "vector", "vote"
+"""The facts of an attempt in the ledger: the digests of the vector that left and of the list that was signed."""
 
 
 class AttemptMember:
@@ -88,15 +89,22 @@ class AttemptMember:
         self.agreement, self.attempt, self.name = agreement, attempt, site.name
         self.context = attempt.context(agreement)
         self.id = f"{attempt}/{self.context.hex()[:16]}"
-        self._key, self._store, self._facts, self._source = site.key, site.store, site.facts, source
-        self._parts: dict[str, bytes] = {}
-        self._announcements: dict[str, KeyAnnouncement] = {}
-        self._sharers: tuple[str, ...] = ()
-        self._held: dict[str, tuple[bytes, bytes]] = {}
-        self._loaded: MemberSecrets | None = None
+        self.rota = agreement.rota(attempt.turn)
+        self.summing = self.rota[0]
+        """The member whose messages are taken."""
+        self.result: SumResult | None = None
+        """The opened sum, once it was received."""
         self.ended: str | None = None
         """Why the member takes no further part; None while it does."""
-        self._resume()
+        self._key, self._facts, self._source = site.key, site.facts, source
+        self._secrets: MemberSecrets | None = None
+        self._announcements: Announcements = {}
+        self._sharers: tuple[str, ...] = ()
+        self._held: dict[str, tuple[bytes, bytes]] = {}
+        self._sent: dict[type[Message], Message] = {}
+        """What may be sent again. A vector or a vote is here only after the ledger has its digest."""
+        if any(self._facts.written(self.id, fact) is not None for fact in (VECTOR, VOTE)):
+            self.ended = "this site was started again during the attempt"
 
     # -- what others call ---------------------------------------------------------------------------
 
@@ -104,18 +112,22 @@ class AttemptMember:
         """The first message: fresh public keys."""
         if self.ended is not None:
             return []
-        if SECRETS not in self._parts:
-            self._keep(SECRETS, self._fresh().data)
-        return [self._secrets().announcement(self._key)]
+        if self._secrets is None:
+            self._secrets = self._fresh()
+            self._sent[KeyAnnouncement] = self._secrets.announcement(self._key)
+        return [self._sent[KeyAnnouncement]]
 
-    def receive(self, message: Message) -> list[Message]:
+    def receive(self, sender: str, message: Message) -> list[Message]:
         """Replies to a message of the summing site; one that is out of turn or from another attempt has none.
 
-        What must not be believed raises an error and changes nothing. `SumResult` and `GivenUp` are to be taken from the
-        summing site or its successor only.
+        `sender` must have been authenticated by the connection. What must not be believed raises an error and changes
+        nothing.
         """
         if message.context != self.context or (self.ended is not None and not isinstance(message, SumResult)):
             return []
+        if sender != self.summing:
+            raise BadParcel(f'"{sender}" is not the summing site, which is "{self.summing}"')
+        check_lengths(self.agreement, message)
         handlers: dict[type[Message], Callable[..., list[Message]]] = {
             KeyList: self._on_keys, ShareDelivery: self._on_shares, Proposal: self._on_proposal,
             Certificate: self._on_certificate, SumResult: self._on_result, GivenUp: self._on_given_up,
@@ -123,52 +135,58 @@ class AttemptMember:
         handler = handlers.get(type(message))
         return [] if handler is None else handler(message)
 
-    def resend(self) -> list[Message]:
-        """Everything that was sent so far, identical to the byte, for the successor of a summing site."""
-        sent = [decode(self._parts[p]) for p in (KEYS, SEALED, VECTOR, VOTE, RESULT) if p in self._parts]
-        first = [self._secrets().announcement(self._key)] if SECRETS in self._parts else []
-        return first + sent
+    def succeed(self, name: str) -> list[Message]:
+        """Take a later member of the rota for the summing site; returns what it has to be sent."""
+        if name not in self.rota or self.rota.index(name) < self.rota.index(self.summing):
+            raise PeerError(f'"{name}" does not come after "{self.summing}" as the summing site')
+        self.summing = name
+        return self.resend()
 
-    @property
-    def result(self) -> SumResult | None:
-        """The opened sum, once it was received."""
-        return cast("SumResult", decode(self._parts[RESULT])) if RESULT in self._parts else None
+    def resend(self) -> list[Message]:
+        """Everything that was sent so far, identical to the byte, and the keys that it answers."""
+        if self.result is not None:
+            return [self.result]
+        return list(self._sent.values())
 
     def close(self, reason: str = "the attempt was closed") -> None:
-        """End the attempt here: its secrets are erased, and nothing of it is signed or opened any more."""
+        """End the attempt here: its secrets are dropped, and nothing of it is signed, opened or sent any more."""
         if self.ended is None:
             self.ended = reason
-        self._facts.write_once(self.id, CLOSED, "yes")
-        self._store.erase(self.id)
-        self._parts = {name: data for name, data in self._parts.items() if name == RESULT}
-        self._held, self._loaded = {}, None
+        self._secrets, self._held, self._sent = None, {}, {}
 
     # -- the steps ------------------------------------------------------------------------------------
 
     def _on_keys(self, message: KeyList) -> list[Message]:
-        if SECRETS not in self._parts or KEYS in self._parts:
-            return [decode(self._parts[SEALED])] if SEALED in self._parts else []
+        if self._secrets is None or self._announcements:
+            return [self._sent[SealedShares]] if SealedShares in self._sent else []
         found = checked_keys(self.agreement, message)
-        if found.get(self.name) != self._secrets().announcement(self._key):
+        if found.get(self.name) != self._sent[KeyAnnouncement]:
             raise BadParcel("the list of keys does not have the keys of this member")
-        self._keep(SEALED, encode(self._secrets().shared_out(self.agreement, found)))
-        self._keep(KEYS, encode(message))
+        sealed = self._secrets.shared_out(self.agreement, found, self._key)
         self._announcements = found
-        return [decode(self._parts[SEALED])]
+        self._sent |= {KeyList: message, SealedShares: sealed}
+        return [sealed]
 
     def _on_shares(self, message: ShareDelivery) -> list[Message]:
-        if KEYS not in self._parts or VOTE in self._parts:
+        if not self._announcements or Vote in self._sent:
             return []
-        if DELIVERY not in self._parts:
-            check_delivery(self.agreement, self.name, self._announcements, message)
-            self._keep(DELIVERY, encode(message))
+        if not self._sharers:
             self._take_delivery(message)
-        if VECTOR not in self._parts:
-            self._make_vector()
-        self._bind(VECTOR)
-        return [decode(self._parts[VECTOR])] if self.ended is None else []
+            with self._or_end():
+                self._make_vector()
+        return [self._sent[MaskedVector]]
+
+    def _take_delivery(self, message: ShareDelivery) -> None:
+        """Keep the shares of other members. One that cannot be read is refused, and nothing was charged so far."""
+        assert self._secrets is not None
+        check_delivery(self.agreement, self.name, self._announcements, message)
+        held = {}
+        for name, sealed in message.sealed.items():
+            held[name] = self._secrets.received(name, sealed, self._announcements)
+        self._sharers, self._held = message.sharers, held
 
     def _make_vector(self) -> None:
+        assert self._secrets is not None
         self._source.charge()
         vector = masking.to_ring(self._source.draw(), self.agreement.terms.bits)
         if len(vector) != self.agreement.terms.size:
@@ -177,44 +195,47 @@ class AttemptMember:
             )
         bits = self.agreement.terms.bits
         partners = [name for name in self.agreement.graph.neighbours(self.name) if name in self._sharers]
-        self._secrets().add_masks(vector, bits, partners, self._announcements)
+        self._secrets.add_masks(vector, bits, partners, self._announcements)
         data = masking.packed(vector, bits)
         header = VectorHeader(self.context, self.name, self._partners_digest(), hashlib.sha256(data).digest())
         header = replace(header, signature=sign(self._key, header.signed_part()))
-        self._keep(VECTOR, encode(MaskedVector(self.context, header, self._sharers, data)))
+        self._record(VECTOR, header.vector_digest)
+        self._sent[MaskedVector] = MaskedVector(self.context, header, self._sharers, data)
 
     def _on_proposal(self, message: Proposal) -> list[Message]:
-        if DELIVERY not in self._parts:
+        if not self._sharers:
             return []
-        if VOTE not in self._parts:
+        if Vote not in self._sent:
             check_survivors(self.agreement, self._sharers, message.survivors)
             check_proposal(self.agreement, self._partners_digest(), message)
-            if any(h.site == self.name and h != self._own_header() for h in message.headers):
+            own = self._own_header()
+            if any(h.site == self.name and h != own for h in message.headers):
                 raise BadParcel("the list of survivors has another vector of this member than it has sent")
-            self._keep(VOTE, encode(self._vote(message.survivors)))
-        self._bind(VOTE)
-        return [decode(self._parts[VOTE])] if self.ended is None else []
+            self._vote(message.survivors)
+        return [self._sent[Vote]]
 
     def _on_certificate(self, message: Certificate) -> list[Message]:
-        if DELIVERY not in self._parts:
+        if not self._sharers:
             return []
         check_certificate(self.agreement, message)
         check_survivors(self.agreement, self._sharers, message.survivors)
         if message.partners != self._partners_digest():
             raise BadParcel("the survivors are masked with other members than this one")
-        if VOTE not in self._parts:  # from here on it can sign no other list
-            self._keep(VOTE, encode(self._vote(message.survivors)))
-        vote = cast("Vote", decode(self._parts[VOTE]))
+        if Vote not in self._sent:  # from here on it can sign no other list
+            self._vote(message.survivors)
+        vote = self._sent[Vote]
+        assert isinstance(vote, Vote)
         if (vote.survivors, vote.partners) != (message.survivors, message.partners):
             raise PrivacyError(
                 f'"{self.name}" has signed another list of survivors in this attempt; nothing was opened'
             )
-        self._bind(VOTE)
-        return [self._opening(message)] if self.ended is None else []
+        return [self._opening(message)]
 
-    def _vote(self, survivors: tuple[str, ...]) -> Vote:
+    def _vote(self, survivors: tuple[str, ...]) -> None:
         vote = Vote(self.context, self.name, self._partners_digest(), survivors)
-        return replace(vote, signature=sign(self._key, vote.signed_part()))
+        with self._or_end():
+            self._record(VOTE, vote.signed_part())
+        self._sent[Vote] = replace(vote, signature=sign(self._key, vote.signed_part()))
 
     def _opening(self, message: Certificate) -> OpenedShares:
         seeds = {name: seed for name, (_, seed) in self._held.items() if name in message.survivors}
@@ -223,70 +244,39 @@ class AttemptMember:
         return OpenedShares(self.context, self.name, listed, seeds, keys)
 
     def _on_result(self, message: SumResult) -> list[Message]:
-        check_result(self.agreement, message)
-        if RESULT not in self._parts:
-            self._parts[RESULT] = encode(message)
+        check_result(self.agreement, message, self.rota[: self.rota.index(self.summing) + 1])
+        if self.result is None:
+            self.result = message
             self.close("the sum was opened")
         return []
 
     def _on_given_up(self, message: GivenUp) -> list[Message]:
+        check_given_up(self.agreement, self.summing, message)
         self.close(f"the summing site gave up: {message.reason}")
         return []
 
     def _fresh(self) -> MemberSecrets:
         return MemberSecrets.fresh(self.context, self.name)
 
-    def _secrets(self) -> MemberSecrets:
-        if self._loaded is None or self._loaded.data != self._parts[SECRETS]:
-            self._loaded = MemberSecrets(self.context, self.name, self._parts[SECRETS])
-        return self._loaded
+    # -- the ledger -------------------------------------------------------------------------------------
 
-    # -- what is stored ---------------------------------------------------------------------------------
+    @contextmanager
+    def _or_end(self) -> Iterator[None]:
+        """Take no further part after an error: it is not known how far the charge or the record went."""
+        try:
+            yield
+        except BaseException as error:
+            self.close(f"an error ended it here: {error}")
+            raise
 
-    def _resume(self) -> None:
-        """Continue from the store, unless it does not agree with the ledger."""
-        if self._facts.written(self.id, CLOSED) is not None:
-            self.ended = "the attempt was closed before"
-            self._store.erase(self.id)
-            return
-        for part in (SECRETS, SEALED, KEYS, DELIVERY, VECTOR, VOTE):
-            data = self._store.load(self.id, part)
-            if data is not None:
-                self._parts[part] = data
-        for part in (VECTOR, VOTE):
-            known = self._facts.written(self.id, part)
-            if known is not None and known != self._fingerprint(part):
-                self.ended = "what is stored of this attempt is older than the ledger"
-        if self.ended is None and KEYS in self._parts:
-            found = cast("KeyList", decode(self._parts[KEYS])).announcements
-            self._announcements = {announcement.site: announcement for announcement in found}
-        if self.ended is None and DELIVERY in self._parts:
-            self._take_delivery(cast("ShareDelivery", decode(self._parts[DELIVERY])))
-
-    def _keep(self, part: str, data: bytes) -> None:
-        self._store.save(self.id, part, data)
-        self._parts[part] = data
-
-    def _bind(self, part: str) -> None:
-        """Write to the ledger what is about to leave; if the ledger knows something else, take no further part."""
-        own = self._fingerprint(part)
-        if self._facts.write_once(self.id, part, own) != own:
-            self.ended = "what is stored of this attempt is older than the ledger"
-
-    def _fingerprint(self, part: str) -> str:
-        return hashlib.sha256(self._parts.get(part, b"")).hexdigest()
-
-    def _take_delivery(self, message: ShareDelivery) -> None:
-        self._sharers = message.sharers
-        secrets = self._secrets()
-        for name, sealed in message.sealed.items():
-            try:
-                self._held[name] = secrets.received(name, sealed, self._announcements)
-            except BadParcel:
-                continue  # a member that sends broken shares harms itself: others may still restore its secrets
+    def _record(self, fact: str, digest: bytes) -> None:
+        """Write to the ledger what is about to leave; refused if the ledger knows something else."""
+        if self._facts.write_once(self.id, fact, digest.hex()) != digest.hex():
+            raise PrivacyError(f'the ledger of "{self.name}" knows another {fact} of this attempt')
 
     def _partners_digest(self) -> bytes:
         return partners_digest(self.context, self._announcements, self._sharers)
 
     def _own_header(self) -> VectorHeader | None:
-        return cast("MaskedVector", decode(self._parts[VECTOR])).header if VECTOR in self._parts else None
+        sent = self._sent.get(MaskedVector)
+        return sent.header if isinstance(sent, MaskedVector) else None

@@ -1,6 +1,6 @@
 """All members of a masked sum in one process: for simulations, tests and measurements.
 
-The members are the same as on nodes; only messages are passed by function calls, and what they store is kept in memory.
+The members are the same as on nodes; only messages are passed by function calls, and the facts of their ledgers are in memory.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from confrere.core.errors import PeerError
 from confrere.exchange.secure.agreement import Agreement, MaskingMember
 from confrere.exchange.secure.attempt import AttemptMember, VectorSource
-from confrere.exchange.secure.attempt_storage import MemberSite, MemoryAttempts
 from confrere.exchange.secure.masking import from_ring, to_ring
+from confrere.exchange.secure.member_site import MemberSite, MemoryFacts
 from confrere.exchange.secure.messages import AttemptId, Message
 from confrere.exchange.secure.summing import Opened, SummingSite, read_result
 
@@ -53,21 +53,20 @@ def open_sum(
     sources: Mapping[str, VectorSource],
     keys: Mapping[str, Ed25519PrivateKey],
     *,
-    turn: int = 0,
     silent: Collection[str] = (),
 ) -> Opened:
     """Run one attempt with all members that contribute. Those in `silent` drop out just before they would send their vector.
 
     Raises a PeerError if the attempt is given up.
     """
-    names = [name for name in agreement.rota(turn) if name in sources and name not in silent]
+    names = [name for name in agreement.rota(attempt.turn) if name in sources and name not in silent]
     if not names:
         raise PeerError("no member of the masked sum is there")
     summing = SummingSite(agreement, attempt, names[0], keys[names[0]])
     members = {}
     for name, source in sources.items():
-        own = MemoryAttempts()
-        members[name] = AttemptMember(agreement, attempt, MemberSite(name, keys[name], own, own), source)
+        members[name] = AttemptMember(agreement, attempt, MemberSite(name, keys[name], MemoryFacts()), source)
+        members[name].succeed(summing.name)
     queue: deque[tuple[str, Message]] = deque()
     for name, member in members.items():
         for reply in member.start():
@@ -79,7 +78,7 @@ def open_sum(
         to, message = queue.popleft()
         if to not in members or (to in silent and summing.shares_sent):
             continue
-        for reply in members[to].receive(message):
+        for reply in members[to].receive(summing.name, message):
             queue.extend(summing.receive(to, reply))
     for member in members.values():
         member.close()

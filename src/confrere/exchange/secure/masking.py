@@ -47,6 +47,11 @@ def from_steps(steps: NDArray[np.int64], grid: float) -> NDArray[np.float64]:
     return steps.astype(np.float64) * grid
 
 
+def packed_bytes(size: int, bits: int) -> int:
+    """How many bytes `packed` makes of a vector."""
+    return size * -(-bits // 8)
+
+
 def packed(vector: Ring, bits: int) -> bytes:
     """A vector modulo 2^`bits` in whole bytes."""
     width = -(-bits // 8)
@@ -65,7 +70,9 @@ def unpacked(data: bytes, size: int, bits: int) -> Ring:
         columns = np.zeros((size, 8), dtype=np.uint8)
         columns[:, :width] = np.frombuffer(data, dtype=np.uint8).reshape(size, width)
         found = columns.view("<u8").reshape(-1).astype(np.uint64)
-    return _reduced(found, bits)
+    if bits % 8 and bool((found >> np.uint64(bits)).any()):
+        raise BadParcel(f"a masked vector has numbers of more than {bits} bits")
+    return found
 
 
 def common_secret(own: X25519PrivateKey, other: bytes) -> bytes:

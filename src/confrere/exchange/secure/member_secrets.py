@@ -1,4 +1,8 @@
-"""The secrets of one member in one attempt: made for it, shared out, and erased with it."""
+"""The secrets of one member in one attempt: made for it, kept in memory, and shared out.
+
+They are never written to a disk. When the attempt closes, the member drops them; Python does not promise to overwrite the
+memory.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from functools import cached_property
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from confrere.core.errors import PeerError
+from confrere.core.errors import BadParcel, PeerError
 from confrere.exchange.secure import masking, sharing
 from confrere.exchange.secure.agreement import Agreement
 from confrere.exchange.secure.messages import KeyAnnouncement, SealedShares, sign
@@ -49,8 +53,10 @@ class MemberSecrets:
         )
         return replace(found, signature=sign(key, found.signed_part()))
 
-    def shared_out(self, agreement: Agreement, known: Announcements) -> SealedShares:
-        """A share of the mask key and one of the seed for each holder that sent keys, encrypted to it."""
+    def shared_out(
+        self, agreement: Agreement, known: Announcements, signing: Ed25519PrivateKey
+    ) -> SealedShares:
+        """A share of the mask key and one of the seed for each holder that sent keys, encrypted to it; all of it signed."""
         holders = [name for name in agreement.graph.holders(self.name) if name in known]
         needed = agreement.graph.threshold
         if len(holders) < needed:
@@ -64,12 +70,16 @@ class MemberSecrets:
         for name, at in zip(holders, positions, strict=True):
             key = self._channel_key(known[name].channel_key, self.name, name)
             sealed[name] = sharing.seal(key, of_key[at], of_seed[at], self.context)
-        return SealedShares(self.context, self.name, sealed)
+        found = SealedShares(self.context, self.name, sealed)
+        return replace(found, signature=sign(signing, found.signed_part()))
 
     def received(self, sender: str, sealed: bytes, known: Announcements) -> tuple[bytes, bytes]:
         """The shares that another member has encrypted to this one: of its key, and of its seed."""
         key = self._channel_key(known[sender].channel_key, sender, self.name)
-        return sharing.unseal(key, sealed, self.context)
+        try:
+            return sharing.unseal(key, sealed, self.context)
+        except BadParcel as error:
+            raise BadParcel(f'"{sender}": {error}') from None
 
     def _channel_key(self, other: bytes, sender: str, receiver: str) -> bytes:
         return masking.derived(

@@ -1,7 +1,7 @@
 """What members and the summing site of a masked sum send, as bytes and with signatures.
 
-What the summing site passes on is signed by the member that it comes from. `SealedShares` and `OpenedShares` are for the summing
-site alone, so it is enough that the connection is authenticated: callers pass the sender with every message.
+What the summing site passes on is signed by the member that it comes from, and so is what ends an attempt. Callers also pass
+the sender of every message, which the connection has authenticated.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from confrere.core.errors import BadParcel
+from confrere.core.errors import BadParcel, PrivacyError
 from confrere.exchange.secure.agreement import Agreement
+
+MOST_ATTEMPTS = 3
+"""How many attempts at one sum a member takes part in: each of them is charged, whatever it opens."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,12 @@ class AttemptId:
     role: str
     call: int
     attempt: int
+    turn: int = 0
+    """Where the rota of summing sites starts."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.attempt < MOST_ATTEMPTS:
+            raise PrivacyError(f"a masked sum has {MOST_ATTEMPTS} attempts at most, each with its own charge")
 
     def context(self, agreement: Agreement) -> bytes:
         """Identifies the attempt and everything that was agreed on; part of every signature and every derived key."""
@@ -74,6 +83,11 @@ class SealedShares(Message):
 
     site: str
     sealed: dict[str, bytes]
+    signature: bytes = b""
+
+    def signed_part(self) -> bytes:
+        parts = [part for name in sorted(self.sealed) for part in (name.encode(), self.sealed[name])]
+        return digest("shares", self.context, self.site.encode(), *parts)
 
 
 @dataclass(frozen=True)
@@ -131,7 +145,7 @@ class Vote(Message):
     signature: bytes = b""
 
     def signed_part(self) -> bytes:
-        return statement(self.context, self.partners, self.survivors)
+        return signed_list(statement(self.context, self.partners, self.survivors), self.site)
 
 
 @dataclass(frozen=True)
@@ -171,7 +185,12 @@ class SumResult(Message):
 class GivenUp(Message):
     """The summing site has ended the attempt."""
 
+    site: str
     reason: str
+    signature: bytes = b""
+
+    def signed_part(self) -> bytes:
+        return digest("given up", self.context, self.site.encode(), self.reason.encode())
 
 
 KINDS: tuple[type[Message], ...] = (
@@ -183,8 +202,13 @@ _HINTS = {kind: get_type_hints(kind) for kind in (*KINDS, VectorHeader)}
 
 
 def statement(context: bytes, partners: bytes, survivors: tuple[str, ...]) -> bytes:
-    """What members sign: the attempt with all that was agreed on, with whom vectors are masked, and who survived."""
+    """Identifies the attempt with all that was agreed on, with whom vectors are masked, and who survived."""
     return digest("survivors", context, partners, *(name.encode() for name in survivors))
+
+
+def signed_list(stated: bytes, site: str) -> bytes:
+    """What a member signs: a statement, in its own name."""
+    return digest("vote", stated, site.encode())
 
 
 def partners_digest(
@@ -216,27 +240,26 @@ def verified(key: bytes, signature: bytes, data: bytes) -> bool:
 
 
 class _Blob:
-    """The bytes of a message, apart from its text."""
+    """The bytes of a message, apart from its text, one part after the other."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.parts: list[bytes] = []
         self.data, self.length = data, 0
 
-    def add(self, part: bytes) -> list[int]:
+    def add(self, part: bytes) -> int:
         self.parts.append(part)
-        self.length += len(part)
-        return [self.length - len(part), len(part)]
+        return len(part)
 
-    def get(self, at: Any) -> bytes:
-        if not (isinstance(at, list) and len(at) == 2 and all(type(x) is int and x >= 0 for x in at)):
+    def take(self, length: Any) -> bytes:
+        """The next part: no byte is read twice."""
+        start, self.length = self.length, self.length + length
+        if type(length) is not int or length < 0 or self.length > len(self.data):
             raise ValueError
-        if at[0] + at[1] > len(self.data):
-            raise ValueError
-        return self.data[at[0] : at[0] + at[1]]
+        return self.data[start : self.length]
 
 
 def encode(message: Message) -> bytes:
-    """A message as bytes: its fields as JSON, then all its bytes."""
+    """A message as bytes: its fields as JSON, with the lengths of those that are bytes, and then these bytes."""
     blob = _Blob()
     text = json.dumps([type(message).__name__, _plain(message, blob)], separators=(",", ":")).encode()
     return b"".join([len(text).to_bytes(4, "big"), text, *blob.parts])
@@ -249,7 +272,10 @@ def decode(data: bytes) -> Message:
         if len(data) < 4 + length:
             raise ValueError
         kind, found = json.loads(data[4 : 4 + length])
-        message: Message = _typed(_KIND[kind], found, _Blob(data[4 + length :]))
+        blob = _Blob(data[4 + length :])
+        message: Message = _typed(_KIND[kind], found, blob)
+        if blob.length != len(blob.data):
+            raise ValueError
         return message
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BadParcel("a message of a masked sum cannot be read") from None
@@ -270,15 +296,20 @@ def _plain(value: Any, blob: _Blob) -> Any:
 def _typed(kind: Any, value: Any, blob: _Blob) -> Any:
     """A value of a field's type; bytes are looked up in the blob."""
     if kind is bytes:
-        return blob.get(value)
+        return blob.take(value)
     if get_origin(kind) is tuple and isinstance(value, list):
         return tuple(_typed(get_args(kind)[0], item, blob) for item in value)
     if get_origin(kind) is dict and isinstance(value, dict):
-        return {name: blob.get(item) for name, item in value.items()}
+        return {_text(name): blob.take(item) for name, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Message):
         hints = _HINTS[kind]
         if isinstance(value, dict) and value.keys() == hints.keys():
             return kind(**{name: _typed(hint, value[name], blob) for name, hint in hints.items()})
     elif type(value) is kind:
-        return value
+        return _text(value) if kind is str else value
     raise ValueError
+
+
+def _text(value: str) -> str:
+    value.encode()  # half of a surrogate pair has no bytes, and so no signature
+    return value

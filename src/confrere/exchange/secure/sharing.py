@@ -19,6 +19,8 @@ PRIME = 2**256 + 297
 """The smallest prime above all secrets of 32 bytes."""
 
 SHARE_BYTES = 33
+SEALED_BYTES = 12 + 2 * SHARE_BYTES + 16
+"""A nonce, two shares and a tag."""
 
 
 def divide(secret: bytes, positions: Collection[int], threshold: int) -> dict[int, bytes]:
@@ -37,8 +39,8 @@ def divide(secret: bytes, positions: Collection[int], threshold: int) -> dict[in
     return found
 
 
-def restore(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """The secret from shares by position; the first `threshold` of them are used."""
+def restore(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
+    """The secret from shares by position; the first `threshold` of them are used. None if they are not of one secret."""
     if len(shares) < threshold:
         raise PeerError(f"{len(shares)} shares do not restore a secret that needs {threshold}")
     positions = tuple(sorted(shares)[:threshold])
@@ -47,9 +49,7 @@ def restore(shares: Mapping[int, bytes], threshold: int) -> bytes:
         weight * int.from_bytes(shares[x], "big") for weight, x in zip(weights, positions, strict=True)
     )
     value = total % PRIME
-    if value >= 2**256:
-        raise PeerError("the shares of a secret do not fit together")
-    return value.to_bytes(32, "big")
+    return value.to_bytes(32, "big") if value < 2**256 else None
 
 
 @lru_cache(maxsize=1024)
@@ -78,6 +78,12 @@ def unseal(key: bytes, sealed: bytes, context: bytes) -> tuple[bytes, bytes]:
         plain = ChaCha20Poly1305(key).decrypt(sealed[:12], sealed[12:], context)
     except (InvalidTag, ValueError):
         raise BadParcel("the shares of a member cannot be decrypted") from None
-    if len(plain) != 2 * SHARE_BYTES:
-        raise BadParcel("the shares of a member have the wrong length")
-    return plain[:SHARE_BYTES], plain[SHARE_BYTES:]
+    found = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
+    if not all(well_formed(share) for share in found):
+        raise BadParcel("the shares of a member are not numbers of the field")
+    return found
+
+
+def well_formed(share: bytes) -> bool:
+    """Whether these bytes are a number of the field."""
+    return len(share) == SHARE_BYTES and int.from_bytes(share, "big") < PRIME

@@ -4,8 +4,14 @@ It acts on messages as they arrive, in any order and any number of times, and mo
 step. `advance` ends the wait: it moves on with those that have answered if they are enough, and gives up otherwise. Who
 decides when to wait no longer is the caller.
 
-A successor is simply another `SummingSite` that receives what members send again. If any member has signed a list, it
-continues with that one: a member signs only one, so a list of its own would split the vote.
+A successor is simply another `SummingSite` that receives what members send again. If members have signed a list that can still
+be opened, it continues with that one: a member signs only one, so a list of its own would split the vote.
+
+No message of a single member stops the others: what is broken raises an error and changes nothing, and shares that do not
+fit are left out while those of other holders suffice.
+
+Members take its word for the sum. It signs the sum, and only a site that has had its turn in the rota can state one, but no
+member can compute it again without all the vectors.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain, combinations, islice
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -42,7 +49,9 @@ from confrere.exchange.secure.messages import (
 from confrere.exchange.secure.verification import (
     Announcements,
     check_announcement,
+    check_lengths,
     check_result,
+    check_sealed,
     check_survivors,
     check_vector,
     check_vote,
@@ -54,6 +63,9 @@ Outgoing = tuple[str, Message]
 
 List = tuple[bytes, tuple[str, ...]]
 """A list of survivors, with the digest of the partners that their vectors are masked with."""
+
+MOST_SUBSETS = 500
+"""In how many ways shares are combined to restore a secret, if some holders have opened wrong ones."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,8 @@ class SummingSite:
     def __init__(self, agreement: Agreement, attempt: AttemptId, name: str, key: Ed25519PrivateKey) -> None:
         self.agreement, self.name, self._key = agreement, name, key
         self.context = attempt.context(agreement)
+        rota = agreement.rota(attempt.turn)
+        self._before = rota[: rota.index(name) + 1]
         self.result: SumResult | None = None
         self.given_up: str | None = None
         self._announcements: Announcements = {}
@@ -93,6 +107,9 @@ class SummingSite:
         self._keys_sent = self.shares_sent = False
         self._proposed: List | None = None
         self._certificate: Certificate | None = None
+        self._restored: dict[str, bytes] = {}
+        self._reliable: tuple[int, ...] = ()
+        """Positions whose shares have restored a secret together."""
 
     @property
     def done(self) -> bool:
@@ -103,8 +120,9 @@ class SummingSite:
 
         What must not be believed raises an error and changes nothing.
         """
-        if self.done or message.context != self.context or sender not in self.agreement.names:
+        if self.done or message.context != self.context or sender not in self.agreement:
             return []
+        check_lengths(self.agreement, message)
         handlers: dict[type[Message], Callable[..., list[Outgoing]]] = {
             KeyAnnouncement: self._on_announcement, KeyList: self._on_keys, SealedShares: self._on_sealed,
             MaskedVector: self._on_vector, Vote: self._on_vote, OpenedShares: self._on_opening, SumResult: self._on_result,
@@ -131,7 +149,8 @@ class SummingSite:
 
     def _on_announcement(self, message: KeyAnnouncement) -> list[Outgoing]:
         check_announcement(self.agreement, self.context, message)
-        self._announcements.setdefault(message.site, message)
+        if not self._keys_sent:  # a member's own message counts more than one that was passed on
+            self._announcements[message.site] = message
         everyone = len(self._announcements) == self.agreement.n
         return self._send_keys() if everyone and not self._keys_sent and not self._vectors else []
 
@@ -139,8 +158,8 @@ class SummingSite:
         """A member sends the keys that it was sent by another summing site."""
         for announcement in message.announcements:
             check_announcement(self.agreement, self.context, announcement)
+        for announcement in message.announcements:
             self._announcements.setdefault(announcement.site, announcement)
-        self._keys_sent = True
         return []
 
     def _send_keys(self) -> list[Outgoing]:
@@ -151,6 +170,7 @@ class SummingSite:
         return self._to(self._announcements, KeyList(self.context, listed))
 
     def _on_sealed(self, message: SealedShares) -> list[Outgoing]:
+        check_sealed(self.agreement, message)
         if message.site in self._announcements and not self.shares_sent:
             self._sealed.setdefault(message.site, message)
         everyone = self._keys_sent and self._sealed.keys() == self._announcements.keys()
@@ -171,29 +191,42 @@ class SummingSite:
     def _on_vector(self, message: MaskedVector) -> list[Outgoing]:
         check_vector(self.agreement, self._announcements, message)
         self._vectors.setdefault(message.site, message)
-        everyone = set(message.sharers) <= self._vectors.keys()
-        if self._proposed is None and not self._votes and everyone:
-            return self._propose()
-        return []
+        if self._proposed is not None:
+            return self._count_votes()
+        everyone = len(self._with_partners(message.header.partners)) == len(message.sharers)
+        return self._propose() if everyone and not self._votes else []
+
+    def _with_partners(self, partners: bytes) -> tuple[str, ...]:
+        """The members whose vectors are masked with the same partners."""
+        return tuple(sorted(name for name, v in self._vectors.items() if v.header.partners == partners))
 
     def _propose(self) -> list[Outgoing]:
-        """Propose the list that was signed already, or that of all vectors with the same partners."""
-        if self._votes:
-            chosen, _ = Counter((v.partners, v.survivors) for v in self._votes.values()).most_common(1)[0]
-        else:
-            partners, _ = Counter(v.header.partners for v in self._vectors.values()).most_common(1)[0]
-            same = (name for name, v in self._vectors.items() if v.header.partners == partners)
-            chosen = (partners, tuple(sorted(same)))
-        if missing := [name for name in chosen[1] if name not in self._vectors]:
-            return self._give_up(f"the vector of {', '.join(missing)} is on a signed list and not here")
-        sharers = self._vectors[chosen[1][0]].sharers
-        try:
-            check_survivors(self.agreement, sharers, chosen[1])
-        except PeerError as error:
-            return self._give_up(str(error))
-        self._proposed = chosen
-        headers = tuple(self._vectors[name].header for name in chosen[1])
-        return self._to(sharers, Proposal(self.context, headers)) + self._count_votes()
+        """Propose the list with most signatures that can be opened, or else that of most vectors with the same partners."""
+        signed = Counter((v.partners, v.survivors) for v in self._votes.values())
+        groups = {v.header.partners for v in self._vectors.values()}
+        own = sorted(((p, self._with_partners(p)) for p in groups), key=lambda found: (-len(found[1]), found))
+        reason = "no member sent a vector"
+        for chosen in [*(found for found, _ in signed.most_common()), *own]:
+            try:
+                self._check_list(chosen)
+            except PeerError as error:
+                reason = str(error)
+                continue
+            self._proposed = chosen
+            headers = tuple(self._vectors[name].header for name in chosen[1])
+            return self._to(self._sharers(chosen), Proposal(self.context, headers)) + self._count_votes()
+        return self._give_up(reason)
+
+    def _check_list(self, chosen: List) -> None:
+        """Refuse a list that cannot be opened with the vectors that are here."""
+        partners, survivors = chosen
+        if missing := sorted(set(survivors) - set(self._with_partners(partners))):
+            raise PeerError(f"the vector of {', '.join(missing)} is on a signed list and not here")
+        check_survivors(self.agreement, self._sharers(chosen), survivors)
+
+    def _sharers(self, chosen: List) -> tuple[str, ...]:
+        """The members with which the vectors of a list are masked."""
+        return self._vectors[chosen[1][0]].sharers if chosen[1] else ()
 
     def _on_vote(self, message: Vote) -> list[Outgoing]:
         check_vote(self.agreement, message)
@@ -209,13 +242,15 @@ class SummingSite:
             return self._give_up("members have signed different lists of survivors")
         if most < self.agreement.terms.threshold:
             return []
-        if not all(name in self._vectors for name in chosen[1]):
-            return self._give_up("members have signed a list with vectors that are not here")
+        try:
+            self._check_list(chosen)
+        except PeerError:
+            return []  # its vectors may still arrive
         signatures = {
             v.site: v.signature for v in self._votes.values() if (v.partners, v.survivors) == chosen
         }
         self._certificate = Certificate(self.context, *chosen, signatures)
-        return self._to(self._vectors[chosen[1][0]].sharers, self._certificate)
+        return self._to(self._sharers(chosen), self._certificate)
 
     def _on_opening(self, message: OpenedShares) -> list[Outgoing]:
         if self._certificate is None:
@@ -229,29 +264,47 @@ class SummingSite:
 
     def _open(self) -> list[Outgoing]:
         assert self._certificate is not None
-        needed, graph = self.agreement.graph.threshold, self.agreement.graph
-        if len(self._openings) < needed:
-            return []
         survivors = self._certificate.survivors
-        sharers = self._vectors[survivors[0]].sharers
-        shares: dict[str, dict[int, bytes]] = {name: {} for name in sharers}
-        for opening in self._openings.values():
-            at = self.agreement.position(opening.site)
-            for name, share in {**opening.seed_shares, **opening.key_shares}.items():
-                given = opening.seed_shares if name in survivors else opening.key_shares
-                if name in given and name in shares and opening.site in graph.holders(name):
-                    shares[name][at] = share
-        if any(len(found) < needed for found in shares.values()):
-            return []
-        try:
-            total = self._unmasked({name: sharing.restore(found, needed) for name, found in shares.items()})
-        except PeerError as error:
-            return self._give_up(str(error))
+        sharers = self._sharers((self._certificate.partners, survivors))
+        for name in sharers:
+            if name not in self._restored and not self._restore(name, of_seed=name in survivors):
+                return []  # shares of other holders may still arrive
+        total = self._unmasked(self._restored)
         found = SumResult(
             self.context, self.name, self._certificate, masking.packed(total, self.agreement.terms.bits)
         )
         self.result = replace(found, signature=sign(self._key, found.signed_part()))
         return self._to(self.agreement.names, self.result)
+
+    def _restore(self, name: str, *, of_seed: bool) -> bool:
+        """Restore the seed or the key of a member, if the shares that were opened suffice."""
+        needed = self.agreement.graph.threshold
+        shares = {}
+        for holder in self.agreement.graph.holders(name):
+            if (opening := self._openings.get(holder)) is not None:
+                share = (opening.seed_shares if of_seed else opening.key_shares).get(name, b"")
+                if sharing.well_formed(share):
+                    shares[self.agreement.position(holder)] = share
+        if len(shares) < needed:
+            return False
+        order = sorted(shares, key=lambda at: (at not in self._reliable, at))
+        windows = (
+            (order * 2)[start : start + needed] for start in range(len(order))
+        )  # each leaves others out
+        for chosen in islice(chain(windows, combinations(order, needed)), MOST_SUBSETS):
+            secret = sharing.restore({at: shares[at] for at in chosen}, needed)
+            if secret is not None and self._is_of(name, secret, of_seed=of_seed):
+                self._restored[name], self._reliable = secret, tuple(chosen)
+                return True
+        return False
+
+    def _is_of(self, name: str, secret: bytes, *, of_seed: bool) -> bool:
+        """Whether a restored secret is the one that its member has announced."""
+        announced = self._announcements[name]
+        if of_seed:
+            return seed_commitment(self.context, secret) == announced.seed_commitment
+        mask = X25519PrivateKey.from_private_bytes(secret)
+        return mask.public_key().public_bytes_raw() == announced.mask_key
 
     def _unmasked(self, secrets: dict[str, bytes]) -> masking.Ring:
         """The sum of the survivors' vectors without their self-masks and without the masks of members that dropped out."""
@@ -261,14 +314,10 @@ class SummingSite:
         total = np.zeros(self.agreement.terms.size, dtype=np.uint64)
         for name in self._certificate.survivors:
             total += masking.unpacked(self._vectors[name].vector, self.agreement.terms.size, bits)
-            if seed_commitment(self.context, secrets[name]) != self._announcements[name].seed_commitment:
-                raise PeerError(f'the shares of "{name}" do not restore its self-mask')
             key = masking.self_key(secrets[name], self.context, name)
             masking.add_stream(total, key, bits, subtract=True)
         for gone in sorted(secrets.keys() - survivors):
             mask = X25519PrivateKey.from_private_bytes(secrets[gone])
-            if mask.public_key().public_bytes_raw() != self._announcements[gone].mask_key:
-                raise PeerError(f'the shares of "{gone}" do not restore its key')
             for name in graph.neighbours(gone):
                 if name in survivors:
                     secret = masking.common_secret(mask, self._announcements[name].mask_key)
@@ -277,14 +326,16 @@ class SummingSite:
         return total
 
     def _on_result(self, message: SumResult) -> list[Outgoing]:
-        """Another summing site has opened the sum: pass it on."""
-        check_result(self.agreement, message)
+        """An earlier summing site of the rota has opened the sum: pass it on."""
+        check_result(self.agreement, message, self._before)
         self.result = message
         return self._to(self.agreement.names, message)
 
     def _give_up(self, reason: str) -> list[Outgoing]:
         self.given_up = reason
-        return self._to(self.agreement.names, GivenUp(self.context, reason))
+        found = GivenUp(self.context, self.name, reason)
+        found = replace(found, signature=sign(self._key, found.signed_part()))
+        return self._to(self.agreement.names, found)
 
     def _to(self, names: Iterable[str], message: Message) -> list[Outgoing]:
         return [(name, message) for name in sorted(names)]

@@ -1,4 +1,4 @@
-"""What a member of a masked sum needs from its site: a place for secrets, and facts in the ledger."""
+"""What a member of a masked sum needs from its site: a signing key, and facts in the ledger."""
 
 from __future__ import annotations
 
@@ -6,17 +6,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-
-class AttemptStore(Protocol):
-    """Where a member keeps its secrets and what it has sent: on disk before `save` returns, readable by the site only."""
-
-    def save(self, attempt: str, part: str, data: bytes) -> None: ...
-
-    def load(self, attempt: str, part: str) -> bytes | None: ...
-
-    def erase(self, attempt: str) -> None:
-        """Remove all parts of an attempt."""
 
 
 class LedgerFacts(Protocol):
@@ -38,25 +27,14 @@ class MemberSite:
     name: str
     key: Ed25519PrivateKey
     """Signs what the member sends; the agreement has its public half."""
-    store: AttemptStore
     facts: LedgerFacts
 
 
 @dataclass
-class MemoryAttempts:
-    """Both of them in memory, for one site."""
+class MemoryFacts:
+    """Facts of one site in memory, for simulations and tests."""
 
-    parts: dict[tuple[str, str], bytes] = field(default_factory=dict)
     facts: dict[tuple[str, str], str] = field(default_factory=dict)
-
-    def save(self, attempt: str, part: str, data: bytes) -> None:
-        self.parts[attempt, part] = data
-
-    def load(self, attempt: str, part: str) -> bytes | None:
-        return self.parts.get((attempt, part))
-
-    def erase(self, attempt: str) -> None:
-        self.parts = {at: data for at, data in self.parts.items() if at[0] != attempt}
 
     def write_once(self, subject: str, fact: str, value: str, /) -> str:
         return self.facts.setdefault((subject, fact), value)
