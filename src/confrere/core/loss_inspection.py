@@ -83,7 +83,9 @@ def _parts(value: Any, where: str, tagged: bool = False) -> Iterator[Any]:
 
     Only types whose contents are known are accepted: in any other object a value that depends on records could hide.
     """
-    if isinstance(value, HeldNumber):  # read out of a metric: as if its Scalar stood here
+    if type(value) in (str, float, int):  # most of them
+        yield value
+    elif isinstance(value, HeldNumber):  # read out of a metric: as if its Scalar stood here
         yield _Tag(value.custody)
         yield float(value)
     elif value is None or isinstance(value, str | bytes | Enum | Number):

@@ -59,8 +59,7 @@ class PrivateSteps:
         """What all the steps cost, whatever they will draw; one charge for each kind of event."""
         counts: dict[str, int] = {}
         for mechanism in self.mechanisms.values():
-            charge = mechanism.charge(self.count)
-            counts[charge.event] = counts.get(charge.event, 0) + charge.count
+            counts[mechanism.event] = counts.get(mechanism.event, 0) + self.count
         return tuple(Charge(event, count) for event, count in counts.items())
 
     def batches(self, roles: Iterable[str]) -> list[tuple[str, ...]]:

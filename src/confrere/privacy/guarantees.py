@@ -11,7 +11,9 @@ from confrere.privacy.charges import Accountant, Charge, Events, Guarantee, Unit
 
 
 @lru_cache(maxsize=4096)
-def guarantee_of(counts: Events, delta: float, unit: Unit | None, accountant: Accountant) -> Guarantee:
+def guarantee_of(
+    counts: Events, delta: float, unit: Unit | None, accountant: Accountant, ceiling: float | None = None
+) -> Guarantee:
     """What these charges amount to for one unit, with the weakest claim among them and all that they assume.
 
     Without a unit: per patient if all of them are, per record otherwise. Computed once for all ledgers with the same counts,
@@ -24,7 +26,8 @@ def guarantee_of(counts: Events, delta: float, unit: Unit | None, accountant: Ac
     spent = math.inf if found is None else epsilon(found, delta, accountant)
     condition = conditions(charges)
     accountant = "rdp" if condition else accountant
-    return Guarantee(spent, delta, unit, accountant, all(c.proven for c in charges), condition=condition)
+    proven = all(c.proven for c in charges)
+    return Guarantee(spent, delta, unit, accountant, proven, ceiling, condition)
 
 
 def counted(charges: Iterable[Charge]) -> Events:

@@ -167,14 +167,14 @@ class Ledger:
         """The ε of everything that was spent, at this δ, for this unit; infinite where there is no bound."""
         return self.guarantee(delta, unit).epsilon
 
-    def guarantee(self, delta: float, unit: Unit | None = None) -> Guarantee:
+    def guarantee(self, delta: float, unit: Unit | None = None, *, ceiling: float | None = None) -> Guarantee:
         """What everything that was spent amounts to for one record or one patient, with the weakest claim among it.
 
-        Without a unit: per patient if nothing else was spent, per record otherwise.
+        Without a unit: per patient if nothing else was spent, per record otherwise. `ceiling` is the site's.
         """
         if not self.also:
-            return self._own_guarantee(delta, unit)
-        found = [ledger._own_guarantee(delta, unit) for ledger in (self, *self.also)]
+            return self._own_guarantee(delta, unit, ceiling)
+        found = [ledger._own_guarantee(delta, unit, ceiling) for ledger in (self, *self.also)]
         largest = max(found, key=lambda guarantee: guarantee.epsilon)
         assumed = conditions(charge for ledger in (self, *self.also) for charge in ledger.charges())
         return replace(largest, proven=all(guarantee.proven for guarantee in found), condition=assumed)
@@ -192,9 +192,9 @@ class Ledger:
         """How many more times `charge` (one step, or one round of steps) fits into the budget."""
         return min(ledger._remaining(budget, charge) for ledger in (self, *self.also))
 
-    def _own_guarantee(self, delta: float, unit: Unit | None) -> Guarantee:
+    def _own_guarantee(self, delta: float, unit: Unit | None, ceiling: float | None = None) -> Guarantee:
         self._catch_up()
-        return guarantee_of(tuple(sorted(self._counts.items())), delta, unit, self.accountant)
+        return guarantee_of(tuple(sorted(self._counts.items())), delta, unit, self.accountant, ceiling)
 
     def _own_before(self, run: str) -> tuple[Charge, ...]:
         with self._lock:
@@ -443,7 +443,7 @@ class Ledger:
     def _next(self, charges: tuple[Charge, ...], key: str, records: str) -> Entry:
         """The entry that follows the last one. A rehearsal has no time of day, so that it can be repeated."""
         at = datetime.now(UTC).isoformat(timespec="seconds") if self._storage.shared else ""
-        return Entry(self._counter + 1, key, charges, at, "", "", records).following(self._head)
+        return Entry.following(self._head, self._counter + 1, key, charges, at, records)
 
     def _catch_up(self) -> None:
         """Verify and add the entries that another process wrote; storage in memory has no other writer."""

@@ -18,7 +18,7 @@ import secrets
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -53,8 +53,6 @@ SCHEMA = (
 COLUMNS = "counter, key, charges, at, previous, hash, records"
 OLD_COLUMNS = "counter, key, charges, at, previous, hash"
 """Of an entry in version 0.1, which had one ledger in a file, chained from the name of the data set."""
-UNCHAINED = ("hash", "records")
-"""Fields of an entry that its hash does not cover."""
 
 
 @dataclass(frozen=True)
@@ -75,18 +73,21 @@ class Entry:
         """The entry as plain JSON values."""
         return {**vars(self), "charges": plain(self.charges)}
 
-    def following(self, previous: str) -> Entry:
-        """The same entry, chained to the one with this hash."""
-        return replace(self, previous=previous, hash=_chained({**self.record(), "previous": previous}))
+    @classmethod
+    def following(
+        cls, previous: str, counter: int, key: str, charges: tuple[Charge, ...], at: str, records: str = ""
+    ) -> Entry:
+        """An entry that is chained to the one with the hash `previous`."""
+        return cls(counter, key, charges, at, previous, _hash(counter, key, charges, at, previous), records)
 
     def expected(self) -> str:
         """The hash that the entry should have."""
-        return _chained(self.record())
+        return _hash(self.counter, self.key, self.charges, self.at, self.previous)
 
 
-def _chained(record: Mapping[str, Any]) -> str:
-    """The hash of an entry's fields, as far as the chain covers them."""
-    return digest({k: v for k, v in record.items() if k not in UNCHAINED})
+def _hash(counter: int, key: str, charges: tuple[Charge, ...], at: str, previous: str) -> str:
+    """The hash of an entry. It does not cover the fingerprint of the records."""
+    return digest({"counter": counter, "key": key, "charges": plain(charges), "at": at, "previous": previous})
 
 
 REUSED, KEPT, LEAVING = "reused", "kept", "leaving/"
@@ -242,7 +243,7 @@ class FileStorage:
             self._insert(id, (*row, ""))
         if entries:  # from here on the chain is random: no later head tells what the first one was made of
             counter, at, previous = (entries[-1][i] for i in (0, 3, 5))
-            self.append(Entry(counter + 1, f"migrated/{start}", (), at, "", "").following(previous), id)
+            self.append(Entry.following(previous, counter + 1, f"migrated/{start}", (), at), id)
         return id, first
 
     def _migrate(self) -> None:
@@ -440,6 +441,9 @@ def charges_in(path: Path | str, *, but: str, population: str = "") -> list[tupl
         raise PrivacyError(f"the ledger {path} cannot be read ({error}); restore a true copy") from None
 
 
+CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def plain(charges: Sequence[Charge]) -> list[list[str | int]]:
     """Charges as plain JSON values."""
     return [[c.event, c.count] for c in charges]
@@ -447,5 +451,4 @@ def plain(charges: Sequence[Charge]) -> list[list[str | int]]:
 
 def digest(body: Mapping[str, Any]) -> str:
     """The hash of an entry, or of what a chain begins with."""
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(CANONICAL.encode(body).encode()).hexdigest()

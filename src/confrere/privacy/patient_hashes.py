@@ -10,7 +10,6 @@ import hmac
 import os
 import secrets
 from collections.abc import Iterable
-from hashlib import sha256
 from pathlib import Path
 
 from confrere.core.errors import PrivacyError
@@ -48,7 +47,7 @@ def secret_beside(ledger: Path) -> bytes:
 
 def keyed(secret: bytes, purpose: str, value: bytes) -> bytes:
     """HMAC-SHA256 of a value, for one purpose."""
-    return hmac.new(secret, purpose.encode() + b"\0" + value, sha256).digest()
+    return hmac.digest(secret, purpose.encode() + b"\0" + value, "sha256")
 
 
 def hashes(secret: bytes, patients: Iterable[int]) -> frozenset[bytes]:

@@ -97,6 +97,9 @@ class Mailbox:
         round, phase, epoch = request.round, request.phase, request.epoch
         if request.expected:
             await self._until_here(request)
+        elif not self._parcels:
+            self.last_taken = []
+            return Inbox((), (), round, phase)
         here = self._here.get(round, NOTHING)
         missing = {s for r, p, s in request.expected if r == round and p == phase and (r, p, s) not in here}
         ripe = [

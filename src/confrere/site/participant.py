@@ -320,8 +320,8 @@ class Participant:
         if p is None or not self.ledger.counter:
             return None
         # of all that was ever spent on these records, in this study or before
-        found = self.ledger.guarantee(self.delta or p.delta, p.unit)
-        return replace(found, proven=found.proven and self.unproven is None, ceiling=self.ceiling)
+        found = self.ledger.guarantee(self.delta or p.delta, p.unit, ceiling=self.ceiling)
+        return found if self.unproven is None else replace(found, proven=False)
 
     @property
     def released(self) -> Custody:

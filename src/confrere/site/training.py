@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from confrere.core.custody import Custody, may_leave, strictest
@@ -186,7 +187,9 @@ class TrainingCall:
         The roles of a call step side by side: from the second step on, a loss that reads one of them reads what that
         role's own loss reads. So custody is raised along what is read until nothing changes.
         """
-        found: dict[str, Custody] = {}
+        found = {r: self._custody(r, private, trained, self.models) for r in trained}
+        if len(found) == 1:  # no other role is trained that it could read
+            return found
         while True:
             read = {r: m.held(found[r]) if r in found else m for r, m in self.models.items()}
             raised = {r: self._custody(r, private, trained, read) for r in trained}
@@ -211,10 +214,15 @@ class TrainingCall:
             read = {r: m.held(Custody.PRIVATE) if r in plain else m for r, m in models.items()}
             shaped_by = strictest([models[role].custody, self._contents_of(trained[role]).custody(read)])
             if may_leave(shaped_by):
-                return self.site.released
+                return self._released
             if shaped_by is Custody.UNPROVEN:  # by what arrived so
                 return Custody.UNPROVEN
         return Custody.UNPROVEN if self.site.unproven is not None else Custody.PRIVATE
+
+    @cached_property
+    def _released(self) -> Custody:
+        """What noise makes of a model, after the call was charged."""
+        return self.site.released
 
     def _finite(self, role: str, params: Params, job: Job, slots: Mapping[str, str]) -> Params:
         """The weights if they are numbers; those from before where a failure stays inside the site."""

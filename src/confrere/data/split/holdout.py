@@ -187,8 +187,7 @@ def fingerprints(records: Records, seed: int) -> NDArray[np.uint64]:
     factors, offset = _factors(seed, flat.shape[1])
     out = np.empty(len(records), dtype=np.uint64)
     for start in range(0, len(records), 4096):
-        piece = flat[start : start + 4096].astype(np.uint64)
-        out[start : start + 4096] = (piece * factors).sum(axis=1, dtype=np.uint64)
+        out[start : start + 4096] = flat[start : start + 4096].astype(np.uint64) @ factors
     targets = records.targets.reshape(len(records), -1).double().contiguous().numpy().view(np.uint64)
     for i in range(targets.shape[1]):
         out += digests.mixed(targets[:, i] + np.uint64(i + 1))

@@ -150,13 +150,13 @@ class _JointTraining:
         if any(a < b for a, b in pairwise(self.sizes)):
             self._reorder(sorted(range(len(self.jobs)), key=lambda k: -self.sizes[k]))
         batches = [math.ceil(n / size) for n in self.sizes]
-        rows = torch.tensor(self.starts).unsqueeze(1).repeat(1, epochs * batches[0] * size)
+        rows = torch.zeros(len(self.jobs), epochs * batches[0] * size, dtype=torch.int64)
         source = torch.Generator()
-        for k, job in enumerate(self.jobs):
+        for job, row, n, count in zip(self.jobs, rows.unbind(0), self.sizes, batches, strict=True):
             source.manual_seed(derive(job.seed, "order"))
-            for epoch in range(epochs):
-                at, n = epoch * batches[k] * size, self.sizes[k]
-                rows[k, at : at + n] += torch.randperm(n, generator=source)
+            for at in range(0, epochs * count * size, count * size):
+                torch.randperm(n, generator=source, out=row[at : at + n])
+        rows += torch.tensor(self.starts).unsqueeze(1)
         for role in self.plain_sgd.keys() & objective.keys():
             self.stacks[role].separate_layers()
         for step in range(epochs * batches[0]):
