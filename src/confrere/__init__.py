@@ -5,7 +5,7 @@
     run.mean.auc, run.sites["SVI"].privacy.epsilon, run.report()
 
 Run       simulate, resume, compare, demo, write_report, check, find_partners, traffic
-Describe  Study with Data, Split, Models, Training, Privacy, Evaluation, Churn, Stop, Caps; load
+Describe  Study with Data, Encoder, Split, Models, Training, Privacy, Evaluation, Churn, Stop, Caps; load
 Look up   list_strategies, list_datasets, open_dataset, profile_dataset, fetch_dataset, draft_schema, check_schema
 Privacy   plan, plan_for_sizes, epsilon, calibrate, audit
 On nodes  rehearse, enroll, renew_certificate, load_roster, add_to_roster, sign_roster, signed_studies, verify_roster,

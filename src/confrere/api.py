@@ -26,6 +26,7 @@ from confrere.core.results import (
     StrategyResult,
 )
 from confrere.data.arrays import padded
+from confrere.data.encode.frozen_encoder import Encoder
 from confrere.data.records import Records, SiteData
 from confrere.evaluate.audit import Audit, AuditEffort, audit
 from confrere.evaluate.compare import Comparison, compare
@@ -81,7 +82,7 @@ if TYPE_CHECKING:
     from confrere.transport.grpc.identity import Identity
 
 
-def predict(model: str | Path, data: str | Path) -> pd.DataFrame:
+def predict(model: str | Path, data: str | Path, *, encoder: str | Path | None = None) -> pd.DataFrame:
     """Predict a file of records with a site's model: a row for each record, with how sure the model is.
 
     `model` is a model.safetensors or its folder; `data` has the columns of the study's schema.
@@ -91,7 +92,7 @@ def predict(model: str | Path, data: str | Path) -> pd.DataFrame:
     """
     from confrere.site.saved_model import SavedModel, predictions
 
-    return predictions(SavedModel(Path(model)), Path(data))
+    return predictions(SavedModel(Path(model)), Path(data), None if encoder is None else Path(encoder))
 
 
 def write_report(folder: str | Path, out: str | Path | None = None, *, site: str | None = None) -> Path:
@@ -249,6 +250,7 @@ __all__ = [
     "ConfrereError",
     "Custody",
     "Data",
+    "Encoder",
     "Evaluation",
     "Measured",
     "Metrics",

@@ -182,7 +182,13 @@ def test_nothing_is_pickled() -> None:
         assert not names & {"cloudpickle", "dill", "joblib", "shelve"}, path
         if "pickle" in names:  # the one converter of packages that ship pickles, run apart from everything
             assert room_of(path) == "data", path
-        assert "torch.load(" not in path.read_text(encoding="utf-8"), path
+        text = path.read_text(encoding="utf-8")
+        if (
+            path == SOURCE / "data" / "encode" / "frozen_encoder.py"
+        ):  # weights of a package, after their checksum
+            assert text.count("torch.load(") == text.count("weights_only=True)") == 1
+        else:
+            assert "torch.load(" not in text, path
 
 
 def calls(path: Path) -> set[str]:

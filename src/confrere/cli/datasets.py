@@ -58,6 +58,9 @@ def show_command(
     option: Annotated[
         list[str] | None, typer.Option("--set", help="An option of the set, such as sites=5.")
     ] = None,
+    encoder: Annotated[
+        str, typer.Option(help="A public encoder of pictures: a name, as in data.encoder, or an ONNX file.")
+    ] = "",
     picture: Annotated[Path | None, typer.Option(help="Where to draw: .png, .svg, .pdf or .html.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,6 +75,8 @@ def show_command(
     from confrere.data.profile_chart import draw
 
     opened = federation(name, seed=seed, **_options(option or []))
+    if encoder:
+        opened = _encoded(opened, encoder)
     seen = profile(opened)
     drawn = draw(opened, picture or cache_folder().parent / "pictures" / f"{name}.png")
     if as_json:
@@ -112,6 +117,24 @@ def fetch_command(
             typer.echo(f"{name}: is here, {folder}")
     if as_json:
         typer.echo(json_text(got))
+
+
+def _encoded(opened: Federation, encoder: str) -> Federation:
+    """The set as a study with this encoder would open it."""
+    from confrere.data.bundled.fetch import checksum
+    from confrere.data.encode.feature_cache import features_folder
+    from confrere.data.encode.frozen_encoder import Encoder
+    from confrere.data.encode.public_features import open_encoder, with_encoder
+    from confrere.report.progress import counting
+
+    file = Path(encoder)
+    is_file = file.suffix == ".onnx"
+    if is_file and not file.is_file():
+        raise StudyError(f"--encoder {encoder}: no such file")
+    spec = Encoder(file=encoder, sha256=checksum(file)) if is_file else Encoder(name=encoder)
+    spec.check()
+    with counting("features of pictures") as progress:
+        return with_encoder(opened, open_encoder(spec), features_folder(), progress)
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:

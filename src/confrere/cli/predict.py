@@ -19,6 +19,10 @@ def predict(
     ],
     data: Annotated[Path, typer.Argument(metavar="DATA.csv", help="Records, in the columns of the schema.")],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="OUT.csv", help="Where the predictions go.")],
+    encoder: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.onnx", help="The study's ONNX file, if it is not where it was."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict a file of records with a site's model. Model and predictions stay in the building.
@@ -29,7 +33,7 @@ def predict(
 
     if out.exists() and out.resolve() == data.resolve():
         raise StudyError(f"{out} is the file of records itself; choose another -o")
-    found = predictions(SavedModel(model), data)
+    found = predictions(SavedModel(model), data, encoder)
     write_private(out, found.to_csv(index=False, float_format="%.6g"))
     if as_json:
         print_json({"out": str(out), "records": len(found), "columns": list(found.columns)})

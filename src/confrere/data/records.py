@@ -265,6 +265,8 @@ class Federation:
     schema: Schema | None = None
     card: Card | None = None
     notes: tuple[str, ...] = field(default=())
+    encoder: str = ""
+    """The identity of the encoder whose features the records are; "" where they are as the schema says."""
 
     def __post_init__(self) -> None:
         for site in self.sites.values():

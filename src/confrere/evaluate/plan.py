@@ -166,9 +166,10 @@ def plan(
         forecast,
         PlannedBudget(epsilon, delta, study.privacy.unit, accountant),
         StudySettings(
-            bool(study.data.features) or len(task.inputs) > 1,
+            bool(study.data.features) or study.data.encoder is not None or len(task.inputs) > 1,
             study.training.states_steps,
             study.models.proxy,
+            study.data.encoder is not None,
         ),
         rounds,
     )

@@ -44,6 +44,8 @@ class StudySettings:
     states_training: bool = False
     """The study states how it trains."""
     proxy: object = None
+    encoded: bool = False
+    """A public encoder has replaced the pictures by features."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Suggestion:
     def toml(self) -> str:
         """The settings as TOML; its tables replace those of the study."""
         lines = [f"rounds = {self.rounds}", f'topology = "{self.topology}"', ""]
-        if self.study.pictures:
+        if self.study.pictures and not self.study.encoded:
             lines += ["[data]", 'features = "gradients"  # in addition to its other keys', ""]
         lines += ["[models]", f'proxy = "{self.proxy}"', ""]
         if self.study.pictures and not self.keeps_training:

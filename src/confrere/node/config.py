@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from confrere.core.errors import PrivacyError, StudyError
+from confrere.core.owner_only import make_private_folder
 from confrere.core.strategy_traits import traits
 from confrere.data.read.delimited import USUAL
 from confrere.data.records import SiteData, Task, training_size
@@ -157,7 +158,10 @@ def open_own(
     alone = replace(
         own_part(study, me, config), data=replace(study.data, bundled=None, file=None), partners=None
     )
-    federation = open_sites(alone, key=key, tolerant=True)
+    home = Path(config.home)
+    if study.data.encoder is not None:
+        make_private_folder(home)
+    federation = open_sites(alone, key=key, tolerant=True, features_in=home / "features")
     if set(federation.sites) != {me}:
         raise StudyError(
             f'site "{me}": its file holds records of {len(federation.sites)} sites; a node opens its own only'

@@ -102,9 +102,12 @@ def progress(
         yield listener
 
 
-@contextmanager
-def _bar(console: Console, follower: Follower, title: str) -> Iterator[Callable[[Event], None]]:
-    bar = Progress(
+bars: list[Progress] = []
+"""The bars on the screen; what is counted in between becomes a line of the last one."""
+
+
+def _columns(console: Console) -> Progress:
+    return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None, complete_style="cyan"),
         MofNCompleteColumn(),
@@ -115,8 +118,14 @@ def _bar(console: Console, follower: Follower, title: str) -> Iterator[Callable[
         expand=True,
         refresh_per_second=4,
     )
+
+
+@contextmanager
+def _bar(console: Console, follower: Follower, title: str) -> Iterator[Callable[[Event], None]]:
+    bar = _columns(console)
     began = time.monotonic()
     task: TaskID = bar.add_task(title, total=follower.total, left="")
+    bars.append(bar)
 
     def listener(event: Event) -> None:
         follower(event)
@@ -125,8 +134,52 @@ def _bar(console: Console, follower: Follower, title: str) -> Iterator[Callable[
         short = follower.what if console.width < 110 and follower.what else said
         bar.update(task, completed=follower.done, total=follower.total, description=short, left=left)
 
-    with bar:
-        yield listener
+    try:
+        with bar:
+            yield listener
+    finally:
+        bars.remove(bar)
+
+
+@contextmanager
+def counting(title: str, *, console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
+    """Called with what is done and with all there is to do; nothing is shown before the first call.
+
+    with counting("features of pictures") as done:
+        done(128, 40_000)
+    """
+    where = console or Console(file=sys.stderr)
+    began = said = time.monotonic()
+    own: list[tuple[Progress, TaskID]] = []
+
+    def show(done: int, total: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        left = time_left(done, total, now - began)
+        if not where.is_terminal:
+            if now - said >= EVERY:
+                said = now
+                told = "; ".join(
+                    p for p in (f"{done:,} of {total:,}", words.duration(now - began), left) if p
+                )
+                where.print(Text(f"{title}: {told}"), soft_wrap=True)
+            return
+        if not own:
+            bar = bars[-1] if bars else _columns(where)
+            own.append((bar, bar.add_task(title, total=total, left="")))
+            if not bars:
+                bar.start()
+        bar, task = own[0]
+        bar.update(task, completed=done, total=total, left=left)
+
+    try:
+        yield show
+    finally:
+        for bar, task in own:
+            if bar in bars:
+                bar.remove_task(task)
+            else:
+                bar.stop()
 
 
 @contextmanager

@@ -15,13 +15,16 @@ from confrere.core.registry import nearest
 from confrere.core.seeds import derive
 from confrere.data.arrays import of_arrays, task_of_arrays
 from confrere.data.bundled import federation
+from confrere.data.encode.feature_cache import features_folder
 from confrere.data.encode.image_features import with_features
+from confrere.data.encode.public_features import open_encoder, with_encoder
 from confrere.data.federation import REHEARSAL, Opening, of_files
 from confrere.data.federation import Source as Origin
 from confrere.data.read.sources import ReadOptions
 from confrere.data.records import Federation, SiteData
 from confrere.data.split.holdout import SplitRule, file_group, fingerprints, whole_file
 from confrere.data.split.redistribute import recut
+from confrere.report.progress import counting
 from confrere.study import SiteConfig, Study, named
 
 Source = SiteData | pd.DataFrame | tuple[Any, Any] | tuple[Any, Any, Any] | str | Path | Origin
@@ -34,19 +37,21 @@ def open_sites(
     *,
     key: bytes = b"",
     tolerant: bool = False,
+    features_in: Path | None = None,
 ) -> Federation:
     """The federation of a study; `sites` (from Python) takes the place of what the study names.
 
     `key` is a node's own, for the split of its records; in a rehearsal it is derived from the seed and the site's name.
     `tolerant` is how a node opens its own file: records that do not fit the schema are left out, and it does not
-    matter whether enough, or any, are left. A rehearsal refuses such a file.
+    matter whether enough, or any, are left. A rehearsal refuses such a file. `features_in` is the folder that keeps the
+    features of pictures; a rehearsal keeps them in the user's cache folder.
     """
     if not isinstance(study, Study):
         raise StudyError(
             f"the study is a {type(study).__name__}; read it with confrere.load(PATH), or make a confrere.Study"
         )
     if isinstance(sites, Federation):
-        return with_sizes(sites, study)
+        return _encoded(with_sizes(sites, study), study, features_in)
     split = rule_of(study, key)
     seed = derive(study.seed, "split")
     if sites is not None:
@@ -81,7 +86,35 @@ def open_sites(
     found = replace(found, sites=dict(sorted(found.sites.items())), notes=(*found.notes, *costs))
     found = with_sizes(found, study)
     found = only_partners(found, study.partners)
-    return with_features(found, study.data.features) if study.data.features else found
+    if study.data.features:
+        return with_features(found, study.data.features)
+    return _encoded(found, study, features_in)
+
+
+def _encoded(federation: Federation, study: Study, features_in: Path | None) -> Federation:
+    """The federation as the study's encoder turns it into features, if it has one."""
+    spec = study.data.encoder
+    if spec is None or federation.encoder == spec.identity:
+        return federation
+    if federation.encoder:
+        raise StudyError("data.encoder: these records are already features of another encoder")
+    encoder = open_encoder(spec, encoder_copies(study))
+    with counting(f"{study.title or study.name}: features of pictures") as progress:
+        return with_encoder(federation, encoder, features_in or features_folder(), progress)
+
+
+def encoder_copies(study: Study) -> list[Path]:
+    """The copies of the study's ONNX file, one for each site: what the site names, else in the folder of the study, else
+    beside its records."""
+    spec = study.data.encoder
+    if spec is None or not spec.file:
+        return []
+    common, found = Path(spec.file), []
+    for own in study.sites.values():
+        on_disk = own.data is not None and "://" not in own.data
+        beside = Path(own.data or "").parent / common.name if on_disk else common
+        found.append(Path(own.encoder) if own.encoder else common if common.is_file() else beside)
+    return list(dict.fromkeys(found or [common]))
 
 
 def open_site(study: Study, name: str) -> Federation:

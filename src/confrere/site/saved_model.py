@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from confrere.core.errors import ConfrereError, DataError
 from confrere.core.params import Params
 from confrere.data.column_kinds import Translation
 from confrere.data.encode.encoder import encode_table, number_names
+from confrere.data.encode.frozen_encoder import Encoder, FrozenEncoder
 from confrere.data.encode.image_features import encode as encode_features
 from confrere.data.encode.image_features import features
+from confrere.data.encode.public_features import encode_pictures, open_encoder
 from confrere.data.read.sources import ReadOptions, read
 from confrere.data.records import Task
 from confrere.data.schema import Label, Schema
@@ -36,6 +39,7 @@ class SavedModel:
 
     def __init__(self, path: Path) -> None:
         path = path / "model.safetensors" if path.is_dir() else path
+        self.path = path
         try:
             with safe_open(path, framework="pt") as file:
                 meta = file.metadata() or {}
@@ -59,6 +63,7 @@ class SavedModel:
                 self.parts.append((float(part["weight"]), network))
             self.outputs = outputs
             self.features = meta.get("features", "")
+            self.encoder = _encoder(json.loads(meta.get("encoder") or "null"))
             self.shift = torch.tensor(json.loads(meta.get("shift") or "[]") or [0.0] * outputs)
             """What the site's own mix of classes adds, where all classes counted alike in learning."""
         except FileNotFoundError:
@@ -77,8 +82,32 @@ class SavedModel:
             total = total + weight * outputs_of(network.module, inputs)
         return total
 
-    def read(self, source: Path) -> tuple[pd.DataFrame, Tensor]:
-        """A file's records, encoded by the schema; the label need not be there."""
+    def open_encoder(self, source: Path, copy: Path | None = None) -> FrozenEncoder | None:
+        """The encoder whose features the model has learned from; `copy` is its ONNX file, if that is not where it was."""
+        if self.encoder is None:
+            if copy is not None:
+                raise DataError(f"{self.path}: this model has no encoder; drop --encoder")
+            return None
+        if self.encoder.name:
+            if copy is not None:
+                raise DataError(
+                    f"{self.path}: this model has the encoder {self.encoder.title}; drop --encoder"
+                )
+            return open_encoder(self.encoder)
+        name, own = self.encoder.file, str(self.translation.get("encoder") or "")
+        places = [Path(own)] if own else []
+        places += [self.path.parent / name, source.resolve().parent / name]
+        found = copy or next((place for place in places if place.is_file()), None)
+        if found is None:
+            raise DataError(
+                f"{self.path}: this model takes features of {self.encoder.title}, which is neither beside the model nor"
+                " beside the records; name it with --encoder PATH"
+            )
+        return open_encoder(self.encoder, [found])
+
+    def read(self, source: Path, encoder: Path | None = None) -> tuple[pd.DataFrame, Tensor]:
+        """A file's records, encoded by the schema; the label need not be there. `encoder` is a copy of the ONNX file."""
+        frozen = self.open_encoder(source, encoder)
         how = {
             k: v for k, v in self.translation.items() if k in ("delimiter", "encoding", "decimal", "sheet")
         }
@@ -93,12 +122,33 @@ class SavedModel:
         seen.attrs = dict(frame.attrs)
         encoded = encode_table(seen, schema, "", Translation(rename, units, folder))
         inputs = encoded.records.inputs
+        if frozen is not None:
+            frozen.check_shape(tuple(inputs.shape[1:]))
+            return frame, encode_pictures([inputs], frozen)[0]
         return frame, encode_features(inputs, features[self.features]) if self.features else inputs
 
 
-def predictions(model: SavedModel, source: Path) -> pd.DataFrame:
-    """One row for each record of the file, in its order: the prediction, and how sure the model is."""
-    frame, inputs = model.read(source)
+def _encoder(facts: Mapping[str, Any] | None) -> Encoder | None:
+    """The encoder that a model states; refused if this version would give other features."""
+    if facts is None:
+        return None
+    named = {k: facts[k] for k in ("name", "file", "size") if facts.get(k)}
+    spec = Encoder(**named, sha256="" if facts.get("name") else facts["sha256"])
+    spec.check()
+    if spec.identity != facts["identity"]:
+        raise DataError(
+            f"this model takes features of {facts['title']}, and this version of the program has another encoder of that"
+            " name; use the version that the card of the model states"
+        )
+    return spec
+
+
+def predictions(model: SavedModel, source: Path, encoder: Path | None = None) -> pd.DataFrame:
+    """One row for each record of the file, in its order: the prediction, and how sure the model is.
+
+    `encoder` is a copy of the ONNX file that the model's study names, if it is not where it was.
+    """
+    frame, inputs = model.read(source, encoder)
     outputs, task = model.outputs_for(inputs), model.task
     out = pd.DataFrame({"record": np.arange(1, len(frame) + 1)})
     if model.schema.patient and model.schema.patient in frame.columns:

@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -92,6 +92,7 @@ def save_model(
         "schema": json.dumps(ending.schema.to_dict(), default=str) if ending.schema is not None else "",
         "site": json.dumps(_translation(study, name)),
         "features": study.data.features,
+        "encoder": json.dumps(_encoder(study)) if study.data.encoder is not None else "",
         "shift": json.dumps(site.own_mix(torch.zeros(1, task.outputs))[0].tolist()),
     }
     facts = card(run, name, ending)
@@ -134,6 +135,7 @@ def card(run: SiteRun, name: str, ending: Ending) -> dict[str, Any]:
         "task": {"kind": site.task.kind, "classes": list(site.task.classes)},
         "deployed": {"model": "own" if chosen.own else "collaborative", "text": chosen.text},
         "schema": ending.schema.fingerprint if ending.schema else "",
+        **({} if study.data.encoder is None else {"encoder": _encoder(study)}),
         "metrics_private": {
             "records": "the site's own test records" if tested else "no records: it was not evaluated", **held_out,
         },
@@ -192,6 +194,7 @@ def page(facts: Mapping[str, Any]) -> str:
         f" {study['rounds_done']} of {study['rounds']} rounds, with {', '.join(study['members'])}.",
         f"- Task: {facts['task']['kind']} ({', '.join(facts['task']['classes']) or 'a number'}).",
         f"- Schema {facts['schema'][:16] or 'none'}.",
+        *([f"- Encoder: {encoder['title']}."] if (encoder := facts.get("encoder")) else []),
         *([f"- {facts['deployed']['text'].capitalize()}."] if facts["deployed"]["text"] else []),
         f"- {facts['privacy']['text']}",
         f"- Made {facts['made']} with " + ", ".join(f"{k} {v}" for k, v in facts["versions"].items()) + ".",
@@ -203,10 +206,20 @@ def page(facts: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _encoder(study: Study) -> dict[str, Any]:
+    """The encoder that the model takes features of, without the place of its file."""
+    spec = study.data.encoder
+    assert spec is not None
+    file = Path(spec.file).name
+    stated = {"name": spec.name, "file": file, "sha256": spec.checksum, "size": spec.size}
+    kept = {key: value for key, value in stated.items() if value}
+    return {**kept, "identity": spec.identity, "title": replace(spec, file=file).title}
+
+
 def _translation(study: Study, name: str) -> dict[str, Any]:
     """How this site's files differ from the schema: a file to predict is read the same way."""
     own = study.sites.get(name)
-    keys = ("delimiter", "encoding", "decimal", "sheet", "rename", "units")
+    keys = ("delimiter", "encoding", "decimal", "sheet", "rename", "units", "encoder")
     return {k: getattr(own, k) for k in keys} if own is not None else {}
 
 

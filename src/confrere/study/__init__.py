@@ -6,17 +6,16 @@ guessed. The hash of a study is part of every run and every handshake; the seed 
 
 from confrere.core.strict_reader import MOST_ROUNDS, Named, build, check_types, named
 from confrere.study.comparison_settings import FULL, ComparisonSettings
+from confrere.study.data_settings import Data, Split
 from confrere.study.definition import Study, check
 from confrere.study.reading import load, load_site, merged, parse, scaled
 from confrere.study.settings import (
     Caps,
-    Data,
     Evaluation,
     Models,
     NetworkSpec,
     Privacy,
     SiteConfig,
-    Split,
     Stop,
     Training,
 )

@@ -33,8 +33,9 @@ from confrere.exchange.topology import topologies
 from confrere.strategies import discover, strategies
 from confrere.study.churn import Churn
 from confrere.study.comparison_settings import FULL, ComparisonSettings
+from confrere.study.data_settings import Data
 from confrere.study.exchange_settings import check_exchange
-from confrere.study.settings import Data, Evaluation, Models, NetworkSpec, Privacy, SiteConfig, Stop, Training
+from confrere.study.settings import Evaluation, Models, NetworkSpec, Privacy, SiteConfig, Stop, Training
 
 
 @with_config(STRICT)
@@ -161,6 +162,8 @@ class Study:
     def _digest(self) -> str:
         own = ("seed", "title", "question", "sites", "schema", "comparison", "scales", "scale")
         agreed = {k: v for k, v in _plain(self._settings()).items() if k not in own}
+        if self.data.encoder is not None:  # each site has its own copy of the file
+            agreed["data"] = {**agreed["data"], "encoder": self.data.encoder.facts}
         columns = self.parsed_schema.fingerprint if self.parsed_schema else ""
         agreed |= {"members": sorted(self.sites), "columns": columns}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()

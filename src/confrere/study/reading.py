@@ -44,6 +44,8 @@ def load_site(path: Path) -> SiteConfig:
     found = replace(found, ledger=str(home / (found.ledger or Path(found.keys).parent / LEDGER)))
     if found.data is not None and "://" not in found.data:
         found = replace(found, data=str(home / found.data))
+    if found.encoder:
+        found = replace(found, encoder=str(home / found.encoder))
     return replace(found, folder=str(home / found.folder)) if found.folder else found
 
 
@@ -135,7 +137,8 @@ def _anchored(study: Study, folder: Path) -> Study:
         return None if path is None else path if "://" in path else str(folder / path)
 
     sites = {
-        n: replace(s, data=at(s.data), folder=at(s.folder or None) or "") for n, s in study.sites.items()
+        n: replace(s, data=at(s.data), folder=at(s.folder or None) or "", encoder=at(s.encoder or None) or "")
+        for n, s in study.sites.items()
     }
     for name, site in sites.items():
         if site.config is not None:
@@ -147,6 +150,9 @@ def _anchored(study: Study, folder: Path) -> Study:
                     " say it there, in one place"
                 )
             sites[name] = load_site(folder / site.config)
-    data = replace(study.data, file=at(study.data.file))
+    encoder = study.data.encoder
+    if encoder is not None and encoder.file:
+        encoder = replace(encoder, file=str(folder / encoder.file))
+    data = replace(study.data, file=at(study.data.file), encoder=encoder)
     schema = at(study.schema) if isinstance(study.schema, str) else study.schema
     return replace(study, sites=sites, data=data, schema=schema)

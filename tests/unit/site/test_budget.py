@@ -14,7 +14,7 @@ from confrere.privacy.charges import gaussian
 from confrere.simulation.backends import simulate
 from confrere.simulation.finished_run import Run
 from confrere.study import Data, Models, Privacy, Study, load
-from confrere.study.settings import Split
+from confrere.study.data_settings import Split
 from tests.conftest import arrays, write_study
 from tests.nodes import nodes_in_process
 from tests.unit.quick import TRAINING, quick

@@ -11,7 +11,7 @@ from confrere.evaluate.compare import compare
 from confrere.evaluate.study_check import check
 from confrere.simulation.backends import simulate
 from confrere.study import Data
-from confrere.study.settings import Split
+from confrere.study.data_settings import Split
 from tests.conftest import arrays
 from tests.unit.quick import quick
 

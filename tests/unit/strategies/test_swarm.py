@@ -31,7 +31,7 @@ from confrere.simulation.finished_run import Run
 from confrere.site.faults import Fault
 from confrere.study import Data, Models, Study, Training
 from confrere.study.churn import Churn
-from confrere.study.settings import Split
+from confrere.study.data_settings import Split
 from tests.conftest import arrays
 
 ROUNDS, SITES = 9, 3

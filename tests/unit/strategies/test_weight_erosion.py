@@ -22,7 +22,7 @@ from confrere.site.site_round import SiteRound
 from confrere.strategies.weight_erosion import WeightErosion
 from confrere.study import Data, Models, Privacy, Study, Training, load
 from confrere.study.churn import Churn
-from confrere.study.settings import Split
+from confrere.study.data_settings import Split
 from tests.conftest import arrays, write_study
 from tests.nodes import nodes_in_process
 
