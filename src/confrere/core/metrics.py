@@ -162,10 +162,11 @@ def measure(predictions: Predictions) -> dict[str, float]:
     return {name: float(value[0]) for name, value in found.items() if not math.isnan(value[0])}
 
 
-def draws(predictions: Predictions, weights: Weights) -> dict[str, Floats]:
-    """Every metric in every draw; NaN where a draw does not define it."""
+def draws(predictions: Predictions, weights: Weights, only: str | None = None) -> dict[str, Floats]:
+    """Every metric, or only one, in every draw; NaN where a draw does not define it."""
+    wanted = [m for m in metrics_of(predictions.form) if only in (None, m.name)]
     with np.errstate(invalid="ignore", divide="ignore"):
-        return {m.name: m.compute(predictions, weights) for m in metrics_of(predictions.form)}
+        return {m.name: m.compute(predictions, weights) for m in wanted}
 
 
 @metric(

@@ -14,12 +14,13 @@ from confrere.core.errors import StudyError
 from confrere.core.events import Event
 from confrere.core.metrics import proper
 from confrere.core.registry import nearest, strategies
-from confrere.core.results import ALONE, POOLED, ComparisonResult, SiteRecords, StrategyResult
+from confrere.core.results import ALONE, POOLED, ComparisonResult, Measured, SiteRecords, StrategyResult
 from confrere.core.strategy_traits import traits
 from confrere.data.federation_profile import profile
 from confrere.data.profile_chart import MOST_FEATURES
 from confrere.data.records import Federation
 from confrere.evaluate.comparison_verdicts import verdicts
+from confrere.evaluate.peer_trials import Tried, peer_gains, try_models
 from confrere.evaluate.strategy_summary import gap, summary
 from confrere.report.page import write_report
 from confrere.simulation.finished_run import Run
@@ -140,7 +141,8 @@ def compare(
     if folder is not None:
         check_free(folder)
     variants = arms(study, names, pooled)
-    runs, seconds, records = _run_all(variants, seeds, sites, folder, device, listeners)
+    ran = _run_all(variants, seeds, sites, folder, device, listeners)
+    runs, seconds = ran.runs, ran.seconds
     attackers = {n: found[0].result.attack.attackers for n, found in runs.items() if found[0].result.attack}
     runs = {name: [without_attackers(run, attackers) for run in found] for name, found in runs.items()}
     first = runs[ALONE][0]
@@ -160,7 +162,9 @@ def compare(
         metric=primary,
         gap=gap(results, found),
         attack=attackers,
-        records=records,
+        records=ran.records,
+        public=ran.public,
+        trials=_honest(peer_gains(ran.tried, primary), attackers),
     )
     if folder is not None:
         write_json(folder / "comparison.json", result.as_json())
@@ -179,14 +183,24 @@ def _facts(study: Study, device: str, command: str) -> dict[str, Any]:
     }
 
 
+@dataclass
+class _Ran:
+    """Every arm with every seed, and what was measured of records and models on the way."""
+
+    runs: dict[str, list[Run]]
+    seconds: dict[str, float]
+    """By arm."""
+    records: dict[str, SiteRecords] = field(default_factory=dict)
+    public: bool = False
+    tried: list[Tried] = field(default_factory=list)
+    """By seed."""
+
+
 def _run_all(
     variants: Mapping[str, Study], seeds: Sequence[int], sites: Mapping[str, Source] | None, folder: Path | None,
     device: str, listeners: tuple[Callable[[Event], None], ...],
-) -> tuple[dict[str, list[Run]], dict[str, float], dict[str, SiteRecords]]:  # fmt: skip
-    """Every arm with every seed, the seconds that each arm took, and what the records of each site look like."""
-    runs: dict[str, list[Run]] = {name: [] for name in variants}
-    seconds = dict.fromkeys(variants, 0.0)
-    records: dict[str, SiteRecords] = {}
+) -> _Ran:  # fmt: skip
+    ran = _Ran({name: [] for name in variants}, dict.fromkeys(variants, 0.0))
     for seed in seeds:
         opened: list[tuple[Study, Federation]] = []
         for name, arm in variants.items():
@@ -194,10 +208,25 @@ def _run_all(
             simulation = Simulation(arm, open_sites(arm, shared(opened, arm, sites)), device=device)
             place = folder / "runs" / f"{quote(name, safe=' ')}-{seed}" if folder else None
             files = RunFolder(place, arm, of_comparison=True) if place is not None else None
-            runs[name].append(simulation.run(files, listeners))
-            seconds[name] += time.perf_counter() - began
-        records = records or _records(opened[0][1])
-    return runs, seconds, records
+            ran.runs[name].append(simulation.run(files, listeners))
+            ran.seconds[name] += time.perf_counter() - began
+            if name == ALONE:
+                ran.tried.append(try_models(simulation))
+        federation = opened[0][1]
+        ran.records, ran.public = ran.records or _records(federation), federation.card is not None
+    return ran
+
+
+def _honest(
+    found: Mapping[str, Mapping[str, Measured]], attackers: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Measured]]:
+    """Without the sites that attack in any arm."""
+    gone = {site for sites in attackers.values() for site in sites}
+    return {
+        site: {peer: gain for peer, gain in peers.items() if peer not in gone}
+        for site, peers in found.items()
+        if site not in gone
+    }
 
 
 def _records(federation: Federation) -> dict[str, SiteRecords]:

@@ -79,8 +79,9 @@ def effects(
     reference: str,
     groups: Mapping[str, Sequence[str]] | None = None,
     whole: str | None = None,
+    only: str | None = None,
 ) -> dict[str, Effects]:
-    """For each way of learning its gains over `reference`; «all» is the mean over all sites.
+    """For each way of learning its gains over `reference`, by all metrics or only one; «all» is the mean over all sites.
 
     A site without test records in some seeds has no difference there, and a mean is over the sites that have one. A way
     whose test records are not those of the reference is left out: there are no pairs.
@@ -95,10 +96,12 @@ def effects(
         seeds = [seed for seed, run in enumerate(alone) if site in run]
         base = [alone[seed][site] for seed in seeds]
         places = _Blocks.of(base)
-        before = [places.contributions(number, said) for number, said in enumerate(base)]
+        before = [places.contributions(number, said, only) for number, said in enumerate(base)]
         counted = _counted(base)
         for name, runs in paired.items():
-            after = [places.contributions(number, runs[seed][site]) for number, seed in enumerate(seeds)]
+            after = [
+                places.contributions(number, runs[seed][site], only) for number, seed in enumerate(seeds)
+            ]
             rows = _Site.paired(before, after, places.names, counted)
             found[name][site] = rows.among(seeds, len(alone))
     wanted = {"all": sites} | {k: [s for s in names if s in sites] for k, names in (groups or {}).items()}
@@ -181,7 +184,9 @@ class _Blocks:
         rows = tuple(shuffled[np.searchsorted(names, run.marks)] for run in runs)
         return cls(names, count, rows, tuple(len(np.unique(run.marks)) for run in runs))
 
-    def contributions(self, seed: int, said: Judged) -> dict[str, tuple[float, Floats]]:
+    def contributions(
+        self, seed: int, said: Judged, only: str | None = None
+    ) -> dict[str, tuple[float, Floats]]:
         """By metric, its value and what each block contributes to it."""
         rows, patients = self.rows[seed], self.patients[seed]
         weights = np.ones((self.count + 1, len(rows)))
@@ -189,7 +194,7 @@ class _Blocks:
         scale = np.sqrt(patients / max(1, patients - 1)) / STEP
         return {
             metric: (float(values[0]), scale * (values[1:] - values[0]))
-            for metric, values in weighted(said.predictions, weights).items()
+            for metric, values in weighted(said.predictions, weights, only).items()
         }
 
 

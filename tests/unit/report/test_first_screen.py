@@ -24,7 +24,7 @@ from confrere.report.page.odd_records import odd_records, own_records
 from confrere.report.page.privacy_left import privacy_left
 from confrere.report.page.questions import Answer
 from confrere.report.page.what_left import what_left
-from confrere.report.page.who_helped import who_helped
+from confrere.report.page.who_helped import tried_models, who_helped
 from confrere.report.results_folder import read_comparison
 from confrere.statistics.verdict import Gain
 
@@ -71,7 +71,7 @@ def test_help_is_measured_by_how_much_of_a_model_builds_on_the_proxy() -> None:
     said = text(answer)
     assert said.startswith("A gained from the other sites")
     assert "A 70 % and B 0 %" in said
-    assert "What one peer brought was not measured" in said
+    assert "The part of one peer in learning together was not measured" in said
     assert [command for _, command in answer.commands] == ["confrere partners STUDY.toml --site SITE"]
 
 
@@ -173,8 +173,62 @@ def test_the_page_for_one_site_holds_no_distance_from_the_others(tmp_path: Path)
     assert "tsh (31" in page
 
 
+def with_trials(folder: Path, public: bool) -> Path:
+    document = json.loads((with_patients(folder) / "comparison.json").read_text())
+    document["records"] = {
+        s: SiteRecords(
+            400, {"well": 0.75, "ill": 0.25}, {"tsh": 0.31}, {"age": 0.87, "sick": 0.6}, shares={"sick": (0.5, 0.1)}
+        ).as_json()
+        for s in THYROID
+    }  # fmt: skip
+    document["trials"] = {
+        s: {
+            p: {"mean": 0.2 if p == "SVI" else -0.1, "std": 0.1, "values": [], "interval": [-0.3, 0.4]}
+            for p in THYROID
+            if p != s
+        }
+        for s in THYROID
+    }
+    document["trials"]["SVHC"]["SVI"]["interval"] = [0.1, 0.3]
+    (folder / "comparison.json").write_text(json.dumps({**document, "public": public}))
+    return folder
+
+
+def test_who_helped_is_measured_by_trying_the_models_of_peers(tmp_path: Path) -> None:
+    comparison = read_comparison(with_trials(tmp_path, public=True))
+    said = tried_models(comparison, {"SVHC": BETTER, "SVI": UNCLEAR})
+    assert "SVHC (60 patients, 14 of them «abnormal»): SVI +0.200 (+0.100 to +0.300), " in said
+    assert "SVI (60" not in said
+    assert "in 1 of 20 pairs of sites" in tried_models(comparison, {"SVHC": UNCLEAR, "SVI": UNCLEAR})
+    page = words_of(write_report(tmp_path))
+    assert "Whose model fits whose patients" in page
+    assert "▲ +0.200" in page
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_a_page_for_one_site_shows_what_is_of_others_only_if_the_data_set_is_public(
+    tmp_path: Path, public: bool
+) -> None:
+    said = words_of(write_report(with_trials(tmp_path, public), None, "SVHC"))
+    assert ("SVI +0.200" in said) is public
+    assert ("other sites: 10 %" in said) is public
+    assert ("The data set is public" in said) is public
+    assert ("private to them, so this page does not try them" in said) is not public
+    assert "Whose model fits whose patients" not in said
+
+
+def test_a_page_for_one_site_has_a_picture_of_its_records(tmp_path: Path) -> None:
+    page = write_report(with_trials(tmp_path, public=False), None, "SVHC").read_text(encoding="utf-8")
+    shown = page.partition('id="records"')[2].partition("</section>")[0]
+    assert "400 records" in shown
+    assert "«ill»: 25 % of the records" in shown.replace("\u00a0", " ")
+    assert "tsh: 31 % missing" in shown.replace("\u00a0", " ")
+    assert shown.count('<svg class="strip"') == 2
+    assert 'href="#records"' in page
+
+
 def test_own_records_say_why_they_are_not_compared() -> None:
-    answer = own_records(SiteResult("A"), None, "Is our data odd?")
+    answer = own_records(SiteResult("A"), {}, "Is our data odd?")
     assert answer.short == "Not known"
     assert "private to them" in text(answer)
 

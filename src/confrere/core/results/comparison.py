@@ -146,7 +146,7 @@ class SiteRecords(Document):
 class ComparisonResult(Document):
     """Several ways to learn over the same seeds, compared with training alone."""
 
-    OPTIONAL = ("attack", "records")
+    OPTIONAL = ("attack", "records", "public", "trials")
     UNSTATED = ("featured", "metric", "facts", "judged")
 
     strategies: Mapping[str, StrategyResult]
@@ -167,6 +167,11 @@ class ComparisonResult(Document):
     """By strategy, the sites that were dishonest in it."""
     records: Mapping[str, SiteRecords] = field(default_factory=dict)
     """By site: sizes, labels, missing values, and how far the site lies from the others."""
+    public: bool = False
+    """Whether these are the records of a public data set, so that the page of one site may show what others have."""
+    trials: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    """By site and peer: how much better the model that the peer trained alone predicts the site's test patients than the
+    site's own does, by the primary metric, with its 95 % interval. PRIVATE to both."""
     judged: bool = True
     """Whether its intervals and words follow the one rule; False for a file of an earlier version, which has no `primary`."""
 

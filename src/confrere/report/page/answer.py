@@ -18,7 +18,7 @@ from confrere.report.page.questions import Answer, for_the_researcher, laid_out
 from confrere.report.page.sections import Page, report_section
 from confrere.report.page.site_table import CLASSES, MANY, site_table
 from confrere.report.page.what_left import what_left
-from confrere.report.page.who_helped import who_helped
+from confrere.report.page.who_helped import tried_models, who_helped
 from confrere.statistics.verdict import EARLIER, LEAST_RARER, LEAST_SEEDS, Gain
 
 Phrase = tuple[str | None, str]
@@ -131,7 +131,7 @@ def answers(
         by_how_much(comparison, name, judged),
         what_left(sites, first),
         privacy_left(sites, first),
-        who_helped(judged, histories, found),
+        who_helped(judged, histories, found, tried=tried_models(comparison, judged)),
         odd_records(comparison.records),
         next_step(comparison, name, judged, first),
     ]

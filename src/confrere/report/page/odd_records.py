@@ -1,7 +1,7 @@
 """Answers «Is our data odd?» on the first screen: how far a site's records lie from those of all sites in the run.
 
-These are the numbers that `confrere datasets show` draws. The page for one site has its own numbers only: a distance from
-the other sites would disclose theirs.
+These are the numbers that `confrere datasets show` draws. The page for one site has its own numbers only, because a distance
+from the other sites would disclose theirs; of a public data set it has the distances too.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ LISTED = 3
 """Sites of which the first screen says what is odd."""
 COLUMNS = 6
 """Columns in the picture."""
+_NOTHING_ODD = (
+    f"No column's mean lies {FAR:g} standard deviations from that of all records, and neither the share of a class "
+    f"nor that of missing values is {100 * SHARE:.0f} points from the median site, beyond chance."
+)
 
 
 def odd_records(records: Mapping[str, SiteRecords]) -> Answer:
@@ -52,19 +56,24 @@ def odd_records(records: Mapping[str, SiteRecords]) -> Answer:
     if len(odd) > LISTED:
         told.append(tag("span", f"And {len(odd) - LISTED} more.", class_="line-of"))
     if not odd:
-        rest = (
-            f"No column's mean lies {FAR:g} standard deviations from that of all records, and neither the share of a class "
-            f"nor that of missing values is {100 * SHARE:.0f} points from the median site, beyond chance."
-        )
-        return Answer(QUESTION, "No site stands out", (rest, " ", _link()))
+        return Answer(QUESTION, "No site stands out", (_NOTHING_ODD, " ", _link()))
     names = words.listing(list(odd), 3) if len(odd) <= 3 else f"{len(odd)} of {len(records)} sites stand out"
     short = f"{names} stand{'s' if len(odd) == 1 else ''} out" if len(odd) <= 3 else names
     return Answer(QUESTION, words.capital(short), (*told, _link()))
 
 
-def own_records(site: SiteResult[object], own: SiteRecords | None, question: str) -> Answer:
-    """For one site: what its own records show, and why it is not compared with others here."""
-    facts = []
+def own_records(site: SiteResult[object], records: Mapping[str, SiteRecords], question: str) -> Answer:
+    """For one site: what its own records show. They are compared with those of others if `records` has these too."""
+    facts, own = [], records.get(site.name)
+    if own is not None and len(records) > 1:
+        odd = _odd(own, records, standard_errors(records))
+        short = "Yes, in part" if odd else "No: nothing stands out"
+        seen = "The data set is public, so this page may compare your records with those of the other sites."
+        missing = f"They lack {words.lacks(site.missing_columns)}." if site.missing_columns else None
+        told = f"{words.capital(words.listing(odd, 3))}." if odd else _NOTHING_ODD
+        return Answer(
+            question, short, (sentences(told, missing, seen), " ", _link("Your records in a picture"))
+        )
     if own is not None:
         facts.append(f"{words.count(own.records, 'record')}: {labels_in_words(own.labels)}.")
         worst = sorted(own.missing, key=lambda c: -own.missing[c])[:3]
@@ -78,11 +87,12 @@ def own_records(site: SiteResult[object], own: SiteRecords | None, question: str
         facts.append(f"They lack {words.lacks(site.missing_columns)}.")
     facts.append("The records of other sites are private to them, so this page cannot tell how yours differ.")
     short = "Your own records only" if len(facts) > 1 else "Not known"
+    link = (" ", _link("Your records in a picture")) if own is not None else ()
     what = (
         "How the site's profile compares with others, with noise where the study sets privacy.selection_share"
     )
     command = f"confrere partners STUDY.toml --site {shlex.quote(site.name)} --by profiles"
-    return Answer(question, short, (sentences(*facts),), ((what, command),))
+    return Answer(question, short, (sentences(*facts), *link), ((what, command),))
 
 
 def of_a_run(sites: Sequence[SiteResult[object]], history: History) -> Answer:
@@ -172,8 +182,92 @@ def _percent(share: float) -> str:
     return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
-def _link() -> Markup:
-    return tag("a", "How the records differ", href="#records")
+def _link(text: str = "How the records differ") -> Markup:
+    return tag("a", text, href="#records")
+
+
+def own_picture(site: str, records: Mapping[str, SiteRecords]) -> Markup | None:
+    """For one site: its classes, its gaps, and, if `records` has the other sites too, its columns beside theirs."""
+    own = records.get(site)
+    if own is None:
+        return None
+    rows: list[Markup] = []
+    whole = Scale(0, 1)
+    if "spread" not in own.labels:
+        for name, share in list(own.labels.items())[-1:] if len(own.labels) == 2 else own.labels.items():
+            low, high = _wilson(share, own.records)
+            mark = charts.Mark("together", share, low, high, f"«{name}»: {_percent(share)} of the records")
+            rows.append(_strip(f"«{name}»", [mark], whole, _tick, _percent(share)))
+    for column in sorted(own.missing, key=lambda c: -own.missing[c])[:COLUMNS]:
+        share = own.missing[column]
+        mark = charts.Mark("alone", share, None, None, f"{column}: {_percent(share)} missing")
+        rows.append(_strip(f"{column}, missing", [mark], whole, _tick, _percent(share)))
+    parts = [_strips(["Your records", charts.axis(whole, _tick), "Share of records"], rows)] if rows else []
+    if len(records) > 1 and own.apart:
+        parts += _beside_others(own)
+    count = words.count(own.records, "record")
+    lead = f"{count}, those for training, validation and test together. Bars are 95 % intervals."
+    return section("Your records", *parts, lead=lead, id_="records") if parts else None
+
+
+def _beside_others(own: SiteRecords) -> list[Markup]:
+    """The columns in which sites differ most: the share of the site beside that of the others, or the distance of its mean."""
+    columns = [c for c in own.apart if own.missing.get(c) != 1][:COLUMNS]
+    furthest = max((abs(own.apart[c]) for c in columns), default=1.0)
+    scale = Scale(-1.1 * max(furthest, 2 * FAR), 1.1 * max(furthest, 2 * FAR))
+    rows = []
+    for column in columns:
+        distance = own.apart[column]
+        text = f"{distance:+.1f}".replace("-", "−") if abs(distance) >= 0.05 else "0"
+        if column in own.shares:
+            mine, theirs = (_percent(share) for share in own.shares[column])
+            text = f"{mine} (other sites: {theirs})"
+        kind = "together" if abs(distance) >= FAR else "alone"
+        mark = charts.Mark(kind, distance, None, None, f"{column}: {distance:+.1f} standard deviations")
+        rows.append(_strip(column, [mark], scale, _deviations, text, zero=True))
+    head = [
+        tag("span", "Column"),
+        tag(
+            "span",
+            "Your mean, in standard deviations from that of all records",
+            charts.axis(scale, _deviations),
+        ),
+        tag("span", "Distance, or your share"),
+    ]
+    explained = (
+        f"The {len(columns)} columns in which sites differ most; beyond {FAR:g} standard deviations the dot is blue. "
+        "This data set is public: of real sites, such a picture needs profiles that are released with noise."
+    )
+    return [_strips(head, rows), tag("p", explained, class_="under")]
+
+
+def _strips(head: Sequence[Child], rows: Sequence[Markup]) -> Markup:
+    kinds = (None, "picture", "figure")
+    cells = (tag("th", text, scope="col", class_=kind) for text, kind in zip(head, kinds, strict=True))
+    return tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *rows), class_="wide")
+
+
+def _strip(
+    name: str,
+    marks: Sequence[charts.Mark],
+    scale: Scale,
+    tick: charts.Format,
+    text: str,
+    *,
+    zero: bool = False,
+) -> Markup:
+    return tag(
+        "tr",
+        tag("th", breakable(name), scope="row"),
+        tag(
+            "td", charts.axis(scale, tick, kind="own"), charts.row(marks, scale, zero=zero), class_="picture"
+        ),
+        tag("td", text, class_="figure"),
+    )
+
+
+def _deviations(value: float) -> str:
+    return f"{value:+g}".replace("-", "−") if value else "0"
 
 
 def picture(records: Mapping[str, SiteRecords], sites: Sequence[str]) -> Markup | None:

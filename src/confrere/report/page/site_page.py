@@ -1,4 +1,8 @@
-"""The report for one hospital: seven questions, each with its answer. Nothing of any other site is on it."""
+"""The report for one hospital: seven questions, each with its answer.
+
+Nothing that records or models of other sites shaped is on it, but for the results of learning together. Of a public data set
+the page also shows how the site's records differ from those of the others, and what single peers' models do for its patients.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import replace
 
 from confrere.core.errors import StudyError
 from confrere.core.registry import nearest
-from confrere.core.results import ComparisonResult
+from confrere.core.results import ComparisonResult, Measured
 from confrere.report import words
 from confrere.report.gains import site_gain
 from confrere.report.history import History
@@ -15,12 +19,12 @@ from confrere.report.page.by_how_much import based_on, both_ways, of_100
 from confrere.report.page.in_patients import in_patients, sentence
 from confrere.report.page.markup import Child, tag
 from confrere.report.page.next_step import next_step
-from confrere.report.page.odd_records import own_records
+from confrere.report.page.odd_records import own_picture, own_records
 from confrere.report.page.privacy_left import privacy_left
 from confrere.report.page.provenance import how_to_read
 from confrere.report.page.questions import Answer, for_the_researcher, laid_out
 from confrere.report.page.what_left import what_left
-from confrere.report.page.who_helped import who_helped
+from confrere.report.page.who_helped import tried_models, who_helped
 from confrere.statistics.verdict import EARLIER
 
 BETTER = {
@@ -48,8 +52,12 @@ def site_page(
         n: replace(s, sites={k: v for k, v in s.sites.items() if k == site}, in_patients=None)
         for n, s in comparison.strategies.items()
     }
-    records = {site: replace(own, apart={}, shares={})} if (own := comparison.records.get(site)) else {}
-    only = replace(comparison, strategies=strategies, records=records)
+    own = comparison.records.get(site)
+    records = {site: replace(own, apart={}, shares={})} if own else {}
+    trials: Mapping[str, Mapping[str, Measured]] = {}
+    if comparison.public:
+        records, trials = dict(comparison.records), {s: t for s, t in comparison.trials.items() if s == site}
+    only = replace(comparison, strategies=strategies, records=records, trials=trials)
     title = comparison.title or comparison.question or "A comparison"
     seeds = words.count(len(comparison.seeds), "seed")
     found_answers = answers(only, site, histories, found)
@@ -61,7 +69,8 @@ def site_page(
         if found_answers
         else tag("p", "There is no answer: this site was not measured both ways."),
     )
-    body: list[Child] = [header, in_patients(only), for_the_researcher(found_answers)]
+    pictures = (own_picture(site, only.records), in_patients(only))
+    body: list[Child] = [header, *pictures, for_the_researcher(found_answers)]
     return f"{site}: {title}", [*body, how_to_read(only.metrics, len(only.seeds))]
 
 
@@ -83,6 +92,11 @@ def answers(
     based = f", on {based_on(comparison, before.tested)}" if before.tested else ""
     patients = sentence(comparison, site, "yours")
     both = both_ways(comparison, site)
+    elsewhere = (
+        ""
+        if comparison.public
+        else "Models of single peers are private to them, so this page does not try them on your patients."
+    )
     short = of_100(*both) if both else words.compared(name, gain)
     return [
         Answer(
@@ -100,7 +114,7 @@ def answers(
         ),
         what_left([own], first, "What left our building?"),
         privacy_left([own], first),
-        who_helped(judged, histories, found, "Who helped us?"),
-        own_records(before, comparison.records.get(site), "Is our data odd?"),
+        who_helped(judged, histories, found, "Who helped us?", tried_models(comparison, judged) or elsewhere),
+        own_records(before, comparison.records, "Is our data odd?"),
         next_step(comparison, name, judged, first, "What should we do next?", site),
     ]

@@ -1,9 +1,9 @@
 """Answers «Who helped?» on the first screen: what the run measured about peers; that a peer sent something is not enough.
 
-A run measures help in three ways. The comparison tells whether the peers as a whole helped. ProxyFL's sites choose by
-cross-validation how much of their own model builds on the shared proxy. Strategies that weigh peers record the weights.
-One peer's part in a mixed model is measured by `confrere partners`; its results, if they lie in the folder of the
-comparison as `partners-*.json`, are quoted.
+A comparison measures help in four ways. It judges whether the peers as a whole helped. ProxyFL's sites choose by
+cross-validation how much of their own model builds on the shared proxy. Strategies that weigh peers record the weights. The
+model that each peer trained alone is tried on a site's test patients (`trials`). One peer's part in a mixed model is measured
+by `confrere partners`; its results, if they lie in the folder of the comparison as `partners-*.json`, are quoted.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from confrere.core.results import ComparisonResult
+from confrere.core.results import ComparisonResult, Measured
 from confrere.report import words
+from confrere.report.gains import tested_at
 from confrere.report.history import History
+from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.questions import Answer, sentences
+from confrere.report.page.sections import of_comparison
 from confrere.statistics.verdict import Gain
 
 QUESTION = "Who helped?"
 NAMED = 3
 """More sites that gained are counted."""
+WIDEST = 8
+"""With more sites, the table of trials is left out."""
 SHOWN = 6
 """Sites that are listed one by one; of more, the least and the most are stated."""
 
@@ -32,22 +37,98 @@ def who_helped(
     histories: Sequence[History],
     found: Mapping[str, str] | None = None,
     question: str = QUESTION,
+    tried: str = "",
 ) -> Answer:
-    """For these sites. `judged` are their gains, and `found` what partner searches found, both by site."""
+    """For these sites. `judged` are their gains, and `found` what partner searches found, both by site.
+
+    `tried` is what trials of single peers' models found, in words.
+    """
     sites = list(judged) or list(dict.fromkeys(s for h in histories for s in h.used))
     weighed = _weights(histories, sites)
     used = {s: u for s in sites if (u := _used(histories, s)) is not None}
     measured = [f"{site}: {reason}" for site, reason in (found or {}).items() if site in sites]
-    parts = [_in_words(weighed) if weighed else _of_the_model(used) if used else None, *measured]
+    parts = [tried, _in_words(weighed) if weighed else _of_the_model(used) if used else None, *measured]
     commands: tuple[tuple[str, str], ...] = ()
     if not weighed and len(measured) < len(sites):
-        which = "For the other sites, what" if measured else "What"
-        parts.append(f"{which} one peer brought was not measured: the models of all peers are mixed.")
+        which = "For the other sites, the part" if measured else "The part"
+        parts.append(
+            f"{which} of one peer in learning together was not measured: the models of all peers are mixed."
+        )
         site = sites[0] if len(sites) == 1 else "SITE"
         commands = (
             ("What each peer brings to a site", f"confrere partners STUDY.toml --site {shlex.quote(site)}"),
         )
     return Answer(question, _short(judged, used, bool(weighed)), (sentences(*parts),), commands)
+
+
+def tried_models(comparison: ComparisonResult, judged: Mapping[str, Gain]) -> str:
+    """What single peers' models, trained alone, do for the patients of sites that gain; or in how many pairs one is ahead."""
+    name, trials = comparison.headline or "", comparison.trials
+    if not trials:
+        return ""
+    label = words.metric(name).label
+    shown = [s for s in judged if s in trials and (len(judged) == 1 or judged[s].word == "better")][:NAMED]
+    told = []
+    for site in shown:
+        counts = words.tested(tested_at(comparison, [site]))
+        peers = sorted(trials[site], key=lambda p: -trials[site][p].mean)
+        each = words.listing([f"{p} {_gain(name, trials[site][p])}" for p in peers], SHOWN)
+        told.append(f"{site} ({counts}): {each}" if counts else f"{site}: {each}")
+    what = "the model that a peer trained alone"
+    if told:
+        return (
+            f"Measured: {what}, tried on the test patients of a site, against the site's own ({label}, + is better, 95 % "
+            f"intervals). {'; '.join(told)}."
+        )
+    pairs = [gain for peers in trials.values() for gain in peers.values()]
+    ahead = sum(gain.interval is not None and gain.interval[0] > 0 for gain in pairs)
+    return (
+        f"Measured: {what}, tried on the test patients of a site, is ahead of the site's own by {label} in {ahead} of "
+        f"{len(pairs)} pairs of sites (95 % interval above 0)."
+    )
+
+
+def _gain(name: str, gain: Measured) -> str:
+    """«+0.32 (+0.10 to +0.54)»."""
+    if gain.interval is None:
+        return f"{words.signed(name, gain.mean)} (too few for an interval)"
+    return (
+        f"{words.signed(name, gain.mean)} ({' to '.join(words.signed(name, end) for end in gain.interval)})"
+    )
+
+
+def whose_model_fits(comparison: ComparisonResult) -> Markup | None:
+    """A row for each site, a column for each peer: what the peer's model gains over the site's own."""
+    trials, name = comparison.trials, comparison.headline
+    sites = [s for s in comparison.sites if s in trials]
+    if name is None or len(sites) < 2 or len(sites) > WIDEST:
+        return None
+    rows: list[list[Child]] = []
+    for site in sites:
+        counts = words.tested(tested_at(comparison, [site]))
+        cells = (_cell(name, trials[site].get(peer)) for peer in sites)
+        rows.append([tag("span", site, tag("small", counts) if counts else None), *cells])
+    metric = words.metric(name)
+    unit = " in points" if metric.percent else ""
+    lead = (
+        f"Each peer's model, trained alone and without noise, tried on the test patients of a site: gain in {metric.label}{unit} "
+        "over the site's own model (+ is better), with its 95 % interval. ▲ and ▼ mark intervals that exclude 0; they are not "
+        "corrected for the number of cells. This shows whose records fit whose patients, not how much of that passes through "
+        "the noise of learning together."
+    )
+    head: list[Child] = ["Patients of", *(f"Model of {peer}" for peer in sites)]
+    return section("Whose model fits whose patients", table(head, rows, kind="heat"), lead=lead, id_="trials")
+
+
+def _cell(name: str, gain: Measured | None) -> Markup:
+    if gain is None:
+        return tag("span", "own", class_="cell plain")
+    low, high = gain.interval or (-1.0, 1.0)
+    sign, kind = ("▲ ", "above") if low > 0 else ("▼ ", "below") if high < 0 else ("", "plain")
+    ends = " to ".join(words.signed(name, end) for end in gain.interval) if gain.interval else "too few"
+    return tag(
+        "span", f"{sign}{words.signed(name, gain.mean)}", tag("small", ends), class_=f"cell trial {kind}"
+    )
 
 
 def partner_searches(folder: Path, comparison: ComparisonResult) -> dict[str, str]:
@@ -129,3 +210,6 @@ def _in_words(weighed: Mapping[str, Mapping[str, float]]) -> str:
         told.append(f"for {user}, {words.listing([f'{p} {peers[p]:.2f}' for p in ranked], SHOWN)}")
     more = f"; and {len(weighed) - SHOWN} more users" if len(weighed) > SHOWN else ""
     return f"Mean weight of each peer over all rounds, measured on gradients: {'; '.join(told)}{more}."
+
+
+of_comparison("whose model fits", order=45)(whose_model_fits)
