@@ -14,7 +14,7 @@ from confrere.core.errors import PeerError, PrivacyError
 from confrere.core.sum_terms import SumTerms, grid_for
 from confrere.exchange.secure.agreement import Agreement
 from confrere.exchange.secure.in_process import GivenVector, open_sum, plain_sum, simulated_members
-from confrere.exchange.secure.mask_graph import commitment, common_seed, sparse, sparse_graph
+from confrere.exchange.secure.mask_graph import sparse, sparse_graph
 from confrere.exchange.secure.masking import from_ring, to_ring
 from confrere.exchange.secure.messages import AttemptId
 from tests.masked_world import AGREED
@@ -136,17 +136,3 @@ def test_a_sum_over_a_sparse_graph_is_the_sum() -> None:
     sources = {name: GivenVector(v) for name, v in vectors.items()}
     found = open_sum(agreement, ID, sources, keys, silent=["site-010"])
     assert (found.steps == sum(range(66)) - 10).all()
-
-
-def test_the_seed_of_a_graph_depends_on_the_part_of_every_member() -> None:
-    roster = b"r" * 32
-    nonces = {f"site-{k}": bytes([k]) * 32 for k in range(4)}
-    commitments = {name: commitment(nonce, name, roster) for name, nonce in nonces.items()}
-    seed = common_seed(commitments, nonces, roster)
-    for name in nonces:
-        with pytest.raises(PeerError, match=f"{name} revealed another"):
-            common_seed(commitments, {**nonces, name: b"x" * 32}, roster)
-        with pytest.raises(PeerError, match="did not reveal"):
-            common_seed(commitments, {k: v for k, v in nonces.items() if k != name}, roster)
-        other = {**nonces, name: b"x" * 32}
-        assert common_seed({k: commitment(v, k, roster) for k, v in other.items()}, other, roster) != seed

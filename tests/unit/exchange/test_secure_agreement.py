@@ -59,6 +59,8 @@ def test_two_groups_that_can_sign_have_an_honest_member_in_common() -> None:
         ({"grid": 0.01}, "too coarse: rounding"),
         ({"noise_std": 1e-5, "size": 4}, "too coarse for the noise"),
         ({"bits": 32, "size": 100_000}, "wrap around modulo 2\\^32"),
+        ({"bits": 36, "size": 10_000, "vectors": 10_000}, "wrap around modulo 2\\^36"),
+        ({"noise_std": 1e6, "size": 10**7}, "too fine for the noise"),
         ({"noise_std": float("nan")}, "noise_std"),
         ({"clip": 0.0, "grid": 0.1}, "clip"),
     ],

@@ -19,9 +19,10 @@ import pytest
 
 from confrere.core.errors import BudgetExhausted, LedgerRolledBack, PrivacyError
 from confrere.core.parcel import LedgerMark
+from confrere.core.sum_terms import SumTerms
 from confrere.privacy.accounting import calibrate, epsilon
 from confrere.privacy.budget import Budget, strictest
-from confrere.privacy.charges import Charge, gaussian
+from confrere.privacy.charges import Charge, gaussian, masked
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.ledger_storage import Entry
 
@@ -449,3 +450,27 @@ def test_a_fact_raises_the_counter_that_peers_remember(tmp_path: Path) -> None:
     ledger.write_once("run/3/proxy", "vote", "one")
     ledger.write_once("run/3/proxy", "vote", "one")
     assert noted == [1]
+
+
+def test_a_fact_before_the_patients_are_known_does_not_make_a_ledger_one_of_anyones(tmp_path: Path) -> None:
+    """Otherwise every other population of the file would be charged to it too."""
+    first = Ledger(tmp_path / "ledger", population="first")
+    first.write_once("run/3/proxy", "vote", "one")
+    second = Ledger(tmp_path / "ledger", population="second")
+    second.register([b"patient"], "check")
+    assert second.also == ()
+    first.spend([STEP], key="round 0", budget=None)
+    second.register([b"patient"], "check")
+    assert len(second.also) == 1
+
+
+def test_a_charge_of_a_masked_sum_is_never_used_again(tmp_path: Path) -> None:
+    share = masked(SumTerms(8, 1, 1, noise_std=2.0, clip=1.0, size=10))
+    for charge, expected in ((STEP, 1), (share, 2)):
+        path = tmp_path / str(expected)
+        for _ in range(2):  # two processes, one after the other
+            with Ledger(path) as ledger:
+                ledger.spend([charge], key="run/round 0", budget=None, records="r", reuse=True)
+                assert ledger.released("run/round 0", "r") is None
+        with Ledger(path) as ledger:
+            assert sum(c.count for c in ledger.charges()) == expected * charge.count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -11,13 +12,13 @@ import pytest
 import torch
 
 from confrere.core.errors import BudgetExhausted, PrivacyError
-from confrere.core.sum_terms import SumTerms
+from confrere.core.sum_terms import LEAST_STEPS, MOST_STEPS, SumTerms
 from confrere.privacy.accounting import deltas, epsilon
 from confrere.privacy.budget import Budget
 from confrere.privacy.charges import Charge, Unit, canonical, gaussian, masked, parsed
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.masked_release import MaskedRelease
-from confrere.privacy.noise import Seeded
+from confrere.privacy.noise import Secure, Seeded
 
 
 def share(noise: float, count: int = 1, unit: Unit = "record", **changed: Any) -> Charge:
@@ -169,3 +170,41 @@ def test_a_site_without_budget_adds_the_same_noise_to_nothing() -> None:
 def test_a_sum_that_does_not_fit_is_refused(total: torch.Tensor) -> None:
     with pytest.raises(PrivacyError):
         release().release(total)
+
+
+def test_only_a_simulation_draws_noise_that_can_be_repeated() -> None:
+    with pytest.raises(PrivacyError, match="secure source"):
+        MaskedRelease("proxy", TERMS, declared=50, randomness=Seeded(1))
+    MaskedRelease("proxy", TERMS, declared=50, randomness=Secure()).noise_only()
+
+
+def test_all_noise_that_terms_accept_can_be_drawn() -> None:
+    """Terms whose noise the sampler refuses would be found out after the charge."""
+    grid = 2.0**-10 / 1024
+    for steps in (LEAST_STEPS, MOST_STEPS):
+        terms = SumTerms(4, 1, 1, noise_std=steps * grid * math.sqrt(2), clip=1.0, size=3, grid=grid)
+        MaskedRelease("proxy", terms, declared=50, randomness=Secure()).noise_only()
+    with pytest.raises(PrivacyError, match="too fine for the noise"):
+        replace(terms, noise_std=1.01 * terms.noise_std)
+
+
+def test_one_record_more_never_moves_a_released_sum_by_more_than_the_clipping_norm() -> None:
+    """Thousands of equal records and one large one: added up in single precision, it would move the sum by more."""
+    small, large = 2**-13 * 1.01, 1.0
+    terms = SumTerms(4, 1, 1, noise_std=2.0, clip=1.0, size=1)
+    rounded, exact = [], []
+    for more in (0, 1):
+        records = [large] * (2047 + more) + [small] * 3000
+        single = np.float32(0)
+        for record in records:
+            single = np.float32(single + np.float32(record))
+        rounded.append(torch.tensor([float(single)], dtype=torch.float32))
+        exact.append(torch.tensor(records, dtype=torch.float64).sum().reshape(1))
+
+    def released(total: torch.Tensor) -> int:
+        return int(MaskedRelease("proxy", terms, 6000, Seeded(1), simulated=True).release(total)[0])
+
+    assert float(rounded[1]) - float(rounded[0]) > 1.1 * terms.clip
+    with pytest.raises(PrivacyError, match="double precision"):
+        released(rounded[0])
+    assert abs(released(exact[1]) - released(exact[0])) * terms.grid <= terms.clip + terms.grid

@@ -4,6 +4,7 @@ No module here sends or stores anything: messages are returned to the caller, an
 
     agreement        who takes part, and on which terms (`core.sum_terms`)
     mask_graph       which members mask with one another: all of them, or a random graph above 64 members
+    graph_seed       the common seed of that graph
     masking          vectors modulo 2^m, and the streams that hide them
     sharing          secrets divided so that a threshold of members restores them
     messages         what members and the summing site send, with signatures

@@ -2,7 +2,7 @@
 
 Up to 64 members all of them do. Above, each member is connected to a few: the members are put in a random order on a
 circle, and each is connected to the `degree`/2 next ones on either side. The order follows from a seed that all members
-make together after the roster is fixed (`commitment`, `common_seed`), so that it does not depend on who colludes.
+make together after the roster is fixed (`graph_seed`), so that it does not depend on who colludes.
 
 `sparse` computes the least degree for which these hold, the first two but for a chance of 2^−40:
 
@@ -15,17 +15,19 @@ make together after the roster is fixed (`commitment`, `common_seed`), so that i
 
 A member that commits to its part of the seed and does not reveal it is removed from the roster, and the rest start again.
 At most `colluding` restarts can be forced, and the chance is divided by their number.
+
+The chance of 2^−40 is for one epoch of membership. It is not part of the δ that the ledger states: add it there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from confrere.core.errors import PeerError, PrivacyError
+from confrere.core.errors import PrivacyError
 
 COMPLETE = 64
 """Up to this number of members everyone masks with everyone."""
@@ -143,24 +145,3 @@ def _most(population: int, marked: int, drawn: int, chance: float) -> int:
 
 def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-
-
-def commitment(nonce: bytes, name: str, roster: bytes) -> bytes:
-    """What a member sends first: it fixes its part of the seed without showing it."""
-    return hashlib.sha256(b"confrere graph commitment" + roster + name.encode() + b"\0" + nonce).digest()
-
-
-def common_seed(commitments: Mapping[str, bytes], nonces: Mapping[str, bytes], roster: bytes) -> bytes:
-    """The seed from the parts of all members, each checked against its commitment."""
-    missing = sorted(commitments.keys() - nonces.keys())
-    if missing:
-        raise PeerError(f"{_named(missing)} did not reveal a part of the seed; start again without it")
-    for name, committed in commitments.items():
-        if len(nonces[name]) != 32 or commitment(nonces[name], name, roster) != committed:
-            raise PeerError(f"{name} revealed another part of the seed than it committed to")
-    parts = b"".join(commitments[name] + nonces[name] for name in sorted(commitments))
-    return hashlib.sha256(b"confrere graph seed" + roster + parts).digest()
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)

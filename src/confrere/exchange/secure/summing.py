@@ -139,11 +139,14 @@ class SummingSite:
             return self._give_up("too few members opened their shares")
         if self._proposed is not None:
             return self._give_up("too few members signed the same list of survivors")
-        if self._vectors or self._votes:
+        if self._vectors_due:
             return self._propose()
-        if self.shares_sent:
-            return self._give_up("no member sent a vector")
         return self._send_shares() if self._keys_sent else self._send_keys()
+
+    @property
+    def _vectors_due(self) -> bool:
+        """Whether members were asked for vectors, by this summing site or an earlier one: at least one honest member says so."""
+        return self.shares_sent or len(self._vectors) > self.agreement.terms.colluding
 
     # -- steps ------------------------------------------------------------------------------------------
 
@@ -152,7 +155,7 @@ class SummingSite:
         if not self._keys_sent:  # a member's own message counts more than one that was passed on
             self._announcements[message.site] = message
         everyone = len(self._announcements) == self.agreement.n
-        return self._send_keys() if everyone and not self._keys_sent and not self._vectors else []
+        return self._send_keys() if everyone and not self._keys_sent and not self._vectors_due else []
 
     def _on_keys(self, message: KeyList) -> list[Outgoing]:
         """A member sends the keys that it was sent by another summing site."""
@@ -174,7 +177,7 @@ class SummingSite:
         if message.site in self._announcements and not self.shares_sent:
             self._sealed.setdefault(message.site, message)
         everyone = self._keys_sent and self._sealed.keys() == self._announcements.keys()
-        return self._send_shares() if everyone and not self.shares_sent and not self._vectors else []
+        return self._send_shares() if everyone and not self._vectors_due else []
 
     def _send_shares(self) -> list[Outgoing]:
         if len(self._sealed) < self.agreement.terms.quorum:
