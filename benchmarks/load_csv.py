@@ -28,11 +28,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from confrere.data.column_kinds import Column
 from confrere.data.encode.encoder import encode
 from confrere.data.federation import Source
 from confrere.data.read.sources import LIMIT, ReadOptions, read
 from confrere.data.read.streaming import encode_file, encode_stream
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 
 
 def write(path: Path, rows: int, columns: int) -> Schema:

@@ -50,7 +50,8 @@ GOALS = {"bare": 10.0, "opacus": 20.0}
 def ours(sites: int, rounds: int, private: bool = False) -> tuple[float, float]:
     """`confrere.simulate`; the clock starts when the first round does."""
     import confrere
-    from confrere.data.records import Federation, Records, SiteData, Task
+    from confrere.data.records import Federation, Records, SiteData
+    from confrere.data.tasks import Task
     from confrere.study import Evaluation
     from confrere.study.churn import Churn
 

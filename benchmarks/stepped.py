@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 
 from confrere.core.events import Journal
-from confrere.data.records import Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, SiteData
+from confrere.data.tasks import Task
 from confrere.simulation.simulation import Simulation
 from confrere.study import Study
 

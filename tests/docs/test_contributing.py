@@ -28,8 +28,8 @@ from confrere.core.metrics import Predictions
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.registry import Registry, names_in_source
+from confrere.data.column_kinds import Column
 from confrere.data.column_kinds.numbers import NumberColumn
-from confrere.data.schema import Column
 from confrere.data.tasks.classes import Binary
 from confrere.exchange.attacks import SignFlip, attack, attacks
 from confrere.exchange.compression import HalfPrecision, compression, compressions

@@ -13,10 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from confrere.core.errors import DataError
+from confrere.data.column_kinds import Column
 from confrere.data.encode.encoder import encode
 from confrere.data.read.sources import read
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
 from confrere.data.schema_draft import draft
+from confrere.data.tasks import Label
 
 SCHEMA = Schema(
     label=Label(column="y", unlabelled="drop"),

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from confrere.core.model import Model
 from confrere.core.protocols import Loss
-from confrere.data.records import Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, SiteData
+from confrere.data.tasks import Task
 from confrere.learning.networks.loss_sum import LOSS_SUM
 from confrere.learning.objectives import Supervised
 from confrere.privacy import lint

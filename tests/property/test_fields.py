@@ -13,14 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from confrere.data.column_kinds import Translation
+from confrere.data.column_kinds import Column, Translation
 from confrere.data.encode.encoder import Encoded, encode_table
 from confrere.data.federation import Source
 from confrere.data.read import streaming
 from confrere.data.read.delimited import parse_numbers
 from confrere.data.read.sources import ReadOptions
 from confrere.data.read.values import numbers_or_texts
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 
 SCHEMA = Schema(
     label=Label(column="y", classes=("0", "1"), missing=("-9",), unlabelled="drop"),

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from confrere.core.params import Params
-from confrere.data.records import Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, SiteData
+from confrere.data.tasks import Task
 from confrere.simulation.backends import simulate
 from confrere.study import Models, Privacy, Study, Training
 

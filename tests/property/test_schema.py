@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confrere.core.errors import StudyError
+from confrere.data.column_kinds import Column, Derivation
 from confrere.data.encode.encoder import encode
 from confrere.data.identifiers import looks_identifying
-from confrere.data.schema import Column, Derivation, Label, Schema
+from confrere.data.schema import Schema
 from confrere.data.schema_toml import schema_toml
+from confrere.data.tasks import Label
 
 plain = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)
 names = plain.filter(lambda n: looks_identifying(n) is None)

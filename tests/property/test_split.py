@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from confrere.core.errors import DataError
 from confrere.data.arrays import of_arrays
+from confrere.data.column_kinds import Column
 from confrere.data.federation import Opening, Source, of_files
 from confrere.data.records import Records, SiteData
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
 from confrere.data.split.holdout import SplitRule, folds
+from confrere.data.tasks import Label
 
 PARTS = ("train", "validation", "test")
 COLUMNS = (Column("age", range=(0, 120)), Column("value", range=(-10, 10), gaps="impute"))

@@ -10,7 +10,8 @@ import statistics
 import pytest
 import torch
 
-from confrere.data.records import Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, SiteData
+from confrere.data.tasks import Task
 from confrere.simulation.backends import simulate
 from confrere.simulation.finished_run import Run
 from confrere.study import Evaluation, Models, Privacy, Study, Training

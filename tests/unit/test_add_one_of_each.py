@@ -52,7 +52,7 @@ from confrere.core.parcel import Parcel
 from confrere.core.registry import strategy
 from confrere.data.encode.labels import refuse_gaps
 from confrere.data.read.sources import DataSource, checked, data_source
-from confrere.data.records import Task
+from confrere.data.tasks import Task
 from confrere.data.tasks import TaskKind, task_kind
 from confrere.data.tasks.classes import class_numbers
 from confrere.exchange.averaging import agree, common_model

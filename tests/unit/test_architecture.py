@@ -86,14 +86,9 @@ def module_of(path: Path) -> str:
 
 
 def imported_modules(source: str, known: Collection[str]) -> set[str]:
-    """The modules that a file imports when it runs: also inside functions, and by `import_module` with their name."""
+    """The modules that a file imports: also inside functions, for types only, and by `import_module` with their name."""
     found: set[str] = set()
-    left: list[ast.AST] = [ast.parse(source)]
-    while left:
-        node = left.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            left += node.orelse
-            continue
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -101,7 +96,6 @@ def imported_modules(source: str, known: Collection[str]) -> set[str]:
             found |= {whole if whole in known else node.module for whole in names.values()}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             found |= {a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
-        left += ast.iter_child_nodes(node)
     return found & set(known)
 
 
@@ -127,6 +121,8 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 def test_a_cycle_of_modules_would_be_noticed() -> None:
     inside = 'def f():\n    from confrere.core import b\n    importlib.import_module("confrere.c")\n'
     assert imported_modules(inside, {"confrere.core.b", "confrere.c"}) == {"confrere.core.b", "confrere.c"}
+    types = "if TYPE_CHECKING:\n    from confrere.core.b import B\n"
+    assert imported_modules(types, {"confrere.core.b"}) == {"confrere.core.b"}
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == ["b", "c"]
     assert cycles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
 

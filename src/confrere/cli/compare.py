@@ -55,7 +55,7 @@ def compare(
     Example: `confrere compare studies/quickstart.toml --strategies proxyfl,fedavg --seeds 5`
     """
     from confrere.study import FULL, load, scaled
-    from confrere.study.exchange_settings import attacked
+    from confrere.study.reading import attacked
 
     if seeds is not None and seeds < 1:
         raise StudyError(f"--seeds is {seeds}; a comparison needs at least one")

@@ -71,7 +71,7 @@ def simulate(
     from confrere.simulation.backends import simulate as simulate_study
     from confrere.simulation.profiling import profiled
     from confrere.study import FULL, load, scaled
-    from confrere.study.exchange_settings import attacked
+    from confrere.study.reading import attacked
 
     if processes:
         raise StudyError(PROCESSES)

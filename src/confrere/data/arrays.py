@@ -15,8 +15,9 @@ from confrere.core.errors import DataError, StudyError
 from confrere.core.seeds import derive
 from confrere.data import digests
 from confrere.data.read.values import kinds_of
-from confrere.data.records import Branch, BranchKind, Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, SiteData
 from confrere.data.split.holdout import SPLIT, SplitRule, split
+from confrere.data.tasks import Branch, BranchKind, Task
 
 Arrays = tuple[Any, Any] | tuple[Any, Any, Any]
 """Inputs (one array, or several by name), targets, and (where patients have several records) whose record each is."""

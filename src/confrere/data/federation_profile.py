@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from confrere.data.column_kinds import MISSING
 from confrere.data.records import Federation, Records, SiteData, declared_count
-from confrere.data.schema import MISSING
 
 
 @dataclass(frozen=True)

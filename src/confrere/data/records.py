@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from confrere.core.errors import DataError
-from confrere.core.metrics import Form
 from confrere.data import digests
 from confrere.data.schema import Schema
-from confrere.data.tasks import TaskKind, task_kinds
+from confrere.data.tasks import Task
 
 Handling = Literal["imputed", "left out"]
 """How a column that a site lacks is handled: marked missing there, or used by no site."""
@@ -158,60 +157,6 @@ class SiteData:
     def without_test(self) -> Records:
         """Training and validation records: what a site may use once nothing is held back for choosing."""
         return of_one_site([r for r in (self.train, self.validation) if len(r)] or [self.train])
-
-
-BranchKind = Literal["table", "image", "series", "bag", "volume"]
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A part of a record that belongs together: where it lies in the record's numbers, and its shape."""
-
-    name: str
-    start: int
-    shape: tuple[int, ...]
-    kind: BranchKind = "table"
-    mask: bool = False
-    """Whether the last channel says which steps (or members of a bag) are there: 1, or 0 for padding."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is asked: PUBLIC, the same at every site.
-
-    `inputs` is the shape of one record. A regression target is stored as (value − centre) / spread with
-    the schema's numbers: `centre`, `spread` and `unit` bring an error back into the unit of the column.
-    `branches` says what lies where in a record of several parts (an image with a history), which is then one row of
-    numbers; of a record that is one sequence or bag, it says whether there is a mask.
-    """
-
-    kind: str
-    """A name of the table of task kinds; see `confrere.data.tasks`."""
-    classes: tuple[str, ...]
-    inputs: tuple[int, ...]
-    features: tuple[str, ...] = ()
-    centre: float = 0.0
-    spread: float = 1.0
-    unit: str = ""
-    branches: tuple[Branch, ...] = ()
-
-    def __post_init__(self) -> None:
-        _ = self.traits  # an unknown kind is refused here
-
-    @property
-    def traits(self) -> TaskKind:
-        """Everything that depends on the kind of task."""
-        return task_kinds[self.kind]
-
-    @property
-    def form(self) -> Form:
-        """The form of the targets, which decides the loss and the metrics."""
-        return self.traits.form
-
-    @property
-    def outputs(self) -> int:
-        """How many numbers a model gives for one record."""
-        return self.traits.outputs(self)
 
 
 def made_up_inputs(task: Task, count: int) -> Tensor:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from confrere.data.schema import Column
+from confrere.data.column_kinds import Column
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from confrere.core.errors import DataError
+from confrere.data.column_kinds import Column
 from confrere.data.column_kinds.grids import numbered_columns
 from confrere.data.encode.columns import derived, missing_sources
 from confrere.data.encode.encoder import encode_table, translate
@@ -21,7 +22,7 @@ from confrere.data.identifiers import looks_identifying
 from confrere.data.read.table_origin import counted, origin_of
 from confrere.data.read.values import as_numbers
 from confrere.data.reference_values import lookup
-from confrere.data.schema import Column, Schema
+from confrere.data.schema import Schema
 
 State = Literal["fits", "derived", "missing", "slip", "cannot", "unused"]
 

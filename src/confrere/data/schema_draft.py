@@ -16,13 +16,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
+from confrere.data.column_kinds import Column
 from confrere.data.identifiers import looks_identifying
 from confrere.data.read.folders import PICTURE
 from confrere.data.read.image_files import DICOM, PICTURES
 from confrere.data.read.table_origin import origin_of, some
 from confrere.data.read.values import NO, YES, as_text, guessed_date_format, parse_dates
 from confrere.data.reference_values import lookup
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 
 LABELS = ("label", "target", "outcome", "diagnosis", "class", "y", "event", "status", "death", "died", "dead",
           "survived", "disease")  # fmt: skip

@@ -11,8 +11,9 @@ from confrere.core.errors import PrivacyError, StudyError
 from confrere.core.owner_only import make_private_folder
 from confrere.core.strategy_traits import traits
 from confrere.data.read.delimited import USUAL
-from confrere.data.records import SiteData, Task, training_size
+from confrere.data.records import SiteData, training_size
 from confrere.data.schema import Schema
+from confrere.data.tasks import Task
 from confrere.site.assemble import check_common_proxy
 from confrere.site.exchange_limits import check_combiner
 from confrere.site.open_sites import inputs_caveat, open_sites

@@ -18,8 +18,9 @@ from confrere.core.metrics import proper
 from confrere.core.params import Params
 from confrere.core.results import Document, Tested
 from confrere.core.seeds import derive
-from confrere.data.records import Records, Task
+from confrere.data.records import Records
 from confrere.data.split.holdout import folds
+from confrere.data.tasks import Task
 from confrere.learning.evaluation import measure
 from confrere.partners.learner import PRIORS, Learner, Losses, joined, losses_of, mean_and_error
 from confrere.site.journal_results import tested

@@ -10,7 +10,8 @@ from confrere.core.errors import DataError, PrivacyError, StudyError
 from confrere.core.events import Journal
 from confrere.core.protocols import Releases, Strategy
 from confrere.core.strategy_traits import traits
-from confrere.data.records import SiteData, Task
+from confrere.data.records import SiteData
+from confrere.data.tasks import Task
 from confrere.learning.local_training.one_site import Trainer
 from confrere.learning.networks.network import NetworkCache
 from confrere.privacy.accounting import calibrate, check_delta

@@ -18,7 +18,8 @@ from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.seeds import generator
 from confrere.core.strict_reader import named
-from confrere.data.records import Records, SiteData, Task
+from confrere.data.records import Records, SiteData
+from confrere.data.tasks import Task
 from confrere.exchange.attacks import Attack, HonestModels
 from confrere.exchange.compression import filled, numbers
 from confrere.site.participant import Participant

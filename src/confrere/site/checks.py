@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
 from confrere.core.errors import DataError, StudyError, UnsafeModule
 from confrere.core.loss_inspection import LossContents
-from confrere.core.model import Model
+from confrere.core.model import Architecture, Model
 from confrere.core.seeds import generator
-from confrere.data.records import SiteData, Task, made_up_inputs, made_up_targets
+from confrere.data.records import SiteData, made_up_inputs, made_up_targets
+from confrere.data.tasks import Task
 from confrere.learning.evaluation import predict
-from confrere.learning.networks.network import MICROBATCH
+from confrere.learning.networks.network import MICROBATCH, Network, NetworkCache
 from confrere.privacy import lint
 from confrere.privacy.gradients.recorder import has_custom_code
-
-if TYPE_CHECKING:
-    from confrere.site.participant import Participant
+from confrere.privacy.mechanism import Mechanism
 
 _PASSED: set[tuple[object, ...]] = set()
 """What has passed the trial in this process. Networks with custom code are tried again in every run."""
 
 
-def check_fit(site: Participant, role: str) -> None:
+class HasNetworks(Protocol):
+    """What the checks need to know of a site: its task, its networks, and how it trains privately."""
+
+    name: str
+    task: Task
+    device: str
+    mechanism: Mechanism | None
+    architectures: dict[str, Architecture]
+    network_cache: NetworkCache
+
+    def architecture(self, role: str) -> Architecture: ...
+    def network(self, role: str, name: str) -> Network: ...
+
+
+def check_fit(site: HasNetworks, role: str) -> None:
     """Whether the network of a role takes the site's records and gives the outputs of the task."""
     name, some = site.architecture(role).name, torch.zeros(2, *site.task.inputs)
     where = f'site "{site.name}": the {role} network {name}'
@@ -43,7 +56,7 @@ def check_fit(site: Participant, role: str) -> None:
         )
 
 
-def check_safe(site: Participant, role: str, name: str) -> None:
+def check_safe(site: HasNetworks, role: str, name: str) -> None:
     """Refuse to train a network privately that mixes records; tried on records that are made up.
 
     The largest trial has about the size of a private step, so that it is made again only for another order of size.
@@ -66,7 +79,7 @@ def check_safe(site: Participant, role: str, name: str) -> None:
 
 
 def check_loss_on_site(
-    site: Participant, role: str, contents: LossContents, models: Mapping[str, Model]
+    site: HasNetworks, role: str, contents: LossContents, models: Mapping[str, Model]
 ) -> None:
     """Refuse to train privately with a loss that mixes records; tried once for its options, on made-up outputs."""
     loss = contents.loss

@@ -11,7 +11,8 @@ import torch
 from confrere.core.events import Event
 from confrere.core.metrics import in_order, proper
 from confrere.core.results import Figure, Metrics, PrivacySpent, SiteResult, Tested
-from confrere.data.records import Records, Task
+from confrere.data.records import Records
+from confrere.data.tasks import Task
 from confrere.privacy.charges import Charge
 
 

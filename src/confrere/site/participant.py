@@ -26,7 +26,8 @@ from confrere.core.protocols import (
 )
 from confrere.core.results import Tested
 from confrere.core.seeds import derive, generator
-from confrere.data.records import Records, SiteData, Task
+from confrere.data.records import Records, SiteData
+from confrere.data.tasks import Task
 from confrere.learning.balance import Shares, balance, counted, log_shares, released
 from confrere.learning.evaluation import measure, predict
 from confrere.learning.fit.leave_one_out import ProxyTraining

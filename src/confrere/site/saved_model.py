@@ -24,8 +24,8 @@ from confrere.data.encode.image_features import encode as encode_features
 from confrere.data.encode.image_features import features
 from confrere.data.encode.public_features import encode_pictures, open_encoder
 from confrere.data.read.sources import ReadOptions, read
-from confrere.data.records import Task
-from confrere.data.schema import Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label, Task
 from confrere.learning.evaluation import predict as outputs_of
 from confrere.learning.networks.architectures import architecture
 from confrere.learning.networks.network import Network

@@ -14,7 +14,8 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.protocols import Effort, Fitted, Loss, Metrics, Objective, Optimiser
 from confrere.core.seeds import derive
-from confrere.data.records import Records, Task, concatenate
+from confrere.data.records import Records, concatenate
+from confrere.data.tasks import Task
 from confrere.learning.evaluation import loss_metrics, predict
 from confrere.learning.fit.calibration import best_scale
 from confrere.learning.fit.tuning import SeenRecords, fit

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from confrere.core.events import Event
-from confrere.data.records import Federation, SiteData, Task
+from confrere.data.records import Federation, SiteData
+from confrere.data.tasks import Task
 from confrere.site.participant import Participant
 from confrere.site.schedule import ScheduledRound
 from confrere.study import Study

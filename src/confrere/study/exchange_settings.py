@@ -9,38 +9,50 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 from confrere.core.errors import StudyError
-from confrere.core.protocols import Combiner
+from confrere.core.protocols import Combiner, Strategy
 from confrere.core.registry import nearest
 from confrere.core.strategy_traits import traits
-from confrere.core.strict_reader import build, build_named, named
+from confrere.core.strict_reader import Named, build, build_named, named
 from confrere.exchange.attacks import Attack, attacks
 from confrere.exchange.combine import combiners
 from confrere.exchange.compression import Compression, compressions
 from confrere.exchange.robust import SelfCentredClip
 
-if TYPE_CHECKING:
-    from confrere.study.definition import Study
+
+class ExchangeSettings(Protocol):
+    """The part of a study that these settings are."""
+
+    @property
+    def strategy_name(self) -> str: ...
+    @property
+    def topology(self) -> Named | None: ...
+    @property
+    def combiner(self) -> Named | None: ...
+    @property
+    def compression(self) -> Named | None: ...
+    @property
+    def attack(self) -> Named | None: ...
+    def build_strategy(self) -> Strategy: ...
 
 
-def combiner_of(study: Study) -> Combiner | None:
+def combiner_of(study: ExchangeSettings) -> Combiner | None:
     """How models are combined; None leaves it to the strategy."""
     if study.combiner is None:
         return None
     return typing.cast("Combiner", build_named(combiners, study.combiner, "combiner"))
 
 
-def compression_of(study: Study) -> Compression | None:
+def compression_of(study: ExchangeSettings) -> Compression | None:
     """How models are compressed on their way; None sends them as they are."""
     if study.compression is None:
         return None
     return typing.cast("Compression", build_named(compressions, study.compression, "compression"))
 
 
-def attack_of(study: Study) -> Attack | None:
+def attack_of(study: ExchangeSettings) -> Attack | None:
     """What dishonest sites do; None where all are honest."""
     if study.attack is None:
         return None
@@ -49,7 +61,7 @@ def attack_of(study: Study) -> Attack | None:
     return typing.cast("Attack", build(attacks[name], options, f'attack "{name}"'))
 
 
-def attackers_of(study: Study, sites: Sequence[str]) -> tuple[str, ...]:
+def attackers_of(study: ExchangeSettings, sites: Sequence[str]) -> tuple[str, ...]:
     """Who the dishonest sites are: those that the study names, or the last ones in the order of their names."""
     if study.attack is None:
         return ()
@@ -71,38 +83,22 @@ def attackers_of(study: Study, sites: Sequence[str]) -> tuple[str, ...]:
     return chosen
 
 
-def attacked(study: Study, name: str | None, attackers: str | None) -> Study:
-    """The study with an attack as a command line says it: its name, and how many sites or which («2» or «a,b»)."""
-    if name is None and attackers is None:
-        return study
-    if name is None and study.attack is None:
-        raise StudyError(
-            f"--attackers says who attacks; say how as well: --attack {'|'.join(attacks.names())}"
-        )
-    known, options = named(study.attack, "attack") if study.attack is not None else ("", {})
-    table: dict[str, Any] = {"name": name or known, **(options if name in (None, known) else {})}
-    if attackers is not None:
-        some = [part.strip() for part in attackers.split(",") if part.strip()]
-        table["attackers"] = int(some[0]) if len(some) == 1 and some[0].lstrip("-").isdigit() else some
-    return replace(study, attack=table)
-
-
-def combines(study: Study) -> str | None:
+def combines(study: ExchangeSettings) -> str | None:
     """«models», «by gossip», or None where the strategy combines nothing, or in a way that is the method itself."""
     return traits(study.build_strategy()).combines
 
 
-def common_role(study: Study) -> str | None:
+def common_role(study: ExchangeSettings) -> str | None:
     """The role whose model is the same at all sites after a round; None where the strategy promises no such model."""
     return traits(study.build_strategy()).common
 
 
-def sends(study: Study) -> bool:
+def sends(study: ExchangeSettings) -> bool:
     """Whether the study's strategy sends anything."""
     return study.topology is not None or traits(study.build_strategy()).topology is not None
 
 
-def check_exchange(study: Study) -> None:
+def check_exchange(study: ExchangeSettings) -> None:
     """What can be said without knowing the sites."""
     rule, strategy = combiner_of(study), study.strategy_name
     if rule is not None and (how := combines(study)) != "models":
@@ -136,7 +132,7 @@ def check_exchange(study: Study) -> None:
         _attackers(study)
 
 
-def _attackers(study: Study) -> int | list[str]:
+def _attackers(study: ExchangeSettings) -> int | list[str]:
     assert study.attack is not None
     found = named(study.attack, "attack")[1].get("attackers", 1)
     if type(found) is int and found >= 1:

@@ -12,7 +12,8 @@ from typing import Any
 
 from confrere.core.errors import ConfrereError, Retired, StudyError
 from confrere.core.registry import nearest
-from confrere.core.strict_reader import build, read, read_toml_file
+from confrere.core.strict_reader import build, named, read, read_toml_file
+from confrere.exchange.attacks import attacks
 from confrere.study.comparison_settings import FULL
 from confrere.study.definition import Study
 from confrere.study.settings import SiteConfig
@@ -156,3 +157,19 @@ def _anchored(study: Study, folder: Path) -> Study:
     data = replace(study.data, file=at(study.data.file), encoder=encoder)
     schema = at(study.schema) if isinstance(study.schema, str) else study.schema
     return replace(study, sites=sites, data=data, schema=schema)
+
+
+def attacked(study: Study, name: str | None, attackers: str | None) -> Study:
+    """The study with an attack as a command line says it: its name, and how many sites or which («2» or «a,b»)."""
+    if name is None and attackers is None:
+        return study
+    if name is None and study.attack is None:
+        raise StudyError(
+            f"--attackers says who attacks; say how as well: --attack {'|'.join(attacks.names())}"
+        )
+    known, options = named(study.attack, "attack") if study.attack is not None else ("", {})
+    table: dict[str, Any] = {"name": name or known, **(options if name in (None, known) else {})}
+    if attackers is not None:
+        some = [part.strip() for part in attackers.split(",") if part.strip()]
+        table["attackers"] = int(some[0]) if len(some) == 1 and some[0].lstrip("-").isdigit() else some
+    return replace(study, attack=table)

@@ -12,11 +12,12 @@ import torch
 from PIL import Image
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.column_kinds import Translation
+from confrere.data.column_kinds import Column, Translation
 from confrere.data.encode.encoder import encode, encode_table
 from confrere.data.federation import Source, of_files
 from confrere.data.read.sources import ReadOptions, read
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 
 SCHEMA = Schema(
     label=Label(column="sick"),

@@ -14,12 +14,13 @@ import torch
 from PIL import Image
 
 from confrere.core.errors import DataError
-from confrere.data.column_kinds import texts
+from confrere.data.column_kinds import Column, texts
 from confrere.data.federation import Opening, Source, of_files
 from confrere.data.read.sources import ReadOptions
 from confrere.data.records import SiteData
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
 from confrere.data.split.holdout import SplitRule
+from confrere.data.tasks import Label
 
 LABEL = Label(column="y", classes=("no", "yes"))
 NUMBER = Column("a", range=(-3.0, 3.0))

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import confrere.data.encode.encoder as encoding
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.column_kinds import Column
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 
 
 @pytest.mark.parametrize("strange", [False, True])

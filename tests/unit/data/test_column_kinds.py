@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 from confrere.core.errors import StudyError
-from confrere.data.column_kinds import Encoding, Fields, column_kind, column_kinds
+from confrere.data.column_kinds import Column, Encoding, Fields, column_kind, column_kinds
 from confrere.data.column_kinds.numbers import NumberColumn
 from confrere.data.encode.encoder import encode
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 
 LABEL = {"column": "y"}
 MINIMAL: dict[str, dict[str, object]] = {

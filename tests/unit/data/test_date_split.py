@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confrere.core.errors import DataError, StudyError
+from confrere.data.column_kinds import Column
 from confrere.data.federation import Opening, Source, of_files
 from confrere.data.records import Records
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
 from confrere.data.split.date_cut import DateCut
 from confrere.data.split.holdout import SplitRule, split_indices
+from confrere.data.tasks import Label
 from confrere.simulation.backends import simulate
 from confrere.site.open_sites import open_sites
 from confrere.study import Data, Split, Study, load

@@ -11,15 +11,16 @@ import pytest
 import torch
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.column_kinds import Translation
+from confrere.data.column_kinds import Column, Derivation, Translation
 from confrere.data.encode.encoder import encode, encode_table
 from confrere.data.encode.units import likely_slip
 from confrere.data.federation import Source
 from confrere.data.identifiers import looks_identifying
 from confrere.data.reference_values import lookup, measurements
-from confrere.data.schema import Column, Derivation, Label, Schema
+from confrere.data.schema import Schema
 from confrere.data.schema_check import Report, check
 from confrere.data.schema_draft import draft
+from confrere.data.tasks import Label
 
 
 @pytest.fixture

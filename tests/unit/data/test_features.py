@@ -7,7 +7,8 @@ import torch
 
 from confrere.core.errors import StudyError
 from confrere.data.encode.image_features import encode, features, gradients, with_features
-from confrere.data.records import Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, SiteData
+from confrere.data.tasks import Task
 
 
 def pictures(count: int, *shape: int) -> torch.Tensor:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from confrere.data.federation_profile import profile
-from confrere.data.records import Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, SiteData
+from confrere.data.tasks import Task
 
 TASK = Task("binary", ("no", "yes"), (3,), ("vitamin", "vitamin missing", "smoker"))
 

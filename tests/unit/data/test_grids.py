@@ -13,12 +13,13 @@ import torch
 from PIL import Image
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.column_kinds import Translation
+from confrere.data.column_kinds import Column, Translation
 from confrere.data.encode.encoder import encode, encode_table
 from confrere.data.encode.labels import task_of
 from confrere.data.read.sources import read
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
 from confrere.data.schema_draft import draft
+from confrere.data.tasks import Label
 
 LABEL = Label(column="y")
 PULSE = Column("pulse", kind="series", shape=(4, 2), range=(0, 200))

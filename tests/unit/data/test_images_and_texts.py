@@ -10,12 +10,13 @@ import pytest
 from PIL import Image
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.column_kinds import Translation
+from confrere.data.column_kinds import Column, Translation
 from confrere.data.column_kinds.texts import bucket
 from confrere.data.encode.encoder import encode
 from confrere.data.encode.labels import task_of
 from confrere.data.read.image_files import read_image
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 
 LABEL = Label(column="y")
 

@@ -8,7 +8,8 @@ import torch
 from confrere.core.errors import StudyError
 from confrere.data.bundled import federation
 from confrere.data.bundled.invented_gender import COLUMN, with_gender
-from confrere.data.records import Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, SiteData
+from confrere.data.tasks import Task
 
 TASK = Task("binary", ("benign", "malignant"), (2,), ("a", "b"))
 

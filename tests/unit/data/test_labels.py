@@ -6,9 +6,11 @@ import pandas as pd
 import pytest
 
 from confrere.core.errors import DataError
+from confrere.data.column_kinds import Column
 from confrere.data.encode.encoder import encode, encode_table
 from confrere.data.encode.labels import task_of
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 
 FEATURE = (Column("x", range=(0, 1)),)
 

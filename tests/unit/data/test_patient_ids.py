@@ -14,15 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from confrere.data.column_kinds import Translation
+from confrere.data.column_kinds import Column, Translation
 from confrere.data.digests import former_ids, normal_id, of_ids, of_texts
 from confrere.data.encode.encoder import Encoded, encode_table
 from confrere.data.federation import Source
 from confrere.data.read.sources import ReadOptions
 from confrere.data.read.streaming import encode_stream
 from confrere.data.read.values import as_text
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
 from confrere.data.split.holdout import split
+from confrere.data.tasks import Label
 from confrere.privacy.ledger import Ledger
 from confrere.privacy.patient_hashes import check_of, former_hashes, hashes, secret_beside
 

@@ -16,11 +16,13 @@ import pytest
 import torch
 
 from confrere.core.errors import DataError
+from confrere.data.column_kinds import Column
 from confrere.data.encode.encoder import encode
 from confrere.data.federation import Opening, Source, of_files
 from confrere.data.read import sql
 from confrere.data.read.sources import ReadOptions, chunks, read
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 
 SCHEMA = Schema(
     label=Label(column="sick"),

@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confrere.core.errors import DataError
-from confrere.data.records import (
-    Federation,
-    Records,
-    SiteData,
-    Task,
-    concatenate,
-    declared_count,
-    training_size,
-)
+from confrere.data.records import Federation, Records, SiteData, concatenate, declared_count, training_size
+from confrere.data.tasks import Task
 
 
 @given(st.integers(1, 10**7))

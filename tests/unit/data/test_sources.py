@@ -14,13 +14,14 @@ import sqlalchemy
 import torch
 
 from confrere.core.errors import DataError, StudyError
-from confrere.data.column_kinds import Translation
+from confrere.data.column_kinds import Column, Translation
 from confrere.data.encode.encoder import encode
 from confrere.data.federation import Opening, Source, of_files
 from confrere.data.read import sql
 from confrere.data.read.sources import ReadOptions, chunks, read
 from confrere.data.read.streaming import encode_stream, select_mapped
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 from confrere.site.open_sites import open_sites
 from confrere.study import load
 

@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confrere.core.errors import DataError
+from confrere.data.column_kinds import Column
 from confrere.data.federation import Source
 from confrere.data.read.streaming import encode_stream
 from confrere.data.records import Records, concatenate
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
 from confrere.data.split.holdout import SplitRule, file_group, split, split_indices, whole_file
+from confrere.data.tasks import Label
 
 STRATIFIED = SplitRule(method="stratified")
 

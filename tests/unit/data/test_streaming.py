@@ -12,10 +12,12 @@ import torch
 
 import confrere.data.read.streaming as streaming
 from confrere.core.errors import DataError
+from confrere.data.column_kinds import Column, Derivation
 from confrere.data.encode.encoder import encode_table
 from confrere.data.federation import Source, of_files
 from confrere.data.read.streaming import encode_file, encode_stream
-from confrere.data.schema import Column, Derivation, Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 
 SCHEMA = Schema(
     label=Label(column="sick", classes=("no", "yes"), unlabelled="drop"),

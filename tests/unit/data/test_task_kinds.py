@@ -13,11 +13,11 @@ import torch
 import confrere
 from confrere.core.errors import StudyError
 from confrere.core.metrics import Predictions
+from confrere.data.column_kinds import Column
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import encode_label, task_of
-from confrere.data.records import Task
-from confrere.data.schema import Column, Label, Schema
-from confrere.data.tasks import task_kinds
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label, Task, task_kinds
 from confrere.learning.objectives import supervised_loss
 
 

@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 
 from confrere.data import schema_draft
+from confrere.data.column_kinds import Column
 from confrere.data.encode.encoder import encode_table
 from confrere.data.read.delimited import dialect
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
 from confrere.data.schema_draft import draft
+from confrere.data.tasks import Label
 from confrere.study import Study
 
 FEW, MANY = 2_000, 16_000

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from confrere.core.errors import StudyError
-from confrere.data.records import Branch
+from confrere.data.tasks import Branch
 from confrere.learning.networks.architectures import architecture, fresh
 from confrere.privacy.clipping import ROUNDING, Flat, clipped_sum
 from confrere.privacy.gradients import Recorder

@@ -20,7 +20,8 @@ from confrere.core.events import Journal
 from confrere.core.model import Model
 from confrere.core.protocols import Objective, Peers, Site
 from confrere.core.registry import strategies
-from confrere.data.records import Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, SiteData
+from confrere.data.tasks import Task
 from confrere.learning.objectives import Distilled, Supervised
 from confrere.privacy import stacked_steps
 from confrere.privacy.accounting import epsilon

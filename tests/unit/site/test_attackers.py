@@ -12,7 +12,8 @@ import torch
 
 from confrere.core.errors import StudyError
 from confrere.core.params import Params
-from confrere.data.records import Records, Task
+from confrere.data.records import Records
+from confrere.data.tasks import Task
 from confrere.evaluate.compare import compare
 from confrere.exchange.attacks import ALittle, HonestModels, attacks
 from confrere.exchange.compression import numbers
@@ -23,7 +24,7 @@ from confrere.simulation.simulation import Simulation
 from confrere.site.attackers import flipped
 from confrere.site.open_sites import open_sites
 from confrere.study import Study, load
-from confrere.study.exchange_settings import attacked
+from confrere.study.reading import attacked
 from tests.conftest import arrays, write_study
 from tests.unit.quick import quick
 

@@ -14,8 +14,10 @@ from rich.console import Console, RenderableType
 
 from confrere.core.custody import Custody
 from confrere.core.errors import DataError
+from confrere.data.column_kinds import Column
 from confrere.data.federation import Source, of_files
-from confrere.data.schema import Column, Label, Schema
+from confrere.data.schema import Schema
+from confrere.data.tasks import Label
 from confrere.evaluate.compare import compare
 from confrere.report.result_tables import comparison_table, run_table
 from confrere.simulation.backends import simulate

@@ -13,11 +13,12 @@ from confrere.data.encode.encoder import encode_table
 from confrere.data.encode.labels import task_of
 from confrere.data.federation import Opening, Source, by_site
 from confrere.data.read.table_origin import counted
-from confrere.data.records import Federation, Records, Task
+from confrere.data.records import Federation, Records
 from confrere.data.schema import Schema
 from confrere.data.split.holdout import split
 from confrere.data.split.partitions import held_out
 from confrere.data.split.partitions import partition as partition_records
+from confrere.data.tasks import Task
 
 
 def open_table(own: BundledSet, opening: Opening, *, least: int | None = None) -> Federation:

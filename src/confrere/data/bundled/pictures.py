@@ -15,7 +15,8 @@ from confrere.data.bundled.opening import Undivided, open_partitioned
 from confrere.data.bundled.sets import BundledSet
 from confrere.data.bundled.slide_bags import bags_of
 from confrere.data.federation import Opening
-from confrere.data.records import Federation, Records, Task
+from confrere.data.records import Federation, Records
+from confrere.data.tasks import Task
 
 
 def digits(own: BundledSet, opening: Opening, **options: Any) -> Federation:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from confrere.core.errors import StudyError
 from confrere.data.federation import Opening
-from confrere.data.records import Federation, Records, Task, concatenate
+from confrere.data.records import Federation, Records, concatenate
 from confrere.data.split.holdout import split
+from confrere.data.tasks import Task
 
 SUBTYPES = ("subtype A", "subtype B", "subtype C", "subtype D", "subtype E")
 DIGITS = (1, 3, 4, 7, 9)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from confrere.data.column_kinds import ColumnKind, Encoding, Fields, column_kind
+from confrere.data.column_kinds import OTHER, Column, ColumnKind, Encoding, Fields, column_kind
 from confrere.data.read.table_origin import BadRows, origin_of, some
 from confrere.data.read.values import as_flags, as_words, kinds_of
-from confrere.data.schema import OTHER, Column
 
 
 @column_kind("flag")

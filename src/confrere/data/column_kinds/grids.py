@@ -17,12 +17,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
-from confrere.data.column_kinds import ColumnKind, Encoding, Fields, column_kind
+from confrere.data.column_kinds import Column, ColumnKind, Encoding, Fields, column_kind
 from confrere.data.column_kinds.numbers import scaled
 from confrere.data.read.image_files import find_inside, is_picture, load_images, read_image
 from confrere.data.read.table_origin import counted, for_each_record, origin_of
 from confrere.data.read.values import as_numbers
-from confrere.data.schema import Column
 
 SUFFIXES = (".npy", ".csv")
 

@@ -6,12 +6,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from confrere.data.column_kinds import ColumnKind, Encoding, Fields, Translation, column_kind
+from confrere.data.column_kinds import (
+    HIGH,
+    LOW,
+    Column,
+    ColumnKind,
+    Encoding,
+    Fields,
+    Translation,
+    column_kind,
+)
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.units import converter, likely_slip
 from confrere.data.read.table_origin import BadRows, counted
 from confrere.data.read.values import as_dates, as_numbers, guessed_date_format
-from confrere.data.schema import HIGH, LOW, Column
 
 LIMIT = 5.0
 """Encoded numbers are held within ±LIMIT: five times the half-width of the usual interval."""

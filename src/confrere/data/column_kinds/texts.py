@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from confrere.data.column_kinds import ColumnKind, Encoding, Fields, column_kind
+from confrere.data.column_kinds import Column, ColumnKind, Encoding, Fields, column_kind
 from confrere.data.read.values import as_text
-from confrere.data.schema import Column
 
 _WORD = re.compile(r"\w+", re.UNICODE)
 PADDING = 0

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from confrere.data.schema import Column
+from confrere.data.column_kinds import Column
 
 CELLS = 131_072
 """How many numbers a block holds: 1 MB."""

@@ -9,13 +9,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
-from confrere.data.column_kinds import Fields, Translation
+from confrere.data.column_kinds import Column, Derivation, Fields, Translation
 from confrere.data.column_kinds.numbers import date_format
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.units import converter
 from confrere.data.read.table_origin import BadRows, origin_of
 from confrere.data.read.values import as_numbers, parse_dates
-from confrere.data.schema import Column, Derivation, Schema
+from confrere.data.schema import Schema
 
 BMI_UNITS = ("kg", "cm")
 

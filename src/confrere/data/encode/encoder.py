@@ -27,7 +27,7 @@ from confrere.data.encode.columns import encode_column
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import encode_label, task_of
 from confrere.data.read.table_origin import BadRows, counted, origin_of, some, with_bad_rows
-from confrere.data.read.values import kinds_of, numbers_or_texts
+from confrere.data.read.values import kinds_of, later_records, numbers_or_texts
 from confrere.data.records import Records
 from confrere.data.schema import Schema
 
@@ -145,7 +145,8 @@ class RowEncoder:
         )
         frame = frame[labelled] if not labelled.all() else frame
         cut = self.translation.cut
-        later = None if cut is None else cut.later(frame, schema)
+        dated = next((c for c in schema.columns if cut is not None and c.name == cut.column), None)
+        later = None if cut is None else later_records(frame, cut, dated)
         width = sum(len(c.features) for c in schema.columns)
         inputs = self.room(len(frame)) if self.room else np.empty((len(frame), width), dtype=np.float32)
         _encode_columns(frame, schema, self.translation, tally, inputs)
@@ -350,4 +351,5 @@ def _encode_columns(
             inputs[:, start : start + width] = values
         else:
             gaps = done.gaps
-        tally.missing(column, gaps, here=column.name in frame.columns or column.traits.branch)
+        here, imputed = column.name in frame.columns or column.traits.branch, column.traits.imputed
+        tally.missing(column.name, gaps, here=here, imputed=imputed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from confrere.data.read.table_origin import counted
-from confrere.data.schema import Column
 
 _Sentence = tuple[str, str, str]
 
@@ -37,12 +36,12 @@ class EncodingTally:
         """Go on from what another tally, begun as a copy of this one, has counted."""
         self.__dict__.update(other.__dict__)
 
-    def missing(self, column: Column, gaps: int, here: bool) -> None:
-        """How many values of a column are missing in these records, and whether the column is there at all."""
-        name = column.name
+    def missing(self, name: str, gaps: int, *, here: bool, imputed: bool) -> None:
+        """How many values of a column are missing in these records, whether the column is there at all, and whether
+        missing values are imputed."""
         self._gaps[name] = self._gaps.get(name, 0) + gaps
         self._empty[name] = here
-        if column.traits.imputed:
+        if imputed:
             self._imputed.add(name)
 
     @property

@@ -9,11 +9,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
+from confrere.data.column_kinds import Column
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.read.table_origin import BadRows, counted, origin_of, some
-from confrere.data.records import Branch, BranchKind, Task
-from confrere.data.schema import TABLE, Column, Label, Schema
-from confrere.data.tasks import Targets, task_kinds
+from confrere.data.schema import TABLE, Schema
+from confrere.data.tasks import Branch, BranchKind, Label, Targets, Task, task_kinds
 
 
 def task_of(schema: Schema) -> Task:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
-from confrere.data.schema import Column
+from confrere.data.column_kinds import Column
 
 Numbers = NDArray[np.float64]
 

@@ -10,8 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError, StudyError
+from confrere.data.column_kinds import Column
 from confrere.data.read.table_origin import for_each_record
-from confrere.data.schema import Column
 
 DICOM = (".dcm", ".dicom")
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")

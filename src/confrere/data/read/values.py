@@ -13,9 +13,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from confrere.core.errors import DataError
+from confrere.core.registry import nearest
+from confrere.data.column_kinds import Column
 from confrere.data.read.delimited import GAPS, parse_numbers
 from confrere.data.read.table_origin import BadRows, counted, origin_of, place, some
-from confrere.data.schema import Column
+from confrere.data.split.date_cut import DateCut
 
 NO = ("0", "f", "false", "n", "no", "nein", "non", "absent", "negative", "-")
 TRUTH = {"false": 0.0, "true": 1.0}
@@ -266,3 +268,25 @@ def _strptime(text: str, form: str) -> datetime | None:
     with contextlib.suppress(ValueError):
         return datetime.strptime(text, form)
     return None
+
+
+def later_records(frame: pd.DataFrame, cut: DateCut, described: Column | None) -> NDArray[np.bool_]:
+    """For each record of a table, whether it is from the day of a split by date on. A record without a date is refused.
+
+    `described` is the column of the dates in the schema, where it is one.
+    """
+    if cut.column not in frame.columns:
+        known = [str(c) for c in frame.columns]
+        raise DataError(
+            f"{origin_of(frame).name}: the column {cut.column!r} of data.split.date_column is not there"
+            f"{nearest(cut.column, known)}"
+        )
+    form = cut.form or (described.date_format if described else "")
+    missing = described.missing if described else ()
+    dates = parse_dates(frame, frame[cut.column], cut.column, missing, form, "data.split")
+    dates = dates.dt.tz_localize(None) if dates.dt.tz is not None else dates
+    unknown = dates.isna().to_numpy()
+    if unknown.any():
+        words = f"the record has no date ({counted(unknown.sum(), 'such record')})"
+        raise BadRows(frame, unknown, cut.column, f"{words}; data.split.by_date needs one in every record")
+    return np.array(dates >= pd.Timestamp(cut.day), dtype=bool)

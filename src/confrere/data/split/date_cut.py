@@ -15,17 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
-
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
-
-from confrere.core.errors import DataError
-from confrere.core.registry import nearest
-from confrere.data.read.table_origin import BadRows, counted, origin_of
-from confrere.data.read.values import parse_dates
-from confrere.data.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -36,27 +25,3 @@ class DateCut:
     day: date
     form: str = ""
     """How dates are written, where that is not ISO 8601; by default as the schema says."""
-
-    def later(self, frame: pd.DataFrame, schema: Schema) -> NDArray[np.bool_]:
-        """For each record of a table, whether it is from the day on. A record without a date is refused."""
-        if self.column not in frame.columns:
-            known = [str(c) for c in frame.columns]
-            raise DataError(
-                f"{origin_of(frame).name}: the column {self.column!r} of data.split.date_column is not there"
-                f"{nearest(self.column, known)}"
-            )
-        dates = self._dates(frame, schema)
-        unknown = dates.isna().to_numpy()
-        if unknown.any():
-            words = f"the record has no date ({counted(unknown.sum(), 'such record')})"
-            raise BadRows(
-                frame, unknown, self.column, f"{words}; data.split.by_date needs one in every record"
-            )
-        return np.array(dates >= pd.Timestamp(self.day), dtype=bool)
-
-    def _dates(self, frame: pd.DataFrame, schema: Schema) -> pd.Series[Any]:
-        described = next((c for c in schema.columns if c.name == self.column), None)
-        form = self.form or (described.date_format if described else "")
-        missing = described.missing if described else ()
-        dates = parse_dates(frame, frame[self.column], self.column, missing, form, "data.split")
-        return dates.dt.tz_localize(None) if dates.dt.tz is not None else dates

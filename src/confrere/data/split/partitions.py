@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from confrere.core.errors import DataError, StudyError
 from confrere.core.registry import nearest
+from confrere.data.column_kinds import HIGH, LOW, MISSING
 from confrere.data.records import Records
-from confrere.data.schema import HIGH, LOW, MISSING
 
 Indices = NDArray[np.int64]
 Generator = np.random.Generator

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from confrere.core.errors import DataError, StudyError
 from confrere.core.registry import nearest
 from confrere.core.seeds import derive
+from confrere.data.column_kinds import MISSING
 from confrere.data.column_kinds.numbers import scaled
 from confrere.data.records import Federation, Records, concatenate
-from confrere.data.schema import MISSING
 from confrere.data.split import holdout
 from confrere.data.split.holdout import SPLIT, SplitRule
 from confrere.data.split.partitions import blank, by_column, partition

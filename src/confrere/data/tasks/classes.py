@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from confrere.core.metrics import log_probabilities
+from confrere.data.column_kinds import Column
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import label_column, refuse_gaps
 from confrere.data.read.table_origin import BadRows, origin_of, some
 from confrere.data.read.values import as_flags, as_numbers, as_words, kinds_of
-from confrere.data.records import Task
-from confrere.data.schema import Column, Label
-from confrere.data.tasks import Targets, TaskKind, task_kind
+from confrere.data.tasks import Label, Targets, Task, TaskKind, task_kind
 
 
 class Classes(TaskKind):

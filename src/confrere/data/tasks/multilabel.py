@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from confrere.data.column_kinds import Column
 from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import refuse_gaps
 from confrere.data.read.values import as_flags
-from confrere.data.records import Task
-from confrere.data.schema import Column, Label
-from confrere.data.tasks import Targets, TaskKind, task_kind
+from confrere.data.tasks import Label, Targets, Task, TaskKind, task_kind
 
 
 @task_kind("multilabel")

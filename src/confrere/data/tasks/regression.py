@@ -14,9 +14,7 @@ from confrere.data.encode.encoding_tally import EncodingTally
 from confrere.data.encode.labels import label_column, refuse_gaps
 from confrere.data.read.table_origin import BadRows, counted
 from confrere.data.read.values import as_numbers
-from confrere.data.records import Task
-from confrere.data.schema import Label
-from confrere.data.tasks import Targets, TaskKind, task_kind
+from confrere.data.tasks import Label, Targets, Task, TaskKind, task_kind
 
 
 @task_kind("regression")

@@ -30,7 +30,8 @@ from confrere.core.errors import StudyError
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.seeds import generator
-from confrere.data.records import Federation, Records, Task, of_one_site
+from confrere.data.records import Federation, Records, of_one_site
+from confrere.data.tasks import Task
 from confrere.evaluate.audit.audit_statistics import Detected, Trials, detect
 from confrere.evaluate.audit.effort import AuditEffort
 from confrere.evaluate.audit.observed_simulation import ObservedRun, ObservedSimulation, ObservedTraining

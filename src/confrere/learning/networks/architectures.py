@@ -22,7 +22,7 @@ from confrere.core.errors import StudyError
 from confrere.core.model import Architecture
 from confrere.core.registry import Registry, nearest
 from confrere.core.seeds import derive, seed_torch
-from confrere.data.records import Branch
+from confrere.data.tasks import Branch
 
 Build = Callable[..., nn.Module]
 networks: Registry[Build] = Registry("network", "confrere.networks", package="confrere.learning.networks")

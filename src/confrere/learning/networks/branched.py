@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from confrere.core.errors import StudyError
 from confrere.core.registry import nearest
-from confrere.data.records import Branch
+from confrere.data.tasks import Branch
 from confrere.learning.networks.architectures import checked, describe, flat, network
 
 USUAL: dict[str, Any] = {

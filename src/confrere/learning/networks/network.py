@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from confrere.core.errors import StudyError, UnsafeModule
 from confrere.core.model import Architecture
 from confrere.core.params import Params
-from confrere.data.records import Branch
+from confrere.data.tasks import Branch
 from confrere.learning.local_training.stacked_network import layers_of
 from confrere.learning.networks.architectures import architecture, fresh
 from confrere.privacy.gradients import Recorder
