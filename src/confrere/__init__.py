@@ -9,7 +9,7 @@ Describe  Study with Data, Encoder, Split, Models, Training, Privacy, Evaluation
 Look up   list_strategies, list_datasets, open_dataset, profile_dataset, fetch_dataset, draft_schema, check_schema
 Privacy   plan, plan_for_sizes, epsilon, calibrate, audit
 On nodes  rehearse, enroll, renew_certificate, load_roster, add_to_roster, sign_roster, signed_studies, verify_roster,
-          remove_from_roster, leave_roster, upgrade_roster, node_status, verify_journal, predict
+          remove_from_roster, leave_roster, upgrade_roster, run_node, command_node, node_status, verify_journal, predict
 Extend    strategy, network, Site, Peers, Model, Custody, Scalar, public, private, mix, Supervised, Adapted, padded
 
 Each has an example: help(confrere.simulate). The names are those of `confrere.api`. They are loaded on first use, so that

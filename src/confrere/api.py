@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from confrere.core.custody import Custody, Scalar, private, public
-from confrere.core.errors import ConfrereError
+from confrere.core.errors import ConfrereError, StudyError
 from confrere.core.events import Event
 from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Site
@@ -108,18 +108,64 @@ def write_report(folder: str | Path, out: str | Path | None = None, *, site: str
 
 
 def rehearse(
-    study: Study | str | Path, *, out: str | Path, listeners: tuple[Callable[[Event], None], ...] = ()
+    study: Study | str | Path | None = None,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    listeners: tuple[Callable[[Event], None], ...] = (),
 ) -> Run:
     """Start all sites of a study as real nodes on this machine, each a process; what `confrere rehearse` does. Not private.
+
+    With `resume`, continue the interrupted rehearsal in `out`, with the study that is there.
 
     >>> run = confrere.rehearse(study_file, out=place / "rehearsal")
     >>> sorted(run.sites)
     ['north', 'south']
     """
-    from confrere.simulation.rehearsal import rehearse as rehearse_study
+    from confrere.simulation import rehearsal
 
+    if (study is None) != resume:
+        raise StudyError("rehearse a study, or continue a rehearsal: state either `study` or `resume=True`")
+    if study is None:
+        return rehearsal.resume_rehearsal(out, listeners=listeners)
     found = study if isinstance(study, Study) else load(study)
-    return rehearse_study(found, out=out, listeners=listeners)
+    return rehearsal.rehearse(found, out=out, listeners=listeners)
+
+
+def run_node(
+    study: str | Path,
+    site: str | Path,
+    *,
+    until_done: bool = False,
+    listeners: tuple[Callable[[Event], None], ...] = (),
+) -> NodeStatus:
+    """Take part in a study with this site's records until the node is stopped; what `confrere node` does.
+
+    `study` and `site` are study.toml and site.toml. With `until_done`, it ends when all rounds are over and nothing is
+    owed to a peer. A node that was killed or stopped continues where it was.
+
+    >>> confrere.run_node(lonely / "study.toml", lonely / "site.toml", until_done=True).reason
+    'finished'
+    """
+    from confrere.node.config import load_node_site
+    from confrere.node.service import run_node as run
+
+    run(Path(study), Path(site), until_done=until_done, listeners=listeners)
+    return node_status(load_node_site(Path(site)).home)
+
+
+def command_node(folder: str | Path, command: Literal["pause", "resume", "stop", "leave"]) -> str:
+    """Send a command to a running node and return its answer; what `confrere node pause` and the like do.
+
+    `folder` is `home` in site.toml. Leaving is final: the same key can never be a member again.
+
+    >>> confrere.command_node(node, "pause")
+    Traceback (most recent call last):
+    confrere.node.control.NotRunning: ...: no node is at work here
+    """
+    from confrere.node.control import ask
+
+    return str(ask(Path(folder), command)["text"])
 
 
 def list_datasets() -> tuple[BundledSet, ...]:
@@ -288,6 +334,7 @@ __all__ = [
     "calibrate",
     "check",
     "check_schema",
+    "command_node",
     "compare",
     "demo",
     "draft_schema",
@@ -315,6 +362,7 @@ __all__ = [
     "remove_from_roster",
     "renew_certificate",
     "resume",
+    "run_node",
     "sign_roster",
     "signed_studies",
     "simulate",

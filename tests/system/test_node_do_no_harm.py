@@ -15,6 +15,7 @@ from confrere.cli import status as cli_status
 from confrere.core.events import verified
 from confrere.exchange.attacks import SignFlip
 from confrere.node.node import Node
+from confrere.node.node_status import NodeStatus
 from confrere.node.status import resting_status
 from confrere.simulation.backends import simulate
 from confrere.site import deployment
@@ -56,7 +57,7 @@ def test_an_honest_node_deploys_its_own_model_when_a_peer_flips_signs(tmp_path: 
         found = resting_status(home)
         assert found["deployed_private"]["model"] == "own"
         assert found["quality_private"]["auc"] == alone.sites[site].metrics.auc
-        said = "\n".join(cli_status.lines(found))
+        said = "\n".join(cli_status.lines(NodeStatus.from_json(found)))
         assert "deploys its own model" in said
         assert found["verdict_private"]["word"] == card["verdict_private"]["word"]
         assert f"Verdict (private, never sent): {card['verdict_private']['text']}" in said
@@ -64,7 +65,7 @@ def test_an_honest_node_deploys_its_own_model_when_a_peer_flips_signs(tmp_path: 
         counted = f"On this site's own test records, {patients} patients, "
         assert counted in said
         del found["verdict_private"]  # as before the last round
-        assert counted in "\n".join(cli_status.lines(found))
+        assert counted in "\n".join(cli_status.lines(NodeStatus.from_json(found)))
         collaborative = [e for e, _ in verified(home / "journal.jsonl") if e.kind == "evaluated"][-1]
         assert collaborative.data["test"]["model"]["auc"] < alone.sites[site].metrics.auc - 0.2
 

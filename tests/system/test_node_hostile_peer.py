@@ -24,6 +24,7 @@ from confrere.node.delivery import MOST_WAITING, NO_RECORD
 from confrere.node.membership import leave_messages
 from confrere.node.metrics_endpoint import registry
 from confrere.node.node import Node
+from confrere.node.node_status import NodeStatus
 from confrere.node.setup import most_waiting
 from confrere.node.status import status_of
 from confrere.study import Caps
@@ -237,7 +238,7 @@ def test_parcels_that_are_sent_in_vain_do_not_fill_the_log_and_name_their_sender
         assert found["refused"] + found["put_off"] == FUTILE_BURST + 200
         assert found["put_off"] >= 150  # unread
         assert found["lines_left_out"] == found["refused"] - LINES_BURST
-        text = "\n".join(cli_status.lines(status_of(node)))
+        text = "\n".join(cli_status.lines(NodeStatus.from_json(status_of(node))))
         assert "Warning: site1" in text
         shown = generate_latest(registry(node)).decode()
         assert f'confrere_peer_parcels_refused{{peer="site1"}} {float(found["refused"])}' in shown

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import typer
 
 import confrere
+from confrere.cli import add_commands, app
 from confrere.core.registry import strategies
 from confrere.learning.networks.architectures import networks
 from tests.conftest import arrays
@@ -25,19 +28,65 @@ from tests.unit.quick import PRIVACY
 
 FUNCTIONS = [name for name in confrere.__all__ if inspect.isfunction(getattr(confrere, name))]
 COMMANDS = {
-    "audit", "calibrate", "check", "compare", "epsilon", "find_partners", "load", "mix", "plan", "predict", "resume",
-    "simulate", "traffic", "write_report", "rehearse", "list_strategies", "list_datasets", "open_dataset",
-    "profile_dataset", "fetch_dataset", "draft_schema", "check_schema", "enroll", "renew_certificate", "load_roster",
-    "add_to_roster", "sign_roster", "signed_studies", "verify_roster", "remove_from_roster", "leave_roster", "upgrade_roster",
-    "node_status", "verify_journal", "demo",
-}  # fmt: skip
-"""What the commands of `confrere` do. `partners` and `report` are rooms of the package, so these two are verbs."""
+    "audit": ["audit"],
+    "calibrate": ["calibrate"],
+    "check": ["check"],
+    "compare": ["compare"],
+    "datasets": ["list_datasets"],
+    "datasets show": ["profile_dataset", "open_dataset"],
+    "datasets fetch": ["fetch_dataset"],
+    "demo": ["demo"],
+    "enroll": ["enroll", "renew_certificate"],
+    "epsilon": ["epsilon"],
+    "journal verify": ["verify_journal"],
+    "node": ["run_node", "command_node", "node_status"],
+    "partners": ["find_partners"],
+    "plan": ["plan", "plan_for_sizes"],
+    "predict": ["predict"],
+    "rehearse": ["rehearse"],
+    "report": ["write_report"],
+    "roster add": ["add_to_roster"],
+    "roster leave": ["leave_roster"],
+    "roster remove": ["remove_from_roster"],
+    "roster show": ["load_roster", "signed_studies"],
+    "roster sign": ["sign_roster"],
+    "roster upgrade": ["upgrade_roster"],
+    "roster verify": ["verify_roster"],
+    "schema check": ["check_schema"],
+    "schema draft": ["draft_schema"],
+    "simulate": ["load", "simulate", "resume"],
+    "status": ["node_status"],
+    "strategies": ["list_strategies"],
+    "traffic": ["traffic"],
+}
+"""Every command of `confrere`, and the functions that do its work. `partners` and `report` are rooms of the package, so
+these two functions are verbs."""
+
+
+def commands(group: Any, before: str = "") -> Iterator[str]:
+    """The commands of a group and of the groups in it, but for those that only keep an old name."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before}{name} ")
+            if not command.invoke_without_command:
+                continue
+        if not command.hidden:
+            yield before + name
+
+
+def test_every_command_is_a_function_with_a_typed_result() -> None:
+    add_commands()
+    assert set(commands(typer.main.get_command(app))) == set(COMMANDS)
+    for names in COMMANDS.values():
+        for name in names:
+            result = inspect.signature(getattr(confrere, name)).return_annotation
+            assert "Any" not in str(result), name
 
 
 def test_names_are_sorted_and_there_are_no_others() -> None:
     assert list(confrere.__all__) == sorted(confrere.__all__) == dir(confrere)
     assert all(hasattr(confrere, name) for name in confrere.__all__)
-    assert set(FUNCTIONS) >= COMMANDS
+    assert set(FUNCTIONS) >= {name for names in COMMANDS.values() for name in names} | {"mix"}
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         _ = confrere.simulat
 
@@ -105,6 +154,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         path.chmod(0o600)
     return {
         "old": old,
+        "lonely": lonely_site(folder.parent / "lonely", text, frames["site0"]),
         "place": place,
         "node": node,
         "keys": place / "keys",
@@ -119,6 +169,21 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "folder": folder,
         "interrupted": interrupted,
     }
+
+
+def lonely_site(folder: Path, study: str, records: pd.DataFrame) -> Path:
+    """The folder of a site whose study sends nothing, so that its node needs no peer."""
+    folder.mkdir()
+    text = study.replace('strategy = "fedavg"', 'strategy = "local"')
+    (folder / "study.toml").write_text(text + "[sites.north]\n[sites.south]\n", encoding="utf-8")
+    records.to_csv(folder / "records.csv", index=False)
+    (folder / "site.toml").write_text('data = "records.csv"\nkeys = "north"\n', encoding="utf-8")
+    for name in ("north", "south"):
+        confrere.enroll(name, folder / name, declared=len(records))
+        confrere.add_to_roster(folder / name / "peer.toml", folder / "roster.toml")
+    for name in ("north", "south"):
+        confrere.sign_roster(folder / "study.toml", folder / name, folder / "roster.toml")
+    return folder
 
 
 FUNCTIONS = sorted(n for n in confrere.__dir__() if inspect.isroutine(getattr(confrere, n)))

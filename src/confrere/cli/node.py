@@ -46,8 +46,8 @@ def node(
             typer.confirm("Leaving is signed and final: this site cannot come back. Leave?", abort=True)
         from confrere.node.control import ask
 
-        answer = ask(where, what)
-        print_json(answer) if as_json else console.print(answer["text"], markup=False)
+        text = ask(where, what)["text"]
+        print_json({"text": text}) if as_json else console.print(text, markup=False)
     elif not what.endswith(".toml"):
         raise StudyError(f"«{what}» is neither a study (STUDY.toml) nor one of {', '.join(COMMANDS)}")
     else:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from confrere.cli.options import AsJson
 from confrere.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from confrere.node.node_status import NodeStatus
 
 
 def status(
@@ -20,28 +24,27 @@ def status(
 
     Example: `confrere status node`
     """
-    from confrere.node.node_status import status_document
+    from confrere.node.node_status import node_status
     from confrere.node.status import ago
 
-    found = status_document(folder)
+    found = node_status(folder)
     if as_json:
-        print_json(found)
+        print_json(found.as_json())
         return
     for line in lines(found):
         console.print(line, markup=False, soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("peer", "connected", "last contact", "parcels waiting", "missing in rounds", ""):
         table.add_column(column)
-    for name, peer in found["peers"].items():
-        missing = spans(peer["missing_in_rounds"]) or "none"
+    for name, peer in found.peers.items():
         table.add_row(
-            name, "yes" if peer["connected"] else "no", ago(peer["last_contact"]),
-            str(peer["parcels_waiting"]), missing, peer["reason"],
+            name, "yes" if peer.connected else "no", ago(peer.last_contact), str(peer.parcels_waiting),
+            spans(peer.missing_in_rounds) or "none", peer.reason,
         )  # fmt: skip
     console.print(table)
 
 
-def spans(rounds: list[int]) -> str:
+def spans(rounds: Sequence[int]) -> str:
     """Rounds in few words.
 
     >>> spans([3, 4, 5, 9])
@@ -56,79 +59,76 @@ def spans(rounds: list[int]) -> str:
     return ", ".join(f"{g[0]}–{g[-1]}" if len(g) > 1 else str(g[0]) for g in groups)
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(found: NodeStatus) -> list[str]:
     """The state of a node in sentences."""
-    from confrere.core.results import ModelVerdict, Tested
     from confrere.core.seeds import NOT_PRIVATE
     from confrere.report import words
 
-    why = f": {found['reason']}" if found["reason"] else ""
+    why = f": {found.reason}" if found.reason else ""
     out = [
-        f"{found['site']}, {found['study']['name']} (hash {found['study']['hash']}): {found['doing']}{why}",
-        f"Rounds done: {found['round']} of {found['rounds']}",
-        privacy_line(found["privacy"]),
+        f"{found.site}, {found.study} (hash {found.study_hash}): {found.doing}{why}",
+        f"Rounds done: {found.round} of {found.rounds}",
+        privacy_line(found),
+        f"In parcels for peers: {words.size(found.bytes_in_parcels)}",
     ]
-    out.append(f"In parcels for peers: {words.size(found['bytes']['in_parcels'])}")
-    if "sent" in found["bytes"]:
-        sent, received = words.size(found["bytes"]["sent"]), words.size(found["bytes"]["received"])
+    if found.bytes_sent is not None and found.bytes_received is not None:
+        sent, received = words.size(found.bytes_sent), words.size(found.bytes_received)
         out.append(f"Sent {sent}, received {received} since the start")
-    if found["rehearsal"]:
+    if found.rehearsal:
         out.append(NOT_PRIVATE.capitalize())
-    for site, number in found["left"].items():
-        out.append(f"{site} leaves for good before round {number}")
-    for site, count in found["equivocations"].items():
-        out.append(
-            f"Warning: {site} has signed two different parcels under one number ({words.count(count, 'time')});"
-            " both signatures are in the journal (equivocated)"
-        )
-    for site, peer in found["peers"].items():
-        if conduct := conduct_text(peer.get("conduct", {})):
-            out.append(f"Warning: {site} {conduct} since the start")
+    out += [f"{site} leaves for good before round {number}" for site, number in found.left.items()]
+    return [*out, *_warnings(found), *_model_lines(found)]
+
+
+def _warnings(found: NodeStatus) -> list[str]:
+    from confrere.report import words
+
+    out = [
+        f"Warning: {site} has signed two different parcels under one number ({words.count(count, 'time')});"
+        " both signatures are in the journal (equivocated)"
+        for site, count in found.equivocations.items()
+    ]
+    for site, peer in found.peers.items():
+        parts = [
+            f"{words.count(count, 'parcel')} {what}"
+            for count, what in (
+                (peer.refused, "that no honest site sends"),
+                (peer.left_aside, "with numbers out of the study's bounds"),
+            )
+            if count
+        ]
+        if parts:
+            out.append(f"Warning: {site} has sent {' and '.join(parts)} since the start")
+    return out
+
+
+def _model_lines(found: NodeStatus) -> list[str]:
+    """How good the site's model is; PRIVATE."""
+    from confrere.report import words
+
+    out = [f"Model (private, never sent): {found.deployed}"] if found.deployed else []
     quality = ", ".join(
-        f"{words.metric(name).label} {words.figure(name, value)}"
-        for name, value in found["quality_private"].items()
+        f"{words.metric(name).label} {words.figure(name, value)}" for name, value in found.metrics.items()
     )
-    if found.get("deployed_private", {}).get("text"):
-        out.append(f"Model (private, never sent): {found['deployed_private']['text']}")
-    verdict = found.get("verdict_private")
-    judged = ModelVerdict.from_json(verdict) if verdict else None
     if quality:
-        counts = Tested.from_json(found.get("tested_private")) or (judged.tested if judged else None)
-        counted = f", {words.tested(counts)}" if counts else ""
+        counted = f", {words.tested(found.tested)}" if found.tested else ""
         out.append(f"On this site's own test records{counted} (private, never sent): {quality}")
-    if verdict:
-        out.append(f"Verdict (private, never sent): {verdict['text']}")
-        if judged and (errors := words.errors_of_100(judged)):
+    if found.verdict is not None:
+        out.append(f"Verdict (private, never sent): {found.verdict_text}")
+        if errors := words.errors_of_100(found.verdict):
             out.append(words.capital(errors))
     return out
 
 
-def conduct_text(counts: dict[str, float]) -> str:
-    """What a peer has sent that it should not have; nothing of an honest one."""
-    from confrere.report import words
-
-    parts = [
-        f"{words.count(int(counts[name]), 'parcel')} {what}"
-        for name, what in (
-            ("refused", "that no honest site sends"),
-            ("left_aside", "with numbers out of the study's bounds"),
-        )
-        if counts.get(name)
-    ]
-    return f"has sent {' and '.join(parts)}" if parts else ""
-
-
-def privacy_line(spent: dict[str, Any] | None) -> str:
+def privacy_line(found: NodeStatus) -> str:
     """«Privacy spent: 1.8 of 3.0 (ε, δ = 1e-6 …), about 12 more rounds»."""
-    from confrere.core.results import PrivacySpent
     from confrere.report import words
 
-    if spent is None:
+    if found.privacy is None:
         return "Privacy spent: nothing was trained with noise yet"
-    text = words.privacy(PrivacySpent.from_json(spent))
     more = ""
-    if spent.get("training_ended"):
+    if found.training_ended:
         more = "; the budget is spent: the proxy is trained no more, what arrives is still taken in"
-    elif spent.get("rounds_left") is not None:
-        more = f", about {spent['rounds_left']} more rounds"
-    return f"Privacy spent: {text}{more}"
+    elif found.rounds_left is not None:
+        more = f", about {found.rounds_left} more rounds"
+    return f"Privacy spent: {words.privacy(found.privacy)}{more}"

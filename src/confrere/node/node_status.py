@@ -1,4 +1,4 @@
-"""The status of a node as typed values: what `confrere status` shows, for Python."""
+"""The status of a node as typed values: what `confrere status` shows, and for Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confrere.core.results import Metrics, ModelVerdict, PrivacySpent
+from confrere.core.results import Metrics, ModelVerdict, PrivacySpent, Tested
 from confrere.node.control import NotRunning, ask
 from confrere.node.status import resting_status
 
@@ -24,6 +24,10 @@ class PeerStatus:
     """The latest rounds, counted from 1, in which it was expected and did not send in time."""
     reason: str
     """Why it is not connected, where that is known."""
+    refused: int = 0
+    """Parcels since the start that no honest site sends."""
+    left_aside: int = 0
+    """Parcels since the start whose numbers are out of the study's bounds."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +46,71 @@ class NodeStatus:
     peers: Mapping[str, PeerStatus]
     left: Mapping[str, int]
     """Sites that leave for good, and before which round."""
+    equivocations: Mapping[str, int]
+    """How often each peer has signed two different parcels under one number; empty if all are honest."""
     privacy: PrivacySpent | None
     rounds_left: int | None
     """For about how many more rounds the budget lasts; None if that is not known."""
+    training_ended: bool
+    """Whether the budget is spent: the proxy is trained no more."""
     bytes_in_parcels: int
+    bytes_sent: int | None
+    """Since the start; None if the node is not running."""
+    bytes_received: int | None
     metrics: Metrics[float]
     """Of the model that the site would use, on its own test records; PRIVATE."""
+    tested: Tested | None
+    """The patients that these figures are based on; PRIVATE."""
+    deployed: str
+    """Which model was saved, and why, once all rounds are over; PRIVATE."""
     verdict: ModelVerdict | None
     """The collaborative model against one trained alone, after the last round; PRIVATE."""
+    verdict_text: str
+    """The same in one sentence; PRIVATE."""
     document: Mapping[str, Any] = field(repr=False, default_factory=dict)
-    """Everything that `confrere status --json` prints."""
+
+    def as_json(self) -> dict[str, Any]:
+        """What `confrere status --json` prints."""
+        return dict(self.document)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> NodeStatus:
+        """The status in the document that a node sends, or that its files give."""
+        spent, judged = found["privacy"] or {}, found.get("verdict_private") or {}
+        verdict = ModelVerdict.from_json(judged or None)
+        return cls(
+            site=found["site"],
+            study=found["study"]["name"],
+            study_hash=found["study"]["hash"],
+            doing=found["doing"],
+            reason=found["reason"],
+            rehearsal=found["rehearsal"],
+            round=found["round"],
+            rounds=found["rounds"],
+            peers={name: _peer(peer) for name, peer in found["peers"].items()},
+            left=found["left"],
+            equivocations=found["equivocations"],
+            privacy=PrivacySpent.from_json(found["privacy"]),
+            rounds_left=spent.get("rounds_left"),
+            training_ended=bool(spent.get("training_ended")),
+            bytes_in_parcels=found["bytes"]["in_parcels"],
+            bytes_sent=found["bytes"].get("sent"),
+            bytes_received=found["bytes"].get("received"),
+            metrics=Metrics(found["quality_private"]),
+            tested=Tested.from_json(found.get("tested_private")) or (verdict.tested if verdict else None),
+            deployed=found.get("deployed_private", {}).get("text", ""),
+            verdict=verdict,
+            verdict_text=judged.get("text", ""),
+            document=found,
+        )
+
+
+def _peer(found: Mapping[str, Any]) -> PeerStatus:
+    conduct = found.get("conduct", {})
+    return PeerStatus(
+        found["connected"], found["last_contact"], found["parcels_waiting"], tuple(found["missing_in_rounds"]),
+        found["reason"], conduct.get("refused", 0), conduct.get("left_aside", 0),
+    )  # fmt: skip
 
 
 def node_status(folder: str | Path) -> NodeStatus:
@@ -61,29 +120,7 @@ def node_status(folder: str | Path) -> NodeStatus:
     >>> found.doing, found.round, found.privacy.epsilon < 1
     ('not running', 8, True)
     """
-    found = status_document(Path(folder))
-    peers = {
-        name: PeerStatus(
-            p["connected"],
-            p["last_contact"],
-            p["parcels_waiting"],
-            tuple(p["missing_in_rounds"]),
-            p["reason"],
-        )
-        for name, p in found["peers"].items()
-    }
-    spent = found["privacy"]
-    return NodeStatus(
-        found["site"], found["study"]["name"], found["study"]["hash"], found["doing"], found["reason"],
-        found["rehearsal"], found["round"], found["rounds"], peers, found["left"], PrivacySpent.from_json(spent),
-        None if spent is None else spent.get("rounds_left"), found["bytes"]["in_parcels"],
-        Metrics(found["quality_private"]), ModelVerdict.from_json(found.get("verdict_private")), found,
-    )  # fmt: skip
-
-
-def status_document(folder: Path) -> dict[str, Any]:
-    """The same as the JSON document of `confrere status --json`."""
     try:
-        return dict(ask(folder, "status"))
+        return NodeStatus.from_json(ask(Path(folder), "status"))
     except NotRunning:
-        return resting_status(folder)
+        return NodeStatus.from_json(resting_status(Path(folder)))

@@ -20,6 +20,7 @@ from confrere.core.parcel import Parcel
 from confrere.node.blob_files import BlobStore
 from confrere.node.equivocation import PROOFS
 from confrere.node.node import Node
+from confrere.node.node_status import NodeStatus
 from confrere.node.shortage import DiskFull
 from confrere.node.status import resting_status, status_of
 from confrere.node.store import Store
@@ -217,14 +218,14 @@ def test_other_content_under_a_used_number_is_flagged_with_both_signatures(tmp_p
             (1, 1.0),
             (1, 2.0),
         ]
-        told = lines(status_of(node))
+        told = lines(NodeStatus.from_json(status_of(node)))
         assert any("site1 has signed two different parcels under one number" in line for line in told)
         for round in range(1, node.study.rounds):  # a hostile peer does not fill the disk with proofs
             assert await bring(10 + round, 1.0, round) == Outcome.ACCEPTED
             assert await bring(10 + round, 2.0, round) == Outcome.REFUSED
         assert node.store.equivocations()["site1"] <= PROOFS
         node.close()
-        told = lines(resting_status(places["site0"].home))
+        told = lines(NodeStatus.from_json(resting_status(places["site0"].home)))
         assert any("site1 has signed two different parcels under one number" in line for line in told)
 
     asyncio.run(story())
