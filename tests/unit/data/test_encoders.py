@@ -25,7 +25,8 @@ from confrere.data.encode.frozen_encoder import (
     unit,
 )
 from confrere.data.encode.public_features import encode_pictures, open_encoder, with_encoder
-from confrere.data.records import Branch, Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, SiteData
+from confrere.data.tasks import Branch, Task
 from confrere.study import Data, Study, load
 
 WIDTH = 6

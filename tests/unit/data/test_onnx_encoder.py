@@ -12,7 +12,8 @@ import torch
 from confrere.core.errors import ConfrereError, DataError, StudyError
 from confrere.data.encode.frozen_encoder import Encoder
 from confrere.data.encode.public_features import encode_pictures, open_encoder, with_encoder
-from confrere.data.records import Federation, Records, SiteData, Task
+from confrere.data.records import Federation, Records, SiteData
+from confrere.data.tasks import Task
 from tests.unit.data.tiny_onnx import IN, OUT, WIDTH, checksum, helper, model, onnx, save
 
 
