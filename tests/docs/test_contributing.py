@@ -30,6 +30,7 @@ from confrere.core.params import Params
 from confrere.core.registry import Registry, names_in_source
 from confrere.data.column_kinds import Column
 from confrere.data.column_kinds.numbers import NumberColumn
+from confrere.data.encode.frozen_encoder import NamedEncoder
 from confrere.data.tasks.classes import Binary
 from confrere.exchange.attacks import SignFlip, attack, attacks
 from confrere.exchange.compression import HalfPrecision, compression, compressions
@@ -48,7 +49,7 @@ ROWS = re.findall(
 
 def test_the_table_has_a_row_for_each() -> None:
     ours = "metric combiner topology compression attack clipping network task_kind column_kind data_source"
-    ours += " report_section"
+    ours += " encoder report_section"
     assert [decorator for _, decorator, *_ in ROWS] == ours.split()
 
 
@@ -86,7 +87,8 @@ def test_the_example_in_the_docstring_of_a_module_runs(row: tuple[str, ...]) -> 
     assert code, f"the docstring of {module} shows no example of @{decorator}"
     before = set(registry.names())
     names = {
-        "Binary": Binary, "NumberColumn": NumberColumn, "public": public, "section": section, "tag": tag,
+        "Binary": Binary, "NamedEncoder": NamedEncoder, "NumberColumn": NumberColumn, "public": public,
+        "section": section, "tag": tag,
         "binary_cross_entropy_with_logits": binary_cross_entropy_with_logits,
     }  # fmt: skip
     space = {**vars(found), **names, "__name__": "an_example"}

@@ -99,6 +99,8 @@ def test_what_is_suggested_for_pictures_is_a_study() -> None:
     assert (study.privacy.unit, study.privacy.sampling, study.privacy.steps) == ("patient", "full", 1)
     assert study.training.states_steps
     assert found.noise_multiplier == pytest.approx(13.906)
+    encoded = suggest(forecast, PlannedBudget(3.0, 1e-5), StudySettings(pictures=True, encoded=True))
+    assert parse(tomllib.loads(encoded.toml)).data.features == ""
 
 
 def test_training_that_belongs_to_another_proxy_is_not_kept(desk: Desk) -> None:

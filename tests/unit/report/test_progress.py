@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from typing import Any
 
 import pytest
 from federation import LABELS, events
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from confrere.core.events import Event, Journal
 from confrere.report import progress as module
-from confrere.report.progress import Follower, progress, time_left
+from confrere.report.progress import Follower, counting, progress, time_left
 
 SITES = {"A": 100, "B": 200}
 FINALS = {s: {"auc": 0.9} for s in SITES}
@@ -82,3 +83,39 @@ def test_without_a_terminal_long_work_says_a_plain_line_now_and_then(monkeypatch
             listener(event)
     assert "Thyroid: 3 of 4 rounds; ProxyFL, seed 0, round 4 of 4" in out.getvalue()
     assert "\x1b" not in out.getvalue()
+
+
+def test_what_is_counted_has_a_bar_with_the_time_left() -> None:
+    screen = StringIO()
+    console: Any = Console(file=screen, force_terminal=True, width=100)
+    with counting("features of pictures", console=console) as done:
+        done(1, 4)
+        done(4, 4)
+    assert "features of pictures" in screen.getvalue()
+    assert "4/4" in screen.getvalue()
+    assert module.bars == []
+
+
+def test_what_is_counted_during_a_run_is_a_line_of_its_bar() -> None:
+    screen = StringIO()
+    console: Any = Console(file=screen, force_terminal=True, width=100)
+    with progress(4, "Study", console=console) as listener:
+        with counting("features of pictures", console=console) as done:
+            done(1, 4)
+            assert [task.description for task in module.bars[-1].tasks] == ["Study", "features of pictures"]
+        assert [task.description for task in module.bars[-1].tasks] == ["Study"]
+        listener(run("local", 0)[0])
+    assert module.bars == []
+
+
+def test_counting_without_a_terminal_prints_a_plain_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = StringIO()
+    console: Any = Console(file=screen, width=100)
+    with counting("features of pictures", console=console) as done:
+        done(1, 4)
+        assert screen.getvalue() == ""
+        monkeypatch.setattr(module, "EVERY", 0.0)
+        done(2, 4)
+    assert screen.getvalue().startswith("features of pictures: 2 of 4; ")
