@@ -14,7 +14,7 @@ from scipy import stats
 from confrere.core.metrics import METRICS, named
 from confrere.simulation.finished_run import Run
 from confrere.statistics.contributions import Effects, effects
-from confrere.statistics.intervals import holm_levels, p_value
+from confrere.statistics.intervals import MeanDifference, clear
 from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS, Effect, Gain, judge_all, shown
 from repro.reported import Claim, Reported
 
@@ -226,11 +226,9 @@ def _possibly_clear(effects: Mapping[int, Effect]) -> dict[int, bool]:
     added, least = np.linspace(0, 20, 201), {}
     for number, e in effects.items():
         if e.enough:
-            p = p_value(np.full(201, e.mean), e.between, e.between * added, len(e.values), MANY)
+            p = MeanDifference(e.mean, e.between, e.between * added, len(e.values), MANY).p()
             least[number] = float(p.min())
-    values = np.array(list(least.values()))
-    clear = values <= holm_levels(values) if least else values > 0
-    return dict(zip(least, clear.tolist(), strict=True))
+    return dict(zip(least, clear(np.array(list(least.values()))).tolist(), strict=True))
 
 
 def _recorded(claim: Mapping[str, Any]) -> Effect:

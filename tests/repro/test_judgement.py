@@ -13,7 +13,7 @@ from scipy import stats
 from confrere.core.results import Metrics, PrivacySpent, RunResult, SiteResult
 from confrere.simulation.finished_run import Run
 from confrere.site.predictions import RecordPredictions, SelectedPredictions
-from confrere.statistics.intervals import p_value
+from confrere.statistics.intervals import MeanDifference
 from confrere.study import Study
 from repro.experiment import _keep, _read
 from repro.judgement import NOT_KEPT, beside, paired_p, rejudged
@@ -179,7 +179,8 @@ def test_a_claim_that_patients_could_make_clear_is_not_called_unclear() -> None:
     """With three seeds and many claims, the critical value falls as patients add to the variance."""
     claims = [recorded(0.1, 0.1 * 3**0.5 / 11.5, 3), *(recorded(0.0, 0.1, 3) for _ in range(7))]
     between = (0.1 / 11.5) ** 2
-    assert p_value(0.1, between, 0.0, 3, 10**6) > 0.05 / 8 > p_value(0.1, between, 2 * between, 3, 10**6)
+    few, many = (MeanDifference(0.1, between, added, 3, 10**6).p() for added in (0.0, 2 * between))
+    assert few > 0.05 / 8 > many
     assert rejudged(claims)[0]["verdict"] == NOT_KEPT
 
 

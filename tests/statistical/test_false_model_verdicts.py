@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 
 from confrere.site.predictions import RecordPredictions
 from confrere.statistics.fixed_model_gain import model_effects
-from confrere.statistics.intervals import p_with_skewness
+from confrere.statistics.intervals import MeanDifference, skewness_of
 from confrere.statistics.verdict import LEAST_RARER
 
 Floats = NDArray[np.float64]
@@ -88,8 +88,8 @@ class Sites:
     def p(self, metric: str) -> Floats:
         mean, contributions = self.gains(metric)
         variance = np.square(contributions).sum(axis=-1)
-        skewness = np.power(contributions, 3).sum(axis=-1) / np.maximum(variance, 1e-30) ** 1.5
-        return p_with_skewness(mean, variance, skewness, self.rarer - 1)
+        skewness, patients = skewness_of(contributions, variance), contributions.shape[-1]
+        return MeanDifference(mean, 0.0, variance, 1, self.rarer - 1, skewness, patients).p(steps=24)
 
 
 def log_loss(ill: Flags, odds: Floats) -> tuple[Floats, Floats]:
@@ -182,7 +182,8 @@ def test_the_test_notices_a_rule_that_ignores_skewness() -> None:
     found = drawn(np.random.default_rng(1), "one too certain", centre, strength, (40_000, 20)).judged()
     mean, contributions = found.gains("log_loss")
     variance = np.square(contributions).sum(axis=-1)
-    assert (p_with_skewness(mean, variance, 0.0, found.rarer - 1) <= 0.05).mean() > 0.08
+    plain = MeanDifference(mean, 0.0, variance, 1, found.rarer - 1)
+    assert (plain.p(steps=24) <= 0.05).mean() > 0.08
 
 
 def test_the_simulation_is_the_rule() -> None:

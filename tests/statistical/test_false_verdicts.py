@@ -2,19 +2,22 @@
 
 Simulated federations: a paired difference is effect + run + patient + rest. Two kinds of nulls: the luck of the run
 dominates, or the chance of which patients were tested. Test sets are common to all seeds, or a quarter of the records drawn
-anew in every seed. The rule is that of `statistics.verdict`: `variance_parts`, `p_value` and `holm_levels`.
+anew in every seed. Words are those of the rule itself: `intervals.MeanDifference` and `intervals.clear`.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from confrere.statistics.intervals import holm_levels, p_value, ratio_interval, variance_parts
+from confrere.statistics.intervals import MeanDifference, clear, ratio_interval
+from confrere.statistics.verdict import LEAST_RARER
 
 Floats = NDArray[np.float32]
 
@@ -26,24 +29,69 @@ BATCH = 500
 
 @dataclass(frozen=True)
 class Simulated:
-    """Federations × sites: the mean difference and its variances, and what a percentile bootstrap would find."""
+    """Federations × sites: the difference as the rule judges it, and what a percentile bootstrap would find."""
 
-    mean: NDArray[np.float64]
-    between: NDArray[np.float64]
-    shared: NDArray[np.float64]
+    difference: MeanDifference
     bootstrap: NDArray[np.float64]
-    seeds: int
+    """The variance of a bootstrap that draws patients and seeds."""
+    judged: NDArray[np.bool_] | None = None
+    """Which sites have enough patients, where that differs."""
 
     def clear(self, effect: float = 0.0) -> NDArray[np.bool_]:
         """Which sites the rule calls better or worse."""
-        p = p_value(self.mean + effect, self.between, self.shared, self.seeds, RARER - 1, steps=24)
-        return np.asarray(p <= holm_levels(p))
+        p = replace(self.difference, mean=self.difference.mean + effect).p(steps=24)
+        return clear(p if self.judged is None else np.where(self.judged, p, np.nan))
+
+    def seen(self, effect: float) -> float:
+        """The share of judged sites at which a difference of this size is seen, in its direction."""
+        right = np.sign(self.difference.mean + effect) == np.sign(effect)
+        return self._share(self.clear(effect) & right)
+
+    def widened(self) -> float:
+        """How far the bootstrap has to be widened until 6 % of these comparisons have a wrong word."""
+        errors = np.abs(self.difference.mean) / np.sqrt(self.bootstrap)
+        found = (errors if self.judged is None else np.where(self.judged, errors, 0.0)).max(axis=-1)
+        return float(np.quantile(found[found > 0], 0.94))
+
+    def seen_by_bootstrap(self, effect: float, widened: float) -> float:
+        errors = np.sign(effect) * (self.difference.mean + effect) / np.sqrt(self.bootstrap)
+        return self._share(errors > widened)
+
+    @property
+    def spread(self) -> float:
+        means = self.difference.mean if self.judged is None else self.difference.mean[self.judged]
+        return float(means.std())
+
+    def _share(self, found: NDArray[np.bool_]) -> float:
+        return float((found if self.judged is None else found[self.judged]).mean())
+
+    @classmethod
+    def of(cls, differences: NDArray[Any], contributions: NDArray[Any], rarer: Any) -> Simulated:
+        seeds = differences.shape[-1]
+        squares = np.square(contributions.sum(axis=-2)).sum(axis=-1) / seeds**2
+        own = np.square(contributions).sum(axis=(-2, -1)) / seeds**2
+        # in closed form
+        bootstrap = differences.var(axis=-1) / seeds + squares * (1 - 1 / seeds) + own
+        judged = None if isinstance(rarer, int) else rarer >= LEAST_RARER
+        return cls(MeanDifference.of(differences, contributions, rarer), bootstrap, judged)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Simulated]) -> Simulated:
+        """Federations of several batches."""
+
+        def every(values: Sequence[Any]) -> Any:
+            return values[0] if np.ndim(values[0]) == 0 else np.concatenate(values)
+
+        names = [f.name for f in fields(MeanDifference)]
+        difference = {n: every([getattr(p.difference, n) for p in parts]) for n in names}
+        judged = None if parts[0].judged is None else every([p.judged for p in parts])
+        return cls(MeanDifference(**difference), every([p.bootstrap for p in parts]), judged)
 
 
 def simulated(seed: int, kind: str, resplit: bool, federations: int, sites: int, seeds: int) -> Simulated:
     rng = np.random.default_rng(seed)
     run, patient, rest = KINDS[kind]
-    parts: list[tuple[NDArray[np.float64], ...]] = []
+    parts: list[Simulated] = []
     for start in range(0, federations, BATCH):
         shape = (min(BATCH, federations - start), sites, seeds, PATIENTS)
         table: Floats = rest * rng.standard_normal(shape, dtype=np.float32)
@@ -57,13 +105,8 @@ def simulated(seed: int, kind: str, resplit: bool, federations: int, sites: int,
             here = (drawn <= np.partition(drawn, count - 1)[..., count - 1 : count]).astype(np.float32)
         differences = (table * here).sum(axis=-1) / count
         contributions = here * (table - differences[..., None]) / np.float32(np.sqrt(count * (count - 1)))
-        squares = np.square(contributions.sum(axis=-2)).sum(axis=-1) / seeds**2
-        own = np.square(contributions).sum(axis=(-2, -1)) / seeds**2
-        # the variance of a bootstrap that draws patients and seeds, in closed form
-        drawn_again = differences.var(axis=-1) / seeds + squares * (1 - 1 / seeds) + own
-        parts.append((differences.mean(axis=-1), *variance_parts(differences, contributions), drawn_again))
-    mean, between, shared, bootstrap = (np.concatenate(p) for p in zip(*parts, strict=True))
-    return Simulated(mean, between, shared, bootstrap, seeds)
+        parts.append(Simulated.of(differences, contributions, RARER))
+    return Simulated.joined(parts)
 
 
 @pytest.mark.slow
@@ -82,13 +125,10 @@ def test_a_difference_is_seen_almost_as_often_as_by_a_calibrated_bootstrap(seeds
     """Calibrated: its intervals are widened until it errs in 6 % of the nulls of either kind, at most."""
     for resplit in (False, True):
         nulls = {kind: simulated(7, kind, resplit, 2000, sites, seeds) for kind in KINDS}
-        widened = max(
-            np.quantile((np.abs(n.mean) / np.sqrt(n.bootstrap)).max(axis=-1), 0.94) for n in nulls.values()
-        )
+        widened = max(n.widened() for n in nulls.values())
         for kind, n in nulls.items():
-            effect = 4 * float(n.mean.std())
-            calibrated = ((n.mean + effect) / np.sqrt(n.bootstrap) > widened).mean()
-            power = (n.clear(effect) & (n.mean + effect > 0)).mean()
+            effect = 4 * n.spread
+            power, calibrated = n.seen(effect), n.seen_by_bootstrap(effect, widened)
             assert power >= 0.75 * calibrated, (
                 f"{kind}, {seeds} seeds, {sites} sites: {power:.2f} of {calibrated:.2f}"
             )
@@ -123,5 +163,5 @@ def test_the_interval_of_the_share_of_a_gap_seldom_misses_it(kind: str, seeds: i
 @pytest.mark.slow
 def test_the_test_notices_a_rule_that_ignores_the_luck_of_the_run() -> None:
     nulls = simulated(0, "luck of the run", False, 1000, 5, 5)
-    plain = np.abs(nulls.mean) / np.sqrt(nulls.bootstrap) > 1.96
+    plain = np.abs(nulls.difference.mean) / np.sqrt(nulls.bootstrap) > 1.96
     assert plain.any(axis=-1).mean() > 0.3

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from confrere.core.metrics import Predictions
 from confrere.core.results import InPatients
 from confrere.statistics.contributions import Judged
-from confrere.statistics.intervals import variance_parts
 from confrere.statistics.verdict import Effect
 
 Floats = NDArray[np.float64]
@@ -87,8 +86,7 @@ def with_changes(found: InPatients, sites: Sequence[PairedErrors], weights: Sequ
         every = np.concatenate([w * c for w, (_, c) in zip(share, parts, strict=True)], axis=1)
         if len(by_seed) < 2:
             return None
-        between, shared = variance_parts(by_seed, every)
-        return Effect(tuple(by_seed.tolist()), float(between), float(shared), rarer).interval()
+        return Effect.of(by_seed, every, rarer).interval()
 
     return replace(
         found,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from confrere.core.metrics import METRICS, Predictions
 from confrere.core.metrics import draws as weighted
-from confrere.statistics.intervals import ratio_interval, variance_parts
+from confrere.statistics.intervals import ratio_interval
 from confrere.statistics.verdict import LEAST_RARER, LEAST_SEEDS_OF_SHARE, LEVEL, WIDEST_SHARE, Effect
 
 Floats = NDArray[np.float64]
@@ -242,13 +242,9 @@ class _Site:
         for metric, every in self.differences.items():
             here = ~np.isnan(every)
             values = every[here]
-            if not len(values):
-                continue
-            between = shared = 0.0
-            if len(values) > 1:
-                parts = variance_parts(values, np.nan_to_num(self.contributions[metric][here]))
-                between, shared = float(parts[0]), float(parts[1])
-            found[metric] = Effect(tuple(values.tolist()), between, shared, self.patients.rarer)
+            if len(values):
+                own = np.nan_to_num(self.contributions[metric][here])
+                found[metric] = Effect.of(values, own, self.patients.rarer)
         return found
 
 

@@ -3,7 +3,7 @@
 There is no luck of the run, so patients are the only source of variance, and the degrees of freedom are those of the
 patients in the one rule (`intervals`): patients of the rarer class, minus one. A model that is certain and seldom wrong
 looks better than it is on patients among whom these errors are missing, so the interval is extended on the side of the
-longer tail (`intervals.reach_with_skewness`). Several differences are corrected together (Holm), and each interval is at
+longer tail (`intervals.MeanDifference`). Several differences are corrected together (Holm), and each interval is at
 the level at which its word was judged. docs/decisions/0012-one-rule.md has the measured rate of wrong words.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from confrere.core.metrics import METRICS
 from confrere.statistics.contributions import Judged, _Blocks, _counted
-from confrere.statistics.intervals import holm_levels, p_with_skewness, reach_with_skewness
+from confrere.statistics.intervals import MeanDifference, holm_levels, skewness_of
 from confrere.statistics.verdict import LEAST_RARER, LEVEL, SAME, Gain, Key, Word
 
 
@@ -35,21 +35,28 @@ class FixedEffect:
 
     skewness: float = 0.0
     """Of the mean: the sum of the patients' cubed contributions, divided by the standard error cubed."""
+    patients: int = 0
+    """Distinct test patients, or blocks of them; at least those of the rarer class."""
+
+    @property
+    def difference(self) -> MeanDifference:
+        """As the rule judges it: without any variance between runs."""
+        return MeanDifference(self.mean, 0.0, self.variance, 1, self.degrees, self.skewness, self.patients)
 
     @property
     def p(self) -> float:
-        return float(p_with_skewness(self.mean, self.variance, self.skewness, self.degrees))
+        return float(self.difference.p())
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        below, above = reach_with_skewness(self.variance, self.skewness, self.degrees, level)
-        return self.mean - float(below), self.mean + float(above)
+        low, high = self.difference.interval(level)
+        return float(low), float(high)
 
     @classmethod
     def of(cls, mean: float, contributions: NDArray[np.float64], rarer: int) -> FixedEffect:
         """From the contribution of each patient to the mean, which may be that of any metric."""
         variance = float(np.square(contributions).sum())
-        skewness = float(np.power(contributions, 3).sum()) / variance**1.5 if variance > 0 else 0.0
-        return cls(mean, variance, max(1, rarer - 1), rarer >= LEAST_RARER, skewness)
+        skewness, patients = float(skewness_of(contributions, variance)), int(np.count_nonzero(contributions))
+        return cls(mean, variance, max(1, rarer - 1), rarer >= LEAST_RARER, skewness, patients)
 
 
 @dataclass(frozen=True)

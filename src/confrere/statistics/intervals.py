@@ -1,4 +1,4 @@
-"""Intervals and p-values of a mean difference over seeds, with variance from two sources: runs and patients.
+"""The one rule's interval and p-value of a mean difference over seeds, with variance from two sources: runs and patients.
 
 A paired difference of patient i in seed s is modelled as μ + run_s + patient_i + rest_si. Seeds share patients, because
 they re-split one set of records or use a common test set, so they are not independent. With D_s the difference in seed s
@@ -11,19 +11,21 @@ estimated from them: Σ_i c_si·c_ti, where c_si is the contribution of patient 
 set this is the crossed-effects estimate (MS_seed + MS_patient − MS_rest)/(S·N).
 
 The critical value is that of Cochran and Cox (1950): the mean of Student's t with S − 1 degrees and with the degrees of
-the patients, weighted by the two variances. docs/decisions/0012-one-rule.md has the measured error rates and power.
+the patients, weighted by the two variances. On the side of the longer tail of the patients' contributions it is extended for
+skewness (Hall 1992). docs/decisions/0012-one-rule.md has the measured error rates and power.
 
-All functions take arrays of any leading shape.
+Everything takes arrays of any leading shape.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtrit
 
 Floats = NDArray[np.float64]
 
@@ -43,25 +45,83 @@ def variance_parts(differences: NDArray[Any], contributions: NDArray[Any]) -> tu
     return between, np.asarray(np.maximum(shared, patients_alone - between), dtype=float)
 
 
-def half_width(between: Any, shared: Any, seeds: int, degrees: Any, level: Any) -> Floats:
-    """Half the width of the interval that misses the truth with probability `level`."""
-    between, shared = np.asarray(between, dtype=float), np.asarray(shared, dtype=float)
-    total = between + shared
-    with np.errstate(invalid="ignore"):
-        share = np.where(total > 0, between / total, 1.0)
-    luck, chance = -stdtrit(seeds - 1, np.divide(level, 2)), -stdtrit(degrees, np.divide(level, 2))
-    return np.asarray((share * luck + (1 - share) * chance) * np.sqrt(total))
+@dataclass(frozen=True)
+class MeanDifference:
+    """A mean of paired differences over seeds, or an array of such means, with all that the rule needs to judge it."""
+
+    mean: Any
+    between: Any
+    """Variance of the mean between seeds; zero for fixed models, which have no luck of the run."""
+    shared: Any
+    """What patients shared by the seeds add to it."""
+    seeds: int
+    degrees: Any
+    """Of the patients: those of the rarer class, minus one."""
+    skewness: Any = 0.0
+    """Of the mean, from patients alone: the sum of their cubed contributions, divided by the standard error cubed."""
+    patients: Any = 0
+    """Distinct patients tested, or blocks of them; at least those of the rarer class."""
+
+    @classmethod
+    def of(cls, differences: NDArray[Any], contributions: NDArray[Any], rarer: Any) -> MeanDifference:
+        """From … × seeds differences and … × seeds × patients contributions, zero where a patient is not tested."""
+        between, shared = variance_parts(differences, contributions)
+        skewness = skewness_of(contributions.mean(axis=-2, dtype=float), between + shared)
+        patients = (contributions != 0).any(axis=-2).sum(axis=-1)
+        degrees = np.maximum(rarer, 2) - 1
+        return cls(
+            differences.mean(axis=-1), between, shared, differences.shape[-1], degrees, skewness, patients
+        )
+
+    def p(self, steps: int = 50) -> Floats:
+        """The level at which the interval just reaches zero; found by bisection of its logarithm."""
+        total = np.add(self.between, self.shared)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = np.asarray(self.mean / np.sqrt(total), dtype=float)
+        low, high = np.full(t.shape, -60.0), np.zeros(t.shape)
+        for _ in range(steps):
+            middle = (low + high) / 2
+            wider = self._errors(np.exp(middle), np.multiply(self.skewness, np.sign(t))) >= np.abs(t)
+            low, high = np.where(wider, middle, low), np.where(wider, high, middle)
+        found = np.where(t == 0, 1.0, np.exp(high))
+        return np.asarray(np.where(total > 0, found, np.where(np.equal(self.mean, 0), 1.0, 0.0)))
+
+    def interval(self, level: Any) -> tuple[Floats, Floats]:
+        """Misses the true difference with probability `level`."""
+        error = np.sqrt(np.add(self.between, self.shared))
+        below, above = self._errors(level, self.skewness), self._errors(level, np.negative(self.skewness))
+        return np.asarray(self.mean - error * below), np.asarray(self.mean + error * above)
+
+    def _errors(self, level: Any, skewness: Any) -> Floats:
+        """The reach of the interval below the mean, in standard errors; above it with the opposite skewness.
+
+        It is the longer of Cochran and Cox and of Hall's correction for skewness, which starts from Student's t with all
+        patients as degrees. The skewness of a sample is itself uncertain, so the correction never narrows the interval.
+        """
+        most = np.maximum(self.patients, np.add(self.degrees, 1)) - 1
+        return np.maximum(
+            self._critical(level, self.degrees), _untransformed(self._critical(level, most), skewness)
+        )
+
+    def _critical(self, level: Any, degrees: Any) -> Floats:
+        total = np.add(self.between, self.shared)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = np.where(total > 0, np.divide(self.between, total), 1.0)
+        tail = np.divide(level, 2)
+        luck, chance = -stdtrit(max(1, self.seeds - 1), tail), -stdtrit(degrees, tail)
+        return np.asarray(share * luck + (1 - share) * chance)
 
 
-def p_value(mean: Any, between: Any, shared: Any, seeds: int, degrees: Any, steps: int = 50) -> Floats:
-    """The level at which the interval just reaches zero; found by bisection of its logarithm."""
-    size = np.abs(np.asarray(mean, dtype=float))
-    low, high = np.full(size.shape, -60.0), np.zeros(size.shape)
-    for _ in range(steps):
-        middle = (low + high) / 2
-        wider = half_width(between, shared, seeds, degrees, np.exp(middle)) >= size
-        low, high = np.where(wider, middle, low), np.where(wider, high, middle)
-    return np.asarray(np.where(size == 0, 1.0, np.exp(high)))
+def skewness_of(contributions: NDArray[Any], variance: Any) -> Floats:
+    """The skewness of a mean with this variance, from the contribution of each patient to it."""
+    third, cubed = np.power(contributions, 3).sum(axis=-1), np.power(variance, 1.5)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(cubed > 0, third / cubed, 0.0))
+
+
+def clear(p_values: NDArray[Any], level: float = 0.05) -> NDArray[np.bool_]:
+    """Which of several differences, along the last axis, are «better» or «worse» when they are corrected together."""
+    return np.asarray(p_values <= holm_levels(p_values, level))
 
 
 def ratio_interval(
@@ -80,9 +140,10 @@ def ratio_interval(
     ratio = float(above.mean() / below.mean())
 
     def excess(r: float) -> float:
-        parts = variance_parts(above - r * below, own - r * other)
-        size = abs(float((above - r * below).mean()))
-        return size - float(half_width(*parts, len(above), degrees, level))
+        """Positive where «numerator − r · denominator» is clearly not zero."""
+        rest = MeanDifference.of(above - r * below, own - r * other, degrees + 1)
+        low, high = rest.interval(level)
+        return float(np.maximum(low, -high))
 
     ends = ratio - widest, ratio + widest
     if any(not excess(end) > 0 for end in ends):
@@ -93,50 +154,34 @@ def ratio_interval(
     return low, high
 
 
-def reach_with_skewness(variance: Any, skewness: Any, degrees: Any, level: Any) -> tuple[Floats, Floats]:
-    """How far the interval of a mean reaches below and above it, if the mean itself has some skewness.
-
-    To each side it is the longer of Student's t and of Hall's (1992) transformation, which corrects for skewness. The
-    skewness of a sample is itself uncertain, so the correction may widen the interval and never narrows it.
-    """
-    error, critical = np.sqrt(variance), -stdtrit(degrees, np.divide(level, 2))
-    below = np.maximum(critical, _untransformed(critical, skewness))
-    above = np.maximum(critical, -_untransformed(-critical, skewness))
-    return np.asarray(error * below), np.asarray(error * above)
-
-
-def p_with_skewness(mean: Any, variance: Any, skewness: Any, degrees: Any) -> Floats:
-    """The level at which the interval of `reach_with_skewness` just reaches zero."""
-    mean, variance = np.asarray(mean, dtype=float), np.asarray(variance, dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = mean / np.sqrt(variance)
-        corrected = (
-            t + np.multiply(skewness, t**2) / 3 + np.square(skewness) * t**3 / 27 + np.divide(skewness, 6)
-        )
-        size = np.maximum(np.minimum(np.abs(t), np.sign(t) * corrected), 0.0)
-    found = np.minimum(1.0, 2 * stdtr(degrees, -size))
-    return np.asarray(np.where(variance > 0, found, np.where(mean == 0, 1.0, 0.0)))
-
-
 def _untransformed(value: Any, skewness: Any) -> Floats:
-    """The inverse of Hall's transformation t + kt²/3 + k²t³/27 + k/6."""
+    """The smaller inverse of Hall's two transformations of t: (e^(2kt/3) − 1)·3/(2k) + k/6, and t + kt²/3 + k²t³/27 + k/6.
+
+    The first is closer to the simulated critical values. Its inverse is infinite for much skewness, that of the second is not.
+    """
     k = np.where(np.abs(skewness) < 1e-6, 1e-6, skewness)
-    return np.asarray(3 / k * (np.cbrt(1 + k * (value - k / 6)) - 1))
+    shift = value - k / 6
+    inside = 1 + 2 / 3 * k * shift
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first = np.where(inside > 0, 1.5 / k * np.log(inside), np.inf)
+    return np.asarray(np.minimum(first, 3 / k * (np.cbrt(1 + k * shift) - 1)))
 
 
 def holm_levels(p_values: NDArray[Any], level: float = 0.05) -> Floats:
     """The level at which each of several differences is judged (Holm 1979), along the last axis.
 
     A difference is clear where its p-value is at most its level. All differences after the first unclear one, in the order
-    of their p-values, are judged at that one's level, so an interval at this level agrees with the word.
+    of their p-values, are judged at that one's level, so an interval at this level agrees with the word. NaN is what cannot
+    be judged; it does not count in the correction.
     """
-    count = p_values.shape[-1]
     order = np.argsort(p_values, axis=-1, kind="stable")
     ranked = np.take_along_axis(p_values, order, axis=-1)
-    levels = np.broadcast_to(level / (count - np.arange(count)), ranked.shape)
-    clear = np.cumprod(ranked <= levels, axis=-1).sum(axis=-1, keepdims=True)
-    last = level / (count - np.minimum(clear, count - 1))
-    judged = np.where(np.arange(count) < clear, levels, last)
+    count = np.maximum((~np.isnan(ranked)).sum(axis=-1, keepdims=True), 1)
+    rank = np.arange(p_values.shape[-1])
+    levels = level / np.maximum(count - rank, 1)
+    passed = np.cumprod(ranked <= levels, axis=-1).sum(axis=-1, keepdims=True)
+    last = level / (count - np.minimum(passed, count - 1))
+    judged = np.where(rank < passed, levels, last)
     out = np.empty_like(judged)
     np.put_along_axis(out, order, judged, axis=-1)
     return np.asarray(out, dtype=float)

@@ -2,8 +2,8 @@
 
 Terminal, report, documents, partners and repeated experiments read these words; none has a rule of its own. Only the
 study's primary metric carries words. All words of one comparison are corrected together (Holm), so a comparison in which
-nothing differs contains a wrong word in about 5 % of cases. If differences between patients are strongly skewed, as where one
-model is too certain, it is 8 to 24 % (docs/decisions/0012-one-rule.md). Other measures are shown with a plain 95 % interval.
+nothing differs contains a wrong word in at most about 5 % of cases (docs/decisions/0012-one-rule.md). Other measures are
+shown with a plain 95 % interval.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from confrere.statistics.intervals import half_width, holm_levels, p_value
+from confrere.statistics.intervals import MeanDifference, holm_levels
 
 Word = Literal[
     "better",
@@ -29,7 +30,7 @@ EARLIER: Word = "made by an earlier version; run again to judge"
 """Instead of a word, where a result was written before comparisons stated words."""
 
 LEVEL = 0.05
-"""How often a comparison in which nothing differs may contain a wrong word; exceeded with strongly skewed differences."""
+"""How often a comparison in which nothing differs may contain a wrong word."""
 LEAST_SEEDS = 3
 LEAST_RARER = 10
 """Distinct test patients of the rarer class; with fewer, neither a difference nor its absence can be judged."""
@@ -45,13 +46,33 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Effect:
-    """A paired difference, seed by seed, with the two parts of the variance of its mean (`intervals`)."""
+    """A paired difference, seed by seed, with the two parts of the variance of its mean and its skewness (`intervals`)."""
 
     values: tuple[float, ...]
     between: float
     shared: float
     rarer: int
     """Distinct test patients of the rarer class: the degrees of freedom of the patients, plus one."""
+    skewness: float = 0.0
+    patients: int = 0
+    """Distinct test patients; at least those of the rarer class."""
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], contributions: NDArray[np.float64], rarer: int) -> Effect:
+        """From the difference in each seed, and the contribution of each patient to it (seeds × patients)."""
+        if len(values) < 2:
+            return cls(tuple(values.tolist()), 0.0, 0.0, rarer)
+        found = MeanDifference.of(values, contributions, rarer)
+        variances = float(found.between), float(found.shared)
+        return cls(tuple(values.tolist()), *variances, rarer, float(found.skewness), int(found.patients))
+
+    @property
+    def difference(self) -> MeanDifference:
+        """As the rule judges it."""
+        seeds, degrees = len(self.values), max(1, self.rarer - 1)
+        return MeanDifference(
+            self.mean, self.between, self.shared, seeds, degrees, self.skewness, self.patients
+        )
 
     @property
     def mean(self) -> float:
@@ -64,15 +85,14 @@ class Effect:
 
     @property
     def p(self) -> float:
-        found = p_value(self.mean, self.between, self.shared, len(self.values), self.rarer - 1)
-        return float(found)
+        return float(self.difference.p())
 
     def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
         """None where there are too few seeds or patients for one."""
         if not self.enough:
             return None
-        half = float(half_width(self.between, self.shared, len(self.values), self.rarer - 1, level))
-        return self.mean - half, self.mean + half
+        low, high = self.difference.interval(level)
+        return float(low), float(high)
 
 
 @dataclass(frozen=True)

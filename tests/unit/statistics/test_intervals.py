@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from confrere.statistics.intervals import half_width, holm_levels, p_value, ratio_interval, variance_parts
+from confrere.statistics.intervals import MeanDifference, clear, holm_levels, ratio_interval, variance_parts
 
 Floats = NDArray[np.float64]
 
@@ -30,14 +30,40 @@ def test_on_a_common_test_set_it_is_the_crossed_effects_estimate() -> None:
 
 
 def test_without_shared_patients_it_is_students_t() -> None:
-    assert p_value(2.0, 1.0, 0.0, 5, 9) == pytest.approx(2 * stdtr(4, -2.0), rel=1e-6)
-    assert p_value(2.0, 0.0, 1.0, 5, 9) == pytest.approx(2 * stdtr(9, -2.0), rel=1e-6)
-    assert p_value(0.0, 0.0, 0.0, 5, 9) == 1.0
+    assert MeanDifference(2.0, 1.0, 0.0, 5, 9).p() == pytest.approx(2 * stdtr(4, -2.0), rel=1e-6)
+    assert MeanDifference(2.0, 0.0, 1.0, 5, 9).p() == pytest.approx(2 * stdtr(9, -2.0), rel=1e-6)
+    assert MeanDifference(0.0, 0.0, 0.0, 5, 9).p() == 1.0
 
 
-def test_the_p_value_and_the_interval_agree() -> None:
-    p = p_value(1.7, 0.3, 0.2, 5, 12)
-    assert half_width(0.3, 0.2, 5, 12, p) == pytest.approx(1.7, rel=1e-6)
+@pytest.mark.parametrize("skewness", [-0.9, -0.4, 0.0, 0.3])
+@pytest.mark.parametrize("mean", [-2.4, 1.7])
+def test_the_interval_reaches_zero_at_the_level_of_the_p_value(mean: float, skewness: float) -> None:
+    found = MeanDifference(mean, 0.3, 0.2, 5, 12, skewness, 40)
+    assert min(abs(end) for end in found.interval(found.p())) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_long_tail_of_the_patients_extends_the_interval_on_its_side_only() -> None:
+    plain, skewed = (MeanDifference(1.0, 0.05, 0.2, 5, 12, k, 40).interval(0.01) for k in (0.0, -0.4))
+    assert skewed[0] < plain[0] - 0.2
+    assert skewed[1] == plain[1]
+
+
+def test_skewness_counts_less_where_the_luck_of_the_run_dominates() -> None:
+    rng = np.random.default_rng(5)
+    patients = 1 - rng.exponential(size=40) ** 2
+    contributions = (patients - patients.mean()) / np.sqrt(40 * 39) * np.ones((5, 1))
+    calm, stormy = (
+        MeanDifference.of(patients.mean() + run * rng.standard_normal(5), contributions, 12)
+        for run in (0.0, 5.0)
+    )
+    assert calm.skewness < -0.2
+    assert 0.1 * calm.skewness < stormy.skewness < 0
+    assert calm.patients == stormy.patients == 40
+
+
+def test_what_cannot_be_judged_does_not_count_in_the_correction() -> None:
+    p = np.array([[0.03, np.nan, 0.02], [np.nan, np.nan, np.nan]])
+    np.testing.assert_array_equal(clear(p), [[True, False, True], [False, False, False]])
 
 
 def test_holm_corrects_until_the_first_that_is_not_clear() -> None:
@@ -64,8 +90,7 @@ def test_at_the_ends_of_a_ratio_the_difference_is_just_clear() -> None:
     found = ratio_interval((one, two), (own, other), 11, 0.05, 0.5)
     assert found is not None
     for ratio in found:
-        parts = variance_parts(one - ratio * two, own - ratio * other)
-        p = p_value((one - ratio * two).mean(), *parts, 5, 11)
+        p = MeanDifference.of(one - ratio * two, own - ratio * other, 12).p()
         assert p == pytest.approx(0.05, rel=1e-2)
 
 
