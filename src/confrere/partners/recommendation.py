@@ -40,7 +40,7 @@ def recommendation(site: str, chosen: Sequence[str], outcome: ChoiceOutcome) -> 
 
 
 def compared(metric: str, gain: JudgedGain, other: str) -> str:
-    """«clearly better than alone (log loss +0.039, 95 % interval …)»; positive gains are better."""
+    """«clearly better than alone (log loss +0.039, corrected 95 % interval …)»; positive gains are better."""
     if gain.word == "too few to judge":
         return f"not to be judged against {other}: there are too few patients"
     low, high = gain.interval or (None, None)

@@ -375,7 +375,13 @@ def studies_table(comparisons: Mapping[str, ComparisonResult]) -> RenderableType
     table = _table()
     for name in ("Study", "Metric"):
         table.add_column(name, overflow="fold")
-    for name in ("Alone", "Together", "Pooled", "Gain (95 % interval)", "Gap closed"):
+    for name in (
+        "Alone",
+        "Together",
+        "Pooled",
+        "Gain (95 % interval; corrected beside a word)",
+        "Gap closed",
+    ):
         table.add_column(name, justify="right")
     table.add_column("In a word")
     verdicts = []
@@ -421,4 +427,6 @@ def _rows(study: str, comparison: ComparisonResult) -> list[list[RenderableType]
 
 
 def _gained(name: str, gained: Gain | None) -> str:
-    return "–" if gained is None else words.gained(name, gained).replace("95 % interval ", "")
+    return (
+        "–" if gained is None else words.gained(name, gained).replace(f"{words.interval_label(gained)} ", "")
+    )

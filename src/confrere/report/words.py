@@ -74,8 +74,16 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+PLAIN_INTERVAL, CORRECTED_INTERVAL = "95 % interval", "corrected 95 % interval"
+
+
+def interval_label(value: Gain) -> str:
+    """What the interval of a gain is: corrected for the number of words where it has a word, so wider than a plain one."""
+    return PLAIN_INTERVAL if value.stated is None else CORRECTED_INTERVAL
+
+
 def gained(name: str, value: Gain) -> str:
-    """«+0.017 (95 % interval +0.011 to +0.023)»."""
+    """«+0.017 (95 % interval +0.011 to +0.023)», or «corrected 95 % interval» where it has a word."""
     unit = " points" if metric(name).percent else ""
     if value.word == EARLIER:
         return f"{signed(name, value.mean)}{unit}"
@@ -84,13 +92,13 @@ def gained(name: str, value: Gain) -> str:
         return f"{signed(name, value.mean)}{unit} ({why})"
     if value.low == value.high == 0:
         return "no difference in any seed"
-    return _with_interval(name, value.mean, value.low, value.high)
+    return _with_interval(name, value.mean, (value.low, value.high), interval_label(value))
 
 
 def compared(name: str, value: Gain) -> str:
-    """A gain in words, better or worse only where the verdict says so: «better by 0.036 (95 % interval 0.005 to 0.067)».
+    """A gain in words, better or worse only where the verdict says so: «better by 0.036 (corrected 95 % interval 0.005 to …)».
 
-    Otherwise a signed figure: «+0.008, not clear (95 % interval −0.005 to +0.021; + is better)».
+    Otherwise a signed figure: «+0.008, not clear (corrected 95 % interval −0.005 to +0.021; + is better)».
     """
     unit = " points" if metric(name).percent else ""
     if value.low == value.high == 0:
@@ -99,20 +107,19 @@ def compared(name: str, value: Gain) -> str:
     ends = [] if value.low is None or value.high is None else [value.low, value.high]
     if not value.clear:
         if ends:
-            interval = f"95 % interval {' to '.join(signed(name, end) for end in ends)}"
+            interval = f"{interval_label(value)} {' to '.join(signed(name, end) for end in ends)}"
         note = "+ is better" if value.word == EARLIER else f"{interval}; + is better"
         return f"{size}{unit}, {'not clear' if value.judged else 'not judged'} ({note})"
     if ends:
         nearest, furthest = sorted(ends, key=abs)
-        interval = (
-            f"95 % interval {' to '.join(signed(name, end).lstrip('+−') for end in (nearest, furthest))}"
-        )
+        sizes = " to ".join(signed(name, end).lstrip("+−") for end in (nearest, furthest))
+        interval = f"{interval_label(value)} {sizes}"
     return f"{value.word} by {size.lstrip('+−')}{unit} ({interval})"
 
 
-def _with_interval(name: str, mean: float, low: float, high: float) -> str:
+def _with_interval(name: str, mean: float, ends: tuple[float, float], label: str) -> str:
     unit = " points" if metric(name).percent else ""
-    return f"{signed(name, mean)}{unit} (95 % interval {signed(name, low)} to {signed(name, high)})"
+    return f"{signed(name, mean)}{unit} ({label} {' to '.join(signed(name, end) for end in ends)})"
 
 
 def model_verdict(verdict: ModelVerdict, deployed: bool = True) -> str:
@@ -128,7 +135,7 @@ def model_verdict(verdict: ModelVerdict, deployed: bool = True) -> str:
     elif not any(verdict.interval):
         figures = "the same for every patient"
     else:
-        figures = _with_interval(verdict.metric, verdict.gain, *verdict.interval)
+        figures = _with_interval(verdict.metric, verdict.gain, verdict.interval, PLAIN_INTERVAL)
     return (
         f"for {what}: {words.get(verdict.word, verdict.word)}, {metric(verdict.metric).label} {figures},"
         f" on {tested(verdict.tested)}"
@@ -176,7 +183,7 @@ def share_closed(closed: GapClosed) -> str:
             return closed.gap.word
         return "too uncertain to state" if closed.gap.word == "better" else "no clear gap"
     low, high = (f"{100 * end:.0f}" for end in closed.interval)
-    return f"{closed.share * 100:.0f} % (95 % interval {low} to {high} %)".replace("-", "−")
+    return f"{closed.share * 100:.0f} % ({PLAIN_INTERVAL} {low} to {high} %)".replace("-", "−")
 
 
 def no_interval(pairs: int) -> str:

@@ -107,7 +107,7 @@ def test_a_site_that_is_worse_off_is_named_in_the_first_sentence(thyroid: Path) 
         "Privacy spent: 3.0 of 3.0 (ε, δ = 1e-5, per record, accountant pld); proven; at every site.",
         "Compared with pooling all records",
         "«SVHD» gains most",
-        "«other» loses most: worse by 0.010 (95",
+        "«other» loses most: worse by 0.010 (corrected 95",
         "5 different graphs in 24 rounds",
         "Parcels that did not arrive in time",
         "these were missed: SVHD: 2 rounds and STMW: 1 round",

@@ -82,15 +82,21 @@ def test_no_difference_in_any_seed_is_said_in_words() -> None:
 @pytest.mark.parametrize(
     ("gain", "said"),
     [
-        (Gain(0.036, 0.01, 0.005, 0.067, 5, "better"), "better by 0.036 (95 % interval 0.005 to 0.067)"),
-        (Gain(-0.036, 0.01, -0.067, -0.005, 5, "worse"), "worse by 0.036 (95 % interval 0.005 to 0.067)"),
+        (
+            Gain(0.036, 0.01, 0.005, 0.067, 5, "better"),
+            "better by 0.036 (corrected 95 % interval 0.005 to 0.067)",
+        ),
+        (
+            Gain(-0.036, 0.01, -0.067, -0.005, 5, "worse"),
+            "worse by 0.036 (corrected 95 % interval 0.005 to 0.067)",
+        ),
         (
             Gain(0.008, 0.01, -0.005, 0.021, 5, "no clear difference"),
-            "+0.008, not clear (95 % interval −0.005 to +0.021; + is better)",
+            "+0.008, not clear (corrected 95 % interval −0.005 to +0.021; + is better)",
         ),
         (
             Gain(-0.006, 0.01, -0.03, 0.018, 5, "no clear difference"),
-            "−0.006, not clear (95 % interval −0.030 to +0.018; + is better)",
+            "−0.006, not clear (corrected 95 % interval −0.030 to +0.018; + is better)",
         ),
         (Gain(0.1, None, None, None, 1, "too few to judge"), "+0.100, not judged (one seed; + is better)"),
         (Gain(0.1, None, None, None, 5, EARLIER), "+0.100, not judged (+ is better)"),

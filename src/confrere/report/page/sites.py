@@ -129,7 +129,7 @@ def fairness(comparison: ComparisonResult) -> Markup | None:
     )
     caption = (
         f"Upwards is better: gain in {words.metric(name).label}{' in points' if unit else ''} over alone"
-        f"{', with its 95 % interval' if len(comparison.seeds) > 1 else ', one seed'}. "
+        f"{f', with its {words.interval_label(gains[best])}' if len(comparison.seeds) > 1 else ', one seed'}. "
         "To the right: training records of the site, on a logarithmic scale."
     )
     return section("Who gains", tag("figure", chart, tag("figcaption", caption)), lead=lead)
