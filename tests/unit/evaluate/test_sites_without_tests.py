@@ -43,3 +43,16 @@ def test_the_interval_of_a_mean_is_about_the_mean_beside_it() -> None:
                 )
                 assert gain.interval[0] <= gain.mean <= gain.interval[1]
                 assert way.name != "fedavg" or gain.mean != 0
+
+
+def test_the_threshold_is_the_share_of_the_ill_among_training_records() -> None:
+    """Test records choose nothing, not even the threshold at which a model warns."""
+    draw = np.random.default_rng(1)
+    sites = {n: (draw.normal(size=(50, 2)).astype("float32"), (np.arange(50) % 3 == 0) * 1) for n in "ab"}
+    found = confrere.compare(Study(name="small", rounds=1), ["fedavg"], range(3), sites)
+    for name in sites:
+        result = found.result.strategies["fedavg"].sites[name].in_patients
+        trained = [run.sites[name].prevalence for run in found.runs["fedavg"]]
+        assert result is not None
+        assert result.threshold == pytest.approx(np.mean([p for p in trained if p is not None]))
+        assert result.threshold != pytest.approx(result.ill)
