@@ -234,6 +234,105 @@ def parameters(function: Function) -> int:
     return len([n for n in names if n not in ("self", "cls")])
 
 
+Classes = Mapping[str, tuple[Path, ast.ClassDef]]
+
+
+def classes_of(sources: Mapping[Path, str]) -> Classes:
+    found = [
+        (p, n)
+        for p, text in sources.items()
+        for n in ast.walk(ast.parse(text))
+        if isinstance(n, ast.ClassDef)
+    ]
+    return {node.name: (path, node) for path, node in found}
+
+
+def bases(name: str, classes: Classes) -> set[str]:
+    """The names of all classes that a class inherits from."""
+    if name not in classes:
+        return set()
+    own = {n.id for b in classes[name][1].bases for n in ast.walk(b) if isinstance(n, ast.Name)} - {name}
+    return own.union(*(bases(b, classes) for b in own))
+
+
+def members(name: str, classes: Classes) -> tuple[set[str], set[str]]:
+    """The methods of a class and its attributes, properties among these; inherited ones included."""
+    lines = [n for c in (name, *bases(name, classes)) if c in classes for n in classes[c][1].body]
+    own = [n for n in lines if isinstance(n, Function)]
+    properties = {n.name for n in own if any("property" in ast.unparse(d) for d in n.decorator_list)}
+    stored = [n for line in lines for n in ast.walk(line) if isinstance(getattr(n, "ctx", None), ast.Store)]
+    fields = {n.id for n in stored if isinstance(n, ast.Name)} | {
+        n.attr for n in stored if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "self"
+    }
+    return {n.name for n in own} - properties, properties | fields
+
+
+def has(name: str, wanted: tuple[set[str], set[str]], classes: Classes) -> bool:
+    methods, attributes = members(name, classes)
+    return wanted[0] <= methods and wanted[1] <= attributes
+
+
+def implementations(classes: Classes) -> set[str]:
+    """Classes of which there are several for one purpose: they have the members of a protocol that others have too, or
+    are registered under a name (`@topology("ring")`), or a class that is one of these inherits from them."""
+    protocols = {
+        n for n, (_, node) in classes.items() if any("Protocol" in ast.unparse(b) for b in node.bases)
+    }
+    concrete = [n for n in classes if n not in protocols]
+    found = {
+        name
+        for name in concrete
+        for decorator in classes[name][1].decorator_list
+        if isinstance(decorator, ast.Call) and decorator.args and isinstance(decorator.args[0], ast.Constant)
+    }
+    for wanted in (members(protocol, classes) for protocol in protocols):
+        able = {name for name in concrete if wanted[0] and has(name, wanted, classes)}
+        found |= able if len(able) > 1 else set()
+    return found.union(*(bases(name, classes) for name in found)) & set(concrete)
+
+
+def questions(sources: Mapping[Path, str]) -> list[str]:
+    """Where a module asks for the implementation of an object that another module defines."""
+    classes = classes_of(sources)
+    several = implementations(classes)
+    found = []
+    for path, text in sources.items():
+        for node in ast.walk(ast.parse(text)):
+            asked: ast.expr | None = None
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+                asked = node.args[1]
+            elif isinstance(node, ast.MatchClass):
+                asked = node.cls
+            names = {n.id for n in ast.walk(asked) if isinstance(n, ast.Name)} if asked else set()
+            found += [f"{path}: {name}" for name in names & several if classes[name][0] != path]
+    return found
+
+
+def test_no_module_asks_which_implementation_an_object_is() -> None:
+    """What differs between implementations is a method or an attribute. A module may ask about its own classes, and anyone
+    for an interface (a protocol), for a value (a model, a number) and for the kind of an error."""
+    assert questions({p: p.read_text("utf-8") for p in files()}) == []
+
+
+def test_a_question_for_the_implementation_would_be_noticed() -> None:
+    """Registered, by its members, or as a base; not in its own module, and not for an interface."""
+    graphs = """
+class Graph(Protocol):
+    def column(self): ...
+class Alike: ...
+@graph("ring")
+class Ring(Alike):
+    def column(self): isinstance(self, Star)
+class Star:
+    def column(self): ...
+class Value: ...
+"""
+    asks = "isinstance(x, Ring)\nisinstance(x, Star | int)\nisinstance(x, (Alike, str))\n"
+    free = "isinstance(x, Graph)\nisinstance(x, Value)\n"
+    found = questions({Path("graphs"): graphs, Path("asks"): asks, Path("free"): free})
+    assert sorted(found) == ["asks: Alike", "asks: Ring", "asks: Star"]
+
+
 def test_no_function_has_many_parameters() -> None:
     """Where a caller would state more, a value is passed. The options of a command and of the Python API are theirs."""
     inner = [p for p in files() if room_of(p) != "cli"]

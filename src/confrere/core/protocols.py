@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -79,6 +79,24 @@ class Optimiser(Protocol):
 
     @property
     def learning_rate(self) -> float: ...
+
+    @property
+    def long_run_rate(self) -> float | None:
+        """How far a step moves the weights in the long run, per unit of a constant gradient; None if the length of a
+        step does not grow with the gradient."""
+
+    @property
+    def stacking_key(self) -> Hashable | None:
+        """What the optimisers of several sites must share so that one `update` serves all, with the weights of a site in
+        each row; None if there is no such update."""
+
+    @property
+    def single_step(self) -> bool:
+        """Whether it makes one step on all records of a site, however many these are."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step subtracts the gradient times the learning rate, and does nothing else."""
 
     def start(self, size: int) -> dict[str, Tensor]:
         """The state before the first step, for a vector of this size."""
@@ -310,6 +328,17 @@ class Combiner(Protocol):
     """Own model and inbox in, one model out."""
 
     def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model: ...
+
+
+@runtime_checkable
+class GossipCombiner(Combiner, Protocol):
+    """A combiner that can also be used in gossip, where a site often receives from one peer at a time."""
+
+    def gossip(
+        self, own: Model, inbox: Sequence[Parcel], kept: float, step: Scalar
+    ) -> tuple[Model, Model | None]:
+        """The own model moved by the share that is not kept, and moved in full (None if nothing arrived)."""
+        ...
 
 
 class Transport(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 from confrere.core.errors import StudyError
 from confrere.data.records import Federation
 from confrere.evaluate.suggested_settings import PlannedBudget, StudySettings, Suggestion, suggest
-from confrere.exchange.topology import NoExchange
+from confrere.exchange.topology import exchanges
 from confrere.privacy.accounting import check_delta, check_epsilon
 from confrere.privacy.charges import rounded_up
 from confrere.privacy.forecast import (
@@ -204,7 +204,7 @@ def forecast_of(simulation: Simulation) -> Forecast | None:
     counted, nor is a site whose budget covers none.
     """
     sites = list(simulation.sites.values())
-    if simulation.pools or isinstance(simulation.study.graph(), NoExchange):
+    if simulation.pools or not exchanges(simulation.study.graph()):
         return None
     if any(site.mechanism is None for site in sites):
         return None

@@ -20,9 +20,8 @@ from typing import Literal
 
 from confrere.core.custody import ZERO, Scalar, public, strictest
 from confrere.core.model import Model, mix
-from confrere.core.protocols import Peers, Site
+from confrere.core.protocols import GossipCombiner, Peers, Site
 from confrere.exchange.combine import push_sum
-from confrere.exchange.robust import SelfCentredClip
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ async def gossip(peers: Peers, before: Model, after: Model, mass: Mass) -> tuple
     between them is scaled by start/held, so that Σ mass·θ grows by start·update whatever is held.
     A new epoch of membership starts the mass anew; undelivered parcels were cancelled with the old one.
     """
-    if isinstance(peers.combiner, SelfCentredClip):
+    if isinstance(peers.combiner, GossipCombiner):
         return await _cautious(peers, before, after, mass, peers.combiner)
     held = mass.held if peers.epoch == mass.epoch else mass.start
     model = after
@@ -76,12 +75,12 @@ async def gossip(peers: Peers, before: Model, after: Model, mass: Mass) -> tuple
 
 
 async def _cautious(
-    peers: Peers, before: Model, after: Model, mass: Mass, rule: SelfCentredClip
+    peers: Peers, before: Model, after: Model, mass: Mass, combiner: GossipCombiner
 ) -> tuple[Model, Mass, Model | None]:
     """One exchange in which no peer can pull far, and mass stays at its site."""
     moved = after.params.distance(before.params)
     # a site whose budget is spent trains no more
     step = Scalar(moved, strictest([before.custody, after.custody])) if moved else mass.step
     inbox = await peers.exchange(after)
-    mixed, heard = rule.gossip(after, inbox.current, peers.kept, step)
+    mixed, heard = combiner.gossip(after, inbox.current, peers.kept, step)
     return mixed, replace(mass, held=mass.start, epoch=peers.epoch, step=step), heard

@@ -32,7 +32,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from confrere.core.errors import StudyError
 from confrere.core.protocols import Topology
@@ -56,6 +56,8 @@ class _Centreless:
 @dataclass(frozen=True)
 class NoExchange(_Centreless):
     """No site sends anything: each learns alone."""
+
+    exchanges: ClassVar[bool] = False
 
     def column(self, round: int, members: Sequence[str], sender: str) -> Mapping[str, float]:
         _place(members, sender)
@@ -284,6 +286,11 @@ def _checked(given: Any) -> tuple[Rows, ...]:
 
 def _by(rows: Rows) -> str:
     return f"{len(rows)} × {len(rows)}"
+
+
+def exchanges(graph: Topology) -> bool:
+    """Whether anything is sent at all. A topology that sends nothing states `exchanges = False`."""
+    return bool(getattr(graph, "exchanges", True))
 
 
 def senders(graph: Topology, round: int, members: Sequence[str], receiver: str) -> tuple[str, ...]:

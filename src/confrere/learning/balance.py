@@ -16,13 +16,11 @@ from torch import Tensor
 
 from confrere.core.custody import Custody, Scalar
 from confrere.core.model import Model
-from confrere.core.protocols import Loss
-from confrere.learning.objectives import Near
+from confrere.core.protocols import Loss, Proximal
+from confrere.learning.objectives import Shares, SummedLoss
 
 LEAST = 0.02
 """No class is taken to be rarer than this part of an equal share: noise must not make a class impossible."""
-
-Shares = tuple[Scalar, ...]
 
 
 def counted(targets: Tensor, classes: int) -> Shares:
@@ -60,6 +58,13 @@ class Balanced:
     def reads(self) -> frozenset[str]:
         return self.within.reads
 
+    @property
+    def plain(self) -> bool:
+        return isinstance(self.within, SummedLoss) and self.within.plain
+
+    def added(self, others: Mapping[str, Tensor]) -> Tensor | None:
+        return self.within.added(others) if isinstance(self.within, SummedLoss) else None
+
     def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
         return self.within(own + log_shares(self.shares, own.shape[1]).to(own), others, targets)
 
@@ -68,17 +73,20 @@ class Balanced:
 class BalancedNear(Balanced):
     """The same for a loss that also pulls the weights towards an anchor."""
 
-    within: Near
-
     @property
     def anchor(self) -> str:
-        return self.within.anchor
+        return self._proximal.anchor
 
     @property
     def pull(self) -> float:
-        return self.within.pull
+        return self._proximal.pull
+
+    @property
+    def _proximal(self) -> Proximal:
+        assert isinstance(self.within, Proximal)
+        return self.within
 
 
 def balance(loss: Loss, shares: Shares) -> Loss:
     """The same loss, with all classes counting alike."""
-    return BalancedNear(loss, shares) if isinstance(loss, Near) else Balanced(loss, shares)
+    return BalancedNear(loss, shares) if isinstance(loss, Proximal) else Balanced(loss, shares)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,8 @@ from confrere.data.tasks import task_kinds
 
 Teacher = Literal["peers", "none", "private"]
 Direction = Literal["teacher-student", "student-teacher"]
+Shares = tuple[Scalar, ...]
+"""The shares of the classes."""
 
 
 def check_share(**shares: float | str) -> None:
@@ -88,6 +90,45 @@ class Labelled:
         return supervised_loss(outputs, targets, self.kind)
 
 
+@runtime_checkable
+class SummedLoss(Protocol):
+    """A loss on the labels of the model's own outputs plus something that is known before training.
+
+    With `plain`, nothing else is in it: the labels are judged by their form, and there is no teacher or anchor.
+    """
+
+    @property
+    def plain(self) -> bool: ...
+
+    @property
+    def shares(self) -> Shares | None:
+        """The class shares whose logs are added to the outputs; None if classes count as they are."""
+
+    def added(self, others: Mapping[str, Tensor]) -> Tensor | None:
+        """What the model's own outputs are added to, apart from class shares; None for nothing."""
+
+
+@runtime_checkable
+class LearnedWith(Protocol):
+    """A loss with another model that has learned from this site's records, among others."""
+
+    ours: Scalar
+    """Of the records that the other model has learned from, the share that is this site's."""
+
+
+@runtime_checkable
+class StatedRate(Protocol):
+    """A loss that is made smaller by plain descent at its own rate."""
+
+    rate: float
+    one_batch: bool
+
+
+def label_kind(loss: Loss) -> str:
+    """The task kind whose own loss judges the labels; empty where their loss follows from the shapes."""
+    return loss.kind if isinstance(loss, Labelled) else ""
+
+
 def for_kind(loss: Loss, kind: str) -> Loss:
     """The same loss, with the labels judged by the own loss of a task kind, where it has one."""
     own = task_kinds[kind].loss is not None
@@ -99,6 +140,14 @@ class Supervised(Labelled):
     """The plain loss on the site's own labels."""
 
     reads: frozenset[str] = frozenset()
+    shares: ClassVar[None] = None
+
+    @property
+    def plain(self) -> bool:
+        return not self.kind
+
+    def added(self, others: Mapping[str, Tensor]) -> Tensor | None:
+        return None
 
     def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
         return self.on_labels(own, targets)
@@ -163,10 +212,18 @@ class Stacked(Labelled):
     weight: Scalar
     ours: Scalar = ZERO
     """Of the records that the other model has learned from, the share that is this site's."""
+    shares: ClassVar[None] = None
 
     @property
     def reads(self) -> frozenset[str]:
         return frozenset([self.under])
+
+    @property
+    def plain(self) -> bool:
+        return not self.kind
+
+    def added(self, others: Mapping[str, Tensor]) -> Tensor | None:
+        return self.weight.value * others[self.under]
 
     def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
         return self.on_labels(own + self.weight.value * others[self.under], targets)

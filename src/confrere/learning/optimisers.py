@@ -7,9 +7,9 @@ the flat vector; then a step needs no copying.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,6 +20,16 @@ from confrere.core.protocols import Optimiser
 OptimiserState = dict[str, Tensor]
 
 
+@runtime_checkable
+class OwnRates(Protocol):
+    """An optimiser with which each site may have a learning rate of its own."""
+
+    def update_at(
+        self, rates: Tensor, weights: Tensor, gradient: Tensor, state: OptimiserState, rows: Tensor | slice
+    ) -> None:
+        """Make a step in these rows, each with its own rate."""
+
+
 @dataclass(frozen=True)
 class SGD:
     """Gradient descent, with heavy-ball momentum where asked; weight decay is L2 (added to the gradient)."""
@@ -27,14 +37,22 @@ class SGD:
     learning_rate: float
     momentum: float = 0.0
     weight_decay: float = 0.0
+    single_step: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _check(self.learning_rate, self.weight_decay, momentum=self.momentum)
 
     @property
     def long_run_rate(self) -> float:
-        """How far a step moves the weights in the long run, per unit of a constant gradient."""
         return self.learning_rate / (1 - self.momentum)
+
+    @property
+    def stacking_key(self) -> Hashable:
+        return SGD, self.momentum, self.weight_decay  # rates may differ, see `update_at`
+
+    @property
+    def plain(self) -> bool:
+        return not self.momentum and not self.weight_decay
 
     def start(self, size: int) -> OptimiserState:
         return {"velocity": torch.zeros(size)} if self.momentum else {}
@@ -46,12 +64,28 @@ class SGD:
             gradient = state["velocity"].mul_(self.momentum).add_(gradient)
         weights.sub_(gradient, alpha=self.learning_rate)
 
+    def update_at(
+        self, rates: Tensor, weights: Tensor, gradient: Tensor, state: OptimiserState, rows: Tensor | slice
+    ) -> None:
+        moved = gradient.add(weights, alpha=self.weight_decay)
+        if self.momentum:
+            state["velocity"][rows] = state["velocity"][rows] * self.momentum + moved[rows]
+            moved = state["velocity"]
+        weights[rows] = weights[rows] - rates[rows] * moved[rows]
+
 
 @dataclass(frozen=True)
 class Collect:
     """Returns the gradient instead of applying it: for a single step."""
 
     learning_rate: float = 1.0
+    long_run_rate: ClassVar[None] = None
+    single_step: ClassVar[bool] = True
+    plain: ClassVar[bool] = False
+
+    @property
+    def stacking_key(self) -> Hashable:
+        return self
 
     def start(self, size: int) -> OptimiserState:
         return {}
@@ -69,6 +103,13 @@ class Adam:
     beta2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.0
+    long_run_rate: ClassVar[None] = None
+    single_step: ClassVar[bool] = False
+    plain: ClassVar[bool] = False
+
+    @property
+    def stacking_key(self) -> Hashable:
+        return type(self), self
 
     def __post_init__(self) -> None:
         _check(self.learning_rate, self.weight_decay, beta1=self.beta1, beta2=self.beta2)

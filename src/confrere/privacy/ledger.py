@@ -87,9 +87,8 @@ class Ledger:
         self._own: set[int] = set()
         """Charges that were made, or used again, by this object: their process lives."""
         try:
-            self._storage: EntryStorage = (
-                MemoryStorage(dataset) if path is None else FileStorage(path, population)
-            )
+            self._file = None if path is None else FileStorage(path, population)
+            self._storage: EntryStorage = self._file or MemoryStorage(dataset)
             self._head = self._storage.genesis
             self._catch_up()
         except UNREADABLE as error:
@@ -111,22 +110,22 @@ class Ledger:
         them is in its ledger. To charge that ledger too would show in what leaves that one of its patients is here.
         Ledgers of unknown patients are charged from here on too, regardless of who is in these records.
         """
-        assert isinstance(self._storage, FileStorage)
+        assert self._file is not None
         for other in self.also:
             other.close()
-        populations, elsewhere = self._storage.register(patients, check, former)
+        populations, elsewhere = self._file.register(patients, check, former)
         self.also = tuple(
-            Ledger(self._storage.path, population=p, accountant=self.accountant) for p in populations
+            Ledger(self._file.path, population=p, accountant=self.accountant) for p in populations
         )
         for other in self.also:
-            assert isinstance(other._storage, FileStorage)
-            other._storage.known = True
+            assert other._file is not None
+            other._file.known = True
         return elsewhere
 
     def adopt(self, path: Path) -> None:
         """Take in the charges of another ledger of the same institution; every later charge is written to it too."""
-        assert isinstance(self._storage, FileStorage)
-        self._storage.adopt(path)
+        assert self._file is not None
+        self._file.adopt(path)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -154,9 +153,7 @@ class Ledger:
 
     def counters(self) -> dict[str, int]:
         """How many entries each ledger of the file has, by its id."""
-        return (
-            self._storage.counters() if isinstance(self._storage, FileStorage) else {self.id: self._counter}
-        )
+        return self._storage.counters()
 
     def charges(self) -> tuple[Charge, ...]:
         """Everything that was spent, one count per event."""
@@ -332,9 +329,9 @@ class Ledger:
 
     def _attempt(self, key: str, records: str) -> Attempt | None:
         """The last charge under a key for these records, and its outcome."""
-        assert isinstance(self._storage, FileStorage)
+        assert self._file is not None
         self._catch_up()
-        return self._storage.attempt(key, records)
+        return self._file.attempt(key, records)
 
     def _append(self, key: str) -> None:
         """Write an entry that charges nothing."""

@@ -161,6 +161,9 @@ class EntryStorage(Protocol):
     def hash_of(self, counter: int, ledger: str = "") -> str | None:
         """The hash of an entry of this ledger, or of another one in the same file."""
 
+    def counters(self) -> dict[str, int]:
+        """How many entries each ledger here has, by its id."""
+
     def close(self) -> None: ...
 
 
@@ -200,6 +203,9 @@ class MemoryStorage:
 
     def hash_of(self, counter: int, ledger: str = "") -> str | None:
         return self._entries[counter - 1].hash if 0 < counter <= len(self._entries) else None
+
+    def counters(self) -> dict[str, int]:
+        return {self.id: len(self._entries)}
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -338,7 +344,6 @@ class FileStorage:
         return any(id != self.id and id not in charged_too for (id,) in found.fetchall())
 
     def counters(self) -> dict[str, int]:
-        """How many entries each ledger of the file has, by its id."""
         return dict(self.database.execute("SELECT id, counter FROM ledgers"))
 
     def adopt(self, other: Path) -> None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections.abc import Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Protocol
@@ -98,6 +99,12 @@ class Seeded:
     def perturb(self, value: Tensor, std: float, sensitivity: float) -> Tensor:
         noise = self.normal(value.numel(), std).to(value)
         return noise.add_(_finite(value).reshape(-1)).reshape(value.shape)
+
+
+def generators_of(sources: Sequence[Randomness]) -> list[torch.Generator] | None:
+    """The generators of reproducible sources, to draw from directly; None if one of them has no generator."""
+    seeded = [source for source in sources if type(source) is Seeded]
+    return [source.generator for source in seeded] if len(seeded) == len(sources) else None
 
 
 class Secure:

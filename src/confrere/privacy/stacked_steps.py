@@ -22,7 +22,7 @@ from confrere.privacy.clipping import ClipState
 from confrere.privacy.gradients.batch_gradients import ClippedSum
 from confrere.privacy.gradients.per_record import BLOCK, EXPANSION, SINGLE, WeightedNorm, row_squares
 from confrere.privacy.mechanism import Mechanism
-from confrere.privacy.noise import Randomness, Seeded
+from confrere.privacy.noise import Randomness, generators_of
 from confrere.privacy.sampling import FullBatch, Poisson
 
 Span = tuple[int, int]
@@ -110,9 +110,7 @@ class StackedMechanism:
         samplings = [m.sampling for m in mechanisms]
         self._full = all(type(s) is FullBatch and s.unit == "record" for s in samplings)
         self._all_rows: dict[int, Drawn] = {}
-        self._generators: list[torch.Generator] | None = None
-        if all(type(source) is Seeded for source in randomness):
-            self._generators = [source.generator for source in randomness if isinstance(source, Seeded)]
+        self._generators = generators_of(randomness)
         self._uniforms: Tensor | None = None
         if self._generators is not None and all(type(s) is Poisson for s in samplings):
             most = max(sizes)

@@ -15,7 +15,7 @@ from confrere.core.protocols import ChecksMembers, Strategy
 from confrere.core.registry import nearest
 from confrere.core.strategy_traits import traits
 from confrere.data.records import Federation, SiteData, concatenate
-from confrere.learning.local_training.cohort import TRAINERS, Cohort, trainer_of
+from confrere.learning.local_training.cohort import TRAINERS, ReportsNotices, trainer_of
 from confrere.learning.local_training.one_site import Trainer
 from confrere.learning.networks.network import NetworkCache
 from confrere.privacy.strategy_lint import strategy_findings
@@ -145,7 +145,7 @@ class Collaboration:
             peers.journal = journal
 
     def _log_trainer_notices(self, journal: Journal) -> None:
-        if isinstance(self.trainer, Cohort):
+        if isinstance(self.trainer, ReportsNotices):
             self.trainer.report = lambda text: journal.add(Event("notice", data={"text": text}))
 
     def run_of(self, name: str) -> SiteRun | None:

@@ -29,7 +29,7 @@ from confrere.core.results import ModelVerdict
 from confrere.core.seeds import generator
 from confrere.core.strategy_traits import traits
 from confrere.data.records import Records
-from confrere.exchange.topology import NoExchange
+from confrere.exchange.topology import exchanges
 from confrere.learning.evaluation import measure
 from confrere.learning.fit.tuning import FEW, Search, fit
 from confrere.learning.local_training.one_site import failure_reason
@@ -127,7 +127,7 @@ def train_alone(site: Participant, records: Records, search: Search | None = Non
 
 def _has_peers(run: SiteRun) -> bool:
     """False for a site that trains alone, and for pooled records."""
-    return not (isinstance(run.peers.topology, NoExchange) or traits(run.strategy).pools)
+    return exchanges(run.peers.topology) and not traits(run.strategy).pools
 
 
 def _needs_comparison(run: SiteRun) -> bool:

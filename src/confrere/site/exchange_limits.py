@@ -15,8 +15,7 @@ from confrere.exchange.packing import Packing
 from confrere.exchange.robust import Bound
 from confrere.exchange.screening import LARGEST, Bounds
 from confrere.exchange.sums import SUM
-from confrere.exchange.topology import Complete, Star, senders_by_receiver
-from confrere.learning.optimisers import SGD
+from confrere.exchange.topology import senders_by_receiver
 from confrere.privacy.mechanism import Mechanism
 from confrere.site.participant import Participant
 from confrere.study import Study
@@ -69,7 +68,7 @@ def check_combiners(
 
 def models_combined(graph: Topology, round: int, members: Sequence[str]) -> int:
     """The smallest number of models, including its own, that a site combines."""
-    if isinstance(graph, Complete | Star):
+    if graph.centre(round, members) is not None:  # which combines the models of all
         return len(members)
     found = senders_by_receiver(graph, round, members)
     return 1 + min((len(found.get(m, ())) for m in members), default=0)
@@ -134,10 +133,9 @@ def _path(study: Study, site: Participant, largest: int) -> float:
     steps = math.ceil(largest / max(1, batch)) * training.epochs
     if study.privacy is not None and study.privacy.steps:
         steps = study.privacy.steps
-    if isinstance(optimiser, SGD):
-        length = optimiser.long_run_rate
-    else:  # the moments of Adam never make a step longer than this
-        length = 10 * getattr(optimiser, "learning_rate", 1.0)
+    length = optimiser.long_run_rate
+    if length is None:  # the moments of Adam never make a step longer than this
+        length = 10 * optimiser.learning_rate
     return float(length * steps * study.rounds)
 
 

@@ -28,7 +28,7 @@ from confrere.core.results import Tested
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records, SiteData
 from confrere.data.tasks import Task
-from confrere.learning.balance import Shares, balance, counted, log_shares, released
+from confrere.learning.balance import balance, counted, log_shares, released
 from confrere.learning.evaluation import measure, predict
 from confrere.learning.fit.leave_one_out import ProxyTraining
 from confrere.learning.local_training.one_site import Memory, Trainer
@@ -36,8 +36,7 @@ from confrere.learning.networks.architectures import describe, fresh
 from confrere.learning.networks.loss_sum import LOSS_SUM
 from confrere.learning.networks.network import Network, NetworkCache
 from confrere.learning.networks.tables import Centred
-from confrere.learning.objectives import for_kind
-from confrere.learning.optimisers import SGD
+from confrere.learning.objectives import Shares, for_kind
 from confrere.learning.private_centre import PROFILE
 from confrere.learning.step_schedule import (
     FURTHEST,
@@ -288,7 +287,7 @@ class Participant:
         """What a round of plain descent costs; the memory of `slot` has the state of its clipping."""
         training, optimiser = self.study.training, self.build_optimiser(self.mechanism is not None)
         steady = 4 / (1 + math.prod(self.task.inputs))
-        rate = optimiser.long_run_rate if isinstance(optimiser, SGD) else steady
+        rate = steady if optimiser.long_run_rate is None else optimiser.long_run_rate
         if self.mechanism is None:
             batch = min(1.0, training.batch_size / self.size)
             return Effort(float(training.epochs), batch, public(0.0), rate)
@@ -310,8 +309,8 @@ class Participant:
         """How a proxy was trained of which the share `ours` comes from this site, for leave-one-out corrections."""
         optimiser, clipping = self.build_optimiser(True), self.mechanism.clipping if self.mechanism else None
         time = math.inf
-        if isinstance(optimiser, SGD):
-            time = optimiser.learning_rate * max(1, self.steps) * self.study.rounds / (1 - optimiser.momentum)
+        if optimiser.long_run_rate is not None:
+            time = optimiser.long_run_rate * max(1, self.steps) * self.study.rounds
         clip = clipping.bound if clipping is not None and clipping.fixed_noise else math.inf
         return ProxyTraining(len(self.data.train) / ours, clip, time)
 

@@ -20,7 +20,7 @@ from confrere.learning.evaluation import loss_metrics, predict
 from confrere.learning.fit.calibration import best_scale
 from confrere.learning.fit.tuning import SeenRecords, fit
 from confrere.learning.local_training.one_site import Job, failure_reason
-from confrere.learning.objectives import Stacked
+from confrere.learning.objectives import LearnedWith
 from confrere.privacy.charged_steps import UNPROTECTED
 from confrere.site.participant import Participant
 from confrere.site.training import TrainingCall, check_given, slot_of
@@ -119,7 +119,7 @@ class SiteRound:
         site = self._site
         job = fitting_job(site, site.own_records(), role, losses, models)
         seen = torch.arange(len(job.records)) < len(site.data.train)
-        shares = [loss.ours.value for loss in losses if isinstance(loss, Stacked)]
+        shares = [loss.ours.value for loss in losses if isinstance(loss, LearnedWith)]
         proxy_training = (
             site.proxy_training(max(shares)) if shares and max(shares) > 0 and bool(seen.any()) else None
         )

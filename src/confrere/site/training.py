@@ -21,7 +21,7 @@ from confrere.core.seeds import derive
 from confrere.learning.local_training.one_site import Job, Memory, Trained, train_site
 from confrere.learning.networks.loss_sum import LOSS_SUM
 from confrere.learning.networks.network import Network
-from confrere.learning.objectives import Descent, Supervised
+from confrere.learning.objectives import StatedRate, Supervised
 from confrere.learning.optimisers import SGD, Collect
 from confrere.learning.private_centre import PROFILE
 from confrere.privacy.charged_steps import UNPROTECTED, PrivateSteps
@@ -118,7 +118,7 @@ class TrainingCall:
             out = {r: loss for r, loss in out.items() if r not in self.protect}
         for role, loss in out.items():
             if role not in SUMMED:
-                plain = Supervised() if isinstance(loss, Descent) else loss
+                plain = Supervised() if isinstance(loss, StatedRate) else loss
                 out[role] = site.counted(plain, self.models[role], role in private)
         return out
 
@@ -136,7 +136,7 @@ class TrainingCall:
                 anchors[other] = self.models[other].params
         seed = derive(site.study.seed, site.name, self.round, "training", *self.again)
         losses = [self.objective[r] for r in trained]
-        brief = not private and all(isinstance(d, Descent) and d.one_batch for d in losses)
+        brief = not private and all(isinstance(d, StatedRate) and d.one_batch for d in losses)
         whole = self.gradient_only or LOSS_SUM in self.objective
         return Job(
             site=site.name,
@@ -175,7 +175,7 @@ class TrainingCall:
         loss = self.objective[role]
         if self.gradient_only:
             return Collect()
-        if isinstance(loss, Descent):
+        if isinstance(loss, StatedRate):
             return SGD(loss.rate)
         if role == LOSS_SUM:  # the mean over the steps
             return SGD(1 / max(1, self.site.steps) if noisy else 1.0)

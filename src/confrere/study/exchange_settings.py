@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from confrere.core.errors import StudyError
-from confrere.core.protocols import Combiner, Strategy
+from confrere.core.protocols import Combiner, GossipCombiner, Strategy
 from confrere.core.registry import nearest
 from confrere.core.strategy_traits import traits
 from confrere.core.strict_reader import Named, build, build_named, named
 from confrere.exchange.attacks import Attack, attacks
 from confrere.exchange.combine import combiners
 from confrere.exchange.compression import Compression, compressions
-from confrere.exchange.robust import SelfCentredClip
 
 
 class ExchangeSettings(Protocol):
@@ -100,8 +99,8 @@ def sends(study: ExchangeSettings) -> bool:
 
 def check_exchange(study: ExchangeSettings) -> None:
     """What can be said without knowing the sites."""
-    rule, strategy = combiner_of(study), study.strategy_name
-    if rule is not None and (how := combines(study)) != "models":
+    combiner, strategy = combiner_of(study), study.strategy_name
+    if combiner is not None and (how := combines(study)) != "models":
         name = named(study.combiner or "", "combiner")[0]
         if how is None:
             raise StudyError(
@@ -113,7 +112,7 @@ def check_exchange(study: ExchangeSettings) -> None:
                 )
                 + "; leave combiner out, or use fedavg, fedprox, fml, swarm, personal, avgpush or proxyfl"
             )
-        if not isinstance(rule, SelfCentredClip):
+        if not isinstance(combiner, GossipCombiner):
             raise StudyError(
                 f'combiner = "{name}": strategy "{strategy}" mixes by gossip, often with one peer at a time;'
                 ' use combiner = "self-centred-clip"'

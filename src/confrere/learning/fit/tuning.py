@@ -25,7 +25,7 @@ from confrere.core.params import Params
 from confrere.core.protocols import Loss
 from confrere.core.seeds import derive, generator
 from confrere.data.records import Records
-from confrere.learning.balance import Balanced, log_shares
+from confrere.learning.balance import log_shares
 from confrere.learning.evaluation import predict
 from confrere.learning.fit.exact_regression import (
     Fold,
@@ -45,7 +45,7 @@ from confrere.learning.fit.exact_regression import (
 from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
 from confrere.learning.local_training.one_site import Job, train_site
 from confrere.learning.networks.network import Network
-from confrere.learning.objectives import Stacked, Supervised, is_multilabel
+from confrere.learning.objectives import SummedLoss, is_multilabel
 from confrere.privacy.charged_steps import UNPROTECTED
 
 ENOUGH = 600
@@ -141,7 +141,7 @@ def fit(
     targets, module = job.records.targets, job.networks[role].module
     if all(map(_under_known, losses)):
         head, layer = head_of(module), layer_of(module)
-        balanced = any(isinstance(loss, Balanced) for loss in losses)
+        balanced = any(_summed(loss).shares is not None for loss in losses)
         if head is not None and not balanced and not is_multilabel(targets):
             return _averaged(case, head)
         if layer is not None and not targets.is_floating_point():
@@ -229,7 +229,7 @@ def _averaged_classes(case: _Case, layer: nn.Linear) -> tuple[Params, TuningChoi
     records, classes = case.job.records, layer.out_features
     features = records.inputs.reshape(len(records), -1).float().cpu().numpy()
     labels = records.targets.cpu().numpy()
-    shares = case.losses[0].shares if isinstance(case.losses[0], Balanced) else None
+    shares = _summed(case.losses[0]).shares
     logs = log_shares(shares, classes).numpy() if shares is not None else np.zeros(classes, np.float32)
     worth = np.exp(-logs)[labels] / classes if shares is not None else np.ones(len(labels))
 
@@ -260,10 +260,10 @@ def _averaged_classes(case: _Case, layer: nn.Linear) -> tuple[Params, TuningChoi
 
 def _under_classes(loss: Loss, others: Others, records: int, classes: int) -> Singles:
     """What a network's own outputs are added to."""
-    within = loss.within if isinstance(loss, Balanced) else loss
-    if isinstance(within, Stacked):
-        return np.asarray(within.weight.value * others[within.under].float().numpy(), dtype=np.float32)
-    return np.zeros((records, classes), dtype=np.float32)
+    added = _summed(loss).added(others)
+    if added is None:
+        return np.zeros((records, classes), dtype=np.float32)
+    return np.asarray(added.float().numpy(), dtype=np.float32)
 
 
 def near_best(judged: NDArray[np.float64], groups: Sequence[int]) -> Vector:
@@ -357,15 +357,18 @@ def _outputs_for(job: Job, loss: Loss, seen: SeenRecords) -> OtherOutputs:
 
 
 def _under_known(loss: Loss) -> bool:
-    within = loss.within if isinstance(loss, Balanced) else loss
-    return isinstance(within, Supervised | Stacked) and not within.kind
+    return isinstance(loss, SummedLoss) and loss.plain
+
+
+def _summed(loss: Loss) -> SummedLoss:
+    assert isinstance(loss, SummedLoss)
+    return loss
 
 
 def _under(loss: Loss, others: Others, records: int) -> Vector:
     """What a network's own logits are added to."""
-    if isinstance(loss, Stacked):
-        return np.asarray(loss.weight.value * others[loss.under][:, 0].double().numpy())
-    return np.zeros(records)
+    added = _summed(loss).added({role: outputs.double() for role, outputs in others.items()})
+    return np.zeros(records) if added is None else np.asarray(added[:, 0].numpy())
 
 
 def _converge(

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 from confrere.core.errors import ConfrereError, StudyError
-from confrere.core.protocols import Optimiser
 from confrere.learning.local_training.many_sites import train_together
 from confrere.learning.local_training.one_site import Job, OneAtATime, Trained, Trainer, train_site
 from confrere.learning.local_training.stacked_losses import kind_of as kind_of_loss
 from confrere.learning.local_training.stacked_losses import needed
 from confrere.learning.local_training.stacked_network import Dense
-from confrere.learning.optimisers import SGD, Adam, AdamW, Collect
 
 MOST_NUMBERS = 1 << 24
 """About this many numbers of records and activations are worked on at once: more would not stay in fast memory."""
 
 LEAST_SHARE = 0.5
 """In full batches a site with less than this share of the largest one's records is worked on apart: padding costs."""
+
+
+@runtime_checkable
+class ReportsNotices(Protocol):
+    """A trainer that has something to report about how it trains."""
+
+    report: Callable[[str], None] | None
 
 
 class Cohort:
@@ -123,9 +129,9 @@ def why_not_stacked(job: Job) -> str | None:
             return f'the network of "{role}" ({kind}) is not a chain of dense layers'
     if job.records.inputs.dtype != job.networks[next(iter(job.objective))].flat.dtype:
         return "the records are not single-precision numbers"
-    for rule in job.optimisers.values():
-        if type(rule) not in (SGD, Adam, AdamW, Collect):
-            return f"the optimiser {type(rule).__name__} is not known on stacks"
+    for optimiser in job.optimisers.values():
+        if getattr(optimiser, "stacking_key", None) is None:
+            return f"the optimiser {type(optimiser).__name__} is not known on stacks"
     for mechanism in job.private.mechanisms.values():
         if mechanism.unit != "record":
             return f"privacy is per {mechanism.unit}"
@@ -135,10 +141,7 @@ def why_not_stacked(job: Job) -> str | None:
 def kind_of(job: Job) -> Hashable:
     """What jobs must share to be done together. Sizes, weights, noise and rates may differ from site to site."""
     return (
-        tuple(
-            (r, kind_of_loss(loss), _kind_of_optimiser(job.optimisers[r]))
-            for r, loss in job.objective.items()
-        ),
+        tuple((r, kind_of_loss(loss), job.optimisers[r].stacking_key) for r, loss in job.objective.items()),
         tuple([(r, job.networks[r].layers) for r in sorted(_roles(job))]),
         tuple([(r, m.sampling.rate < 1, m.clipping) for r, m in job.private.mechanisms.items()]),
         (None if _in_one_batch(job) else job.batch_size, job.epochs),
@@ -148,14 +151,7 @@ def kind_of(job: Job) -> Hashable:
 
 def _in_one_batch(job: Job) -> bool:
     """Whether a job is a single step on all records of its site, however many these are."""
-    return all(type(rule) is Collect for rule in job.optimisers.values())
-
-
-def _kind_of_optimiser(rule: Optimiser) -> Hashable:
-    """Plain descent may take steps of a site's own length; moments must be kept alike."""
-    if isinstance(rule, SGD):
-        return (SGD, rule.momentum, rule.weight_decay)
-    return (type(rule), rule)
+    return all(optimiser.single_step for optimiser in job.optimisers.values())
 
 
 def _roles(job: Job) -> set[str]:

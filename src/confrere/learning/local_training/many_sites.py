@@ -21,7 +21,7 @@ from confrere.core.seeds import derive
 from confrere.learning.local_training.one_site import Job, Trained, dropped_notice, not_finite
 from confrere.learning.local_training.stacked_losses import joined, needed
 from confrere.learning.local_training.stacked_network import Stack
-from confrere.learning.optimisers import SGD, OptimiserState
+from confrere.learning.optimisers import OptimiserState, OwnRates
 from confrere.privacy import stacked_steps
 from confrere.privacy.gradients import Layout
 
@@ -74,9 +74,9 @@ class _JointTraining:
         self.buffers = {r: stacked_steps.ReleaseBuffer(self.stacks[r].weights) for r in self.protected}
         self.own_rates = {r: self._own_rates(r) for r in self.objective}
         self.plain_sgd = {
-            r: rule.learning_rate
-            for r, rule in first.optimisers.items()
-            if type(rule) is SGD and not rule.momentum and not rule.weight_decay and r not in self.anchors
+            r: optimiser.learning_rate
+            for r, optimiser in first.optimisers.items()
+            if optimiser.plain and r not in self.anchors
             if self.own_rates[r] is None
         }
         """Learning rates of models whose steps are plain descent: their gradient is never written out, which saves a fifth
@@ -102,19 +102,18 @@ class _JointTraining:
 
     def _optimiser_states(self, role: str) -> OptimiserState:
         size = self.stacks[role].weights.shape[1]
-        rule = self.jobs[0].optimisers[role]
+        optimiser = self.jobs[0].optimisers[role]
         kept = [job.memory.get(role, {}).get("optimiser") for job in self.jobs]
-        fresh = rule.start(size)
+        fresh = optimiser.start(size)
         rows = [fresh if k is None else k for k in kept]
         return {name: torch.stack([row[name] for row in rows]) for name in fresh}
 
     def _own_rates(self, role: str) -> Tensor | None:
         """The learning rate of each site; None if all are equal."""
-        rules = [job.optimisers[role] for job in self.jobs]
-        if all(rule == rules[0] for rule in rules):
+        optimisers = [job.optimisers[role] for job in self.jobs]
+        if all(optimiser == optimisers[0] for optimiser in optimisers):
             return None
-        rates = [rule.learning_rate for rule in rules if isinstance(rule, SGD)]
-        return torch.tensor(rates).unsqueeze(1)
+        return torch.tensor([optimiser.learning_rate for optimiser in optimisers]).unsqueeze(1)
 
     def _clipping(self, role: str) -> list[Mapping[str, Tensor]]:
         layout = Layout.of(self.jobs[0].networks[role].module)
@@ -259,37 +258,25 @@ class _JointTraining:
             assert isinstance(loss, Proximal)
             gradient = gradient + loss.pull * (weights - self.anchors[role][:sites])
         optimiser_states = {name: t[:sites] for name, t in self.optimiser_states[role].items()}
-        rule = self.jobs[0].optimisers[role]
+        optimiser = self.jobs[0].optimisers[role]
         rates = self.own_rates[role]
         if rates is not None:
-            self._step_at_own_rates(role, weights, gradient, optimiser_states, rates[:sites], counts)
+            rows: Tensor | slice = slice(None)
+            if role not in self.protected and min(counts) == 0:
+                rows = torch.tensor(counts).nonzero()[:, 0]
+            assert isinstance(optimiser, OwnRates)
+            optimiser.update_at(rates[:sites], weights, gradient, optimiser_states, rows)
             return
         if role in self.protected or min(counts) > 0:
-            rule.update(weights, gradient, optimiser_states)
+            optimiser.update(weights, gradient, optimiser_states)
             return
         who = torch.tensor(counts).nonzero()[:, 0]  # without records, an unprotected model does not change
         if len(who):
             part, own = weights[who], {name: t[who] for name, t in optimiser_states.items()}
-            rule.update(part, gradient[who], own)
+            optimiser.update(part, gradient[who], own)
             weights[who] = part
             for name, t in own.items():
                 optimiser_states[name][who] = t
-
-    def _step_at_own_rates(
-        self, role: str, weights: Tensor, gradient: Tensor, optimiser_states: OptimiserState, rates: Tensor,
-        counts: Sequence[int],
-    ) -> None:  # fmt: skip
-        """SGD in which every site has its own learning rate."""
-        rule = self.jobs[0].optimisers[role]
-        assert isinstance(rule, SGD)
-        moved = gradient.add(weights, alpha=rule.weight_decay)
-        who: Tensor | slice = slice(None)
-        if role not in self.protected and min(counts) == 0:
-            who = torch.tensor(counts).nonzero()[:, 0]
-        if rule.momentum:
-            optimiser_states["velocity"][who] = optimiser_states["velocity"][who] * rule.momentum + moved[who]
-            moved = optimiser_states["velocity"]
-        weights[who] = weights[who] - rates[who] * moved[who]
 
     def _add_losses(self, role: str, values: Tensor, here: Tensor | None, counts: Sequence[int]) -> None:
         record_counts, sites = self.record_counts[role], len(counts)

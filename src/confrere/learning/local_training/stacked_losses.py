@@ -17,7 +17,7 @@ from torch import Tensor
 
 from confrere.core.protocols import Loss
 from confrere.learning.balance import Balanced, BalancedNear, log_shares
-from confrere.learning.objectives import Direction, Distilled, Labelled, Near, Stacked, Supervised
+from confrere.learning.objectives import Direction, Distilled, Near, Stacked, Supervised, label_kind
 
 Joined = Callable[[Tensor, Mapping[str, Tensor], Tensor, Sequence[int]], tuple[Tensor, Tensor]]
 """(outputs [sites, records, outputs], others, targets [sites, records, …], records of each site) →
@@ -53,8 +53,7 @@ def joined(losses: Sequence[Loss]) -> Joined:
 
 def _form(loss: Loss) -> StackedForm:
     """The form of a loss. The own loss of a task kind is not written out here."""
-    own = isinstance(loss, Labelled) and bool(loss.kind)
-    return SITE_BY_SITE if own else FORMS.get(type(loss), SITE_BY_SITE)
+    return SITE_BY_SITE if label_kind(loss) else FORMS.get(type(loss), SITE_BY_SITE)
 
 
 def _supervised(
