@@ -316,6 +316,32 @@ def test_no_early_message_stops_the_others(early: str) -> None:
     assert set(hostile.opened) >= set(hostile.names[:-1])
 
 
+def test_nor_does_a_vector_that_is_masked_with_itself_alone() -> None:
+    def tamper(at: Federation, message: Message) -> list[Message]:
+        if not isinstance(message, MaskedVector):
+            return [message]
+        listed = at.arrived[at.evil][KeyList]
+        assert isinstance(listed, KeyList)
+        known = {announced.site: announced for announced in listed.announcements}
+        header = replace(message.header, partners=partners_digest(at.context, known, (at.evil,)))
+        return [replace(message, header=at.signed(header), sharers=(at.evil,))]
+
+    hostile = Federation()
+    hostile.evil = hostile.names[1]  # its vector arrives before those of others
+    hostile.run(tamper)
+    assert hostile.opened == (hostile.names[0], *hostile.names[2:])
+
+
+def test_no_list_is_longer_than_the_roster() -> None:
+    hostile = Federation()
+    (announced,) = hostile.members[hostile.evil].start()
+    assert isinstance(announced, KeyAnnouncement)
+    message = KeyList(hostile.context, (announced,) * 5)
+    for receive in (hostile.summing.receive, hostile.members[hostile.names[1]].receive):
+        with pytest.raises(BadParcel, match="lists 5 of 4 members"):
+            receive(hostile.leader, message)
+
+
 def test_nor_does_a_vector_before_anyone_was_asked_for_one() -> None:
     """It is signed, and masked with the right keys."""
 
@@ -467,6 +493,9 @@ def test_a_signature_counts_for_its_own_member_only() -> None:
     stated = statement(hostile.context, b"", hostile.names)
     signature = sign(hostile.keys[hostile.evil], signed_list(stated, hostile.evil))
     for name in hostile.names[:-1]:
+        assert Vote(hostile.context, name, b"", hostile.names).signed_part() != signed_list(
+            stated, hostile.evil
+        )
         with pytest.raises(PeerError, match="1 members have signed"):
             check_certificate(
                 hostile.agreement,

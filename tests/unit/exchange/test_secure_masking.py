@@ -24,6 +24,12 @@ def test_a_vector_survives_the_ring_and_its_bytes(steps: list[int], bits: int) -
     assert masking.from_ring(again, bits).tolist() == steps
 
 
+@pytest.mark.parametrize(("data", "bits"), [(b"\xff\xff", 12), (b"\0\x10", 12), (b"\0", 12), (b"\0\0\0", 16)])
+def test_bytes_that_are_no_packed_vector_are_refused(data: bytes, bits: int) -> None:
+    with pytest.raises(BadParcel):
+        masking.unpacked(data, 1, bits)
+
+
 def test_only_whole_steps_are_masked() -> None:
     with pytest.raises(PrivacyError, match="whole grid steps"):
         masking.to_ring(np.zeros(3), 64)  # type: ignore[arg-type]
