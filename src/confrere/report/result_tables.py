@@ -143,7 +143,7 @@ def _sites(
 ) -> Table:
     """A line for each site and metric; facts about the site are in its first line."""
     table = _table()
-    table.add_column("Site", overflow="fold", max_width=28 if wide else 14)
+    table.add_column("Site", overflow="fold", max_width=28 if wide else 15)
     if wide:
         table.add_column("Records", justify="right")
         table.add_column("Test patients")
