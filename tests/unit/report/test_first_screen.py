@@ -196,10 +196,12 @@ def with_trials(folder: Path, public: bool) -> Path:
 
 def test_who_helped_is_measured_by_trying_the_models_of_peers(tmp_path: Path) -> None:
     comparison = read_comparison(with_trials(tmp_path, public=True))
-    said = tried_models(comparison, {"SVHC": BETTER, "SVI": UNCLEAR})
-    assert "SVHC (60 patients, 14 of them «abnormal»): SVI +0.200 (+0.100 to +0.300), " in said
-    assert "SVI (60" not in said
-    assert "in 1 of 20 pairs of sites" in tried_models(comparison, {"SVHC": UNCLEAR, "SVI": UNCLEAR})
+    said = text(Answer("", "", tuple(tried_models(comparison, {"SVHC": BETTER, "SVI": UNCLEAR}))))
+    assert "the test patients of SVHC (60 patients, 14 of them «abnormal»): " in said
+    assert "SVI +0.200 (+0.100 to +0.300)" in said
+    assert "the test patients of SVI" not in said
+    unclear = tried_models(comparison, {"SVHC": UNCLEAR, "SVI": UNCLEAR})
+    assert "in 1 of 20 pairs of sites" in text(Answer("", "", tuple(unclear)))
     page = words_of(write_report(tmp_path))
     assert "Whose model fits whose patients" in page
     assert "▲ +0.200" in page

@@ -441,7 +441,7 @@ def test_a_change_in_patients_has_its_interval(tmp_path: Path) -> None:
         row["in_patients"] |= {"missed_change": [-0.081, -0.012], "false_alarms_change": [-0.003, 0.002]}
     (tmp_path / "comparison.json").write_text(json.dumps(document))
     comparison = read_comparison(tmp_path)
-    told = "95 % intervals of the change: missed −8 to −1, false alarms −0.3 to +0.2. They carry no word: AUC decides."
+    told = "95 % intervals of the change: missed −8 to −1, false alarms −0.3 to +0.2. The verdict goes by AUC, not by these."
     assert told in (sentence(comparison, "SVI") or "")
     assert "missed 12 → 7 (−8 to −1)" in words_of(write_report(tmp_path))
 

@@ -117,14 +117,14 @@ def of_100(alone: InPatients, together: InPatients) -> str:
 
 
 def changes(together: InPatients, name: str) -> str:
-    """«95 % intervals of the change: missed −6 to −1, false alarms −15 to −4. They carry no word: log loss decides.»"""
+    """«95 % intervals of the change: missed −6 to −1, false alarms −15 to −4. The verdict goes by log loss …»"""
     if together.missed_change is None or together.false_alarms_change is None:
         return ""
     missed, alarms = (
         words.interval_of_100(together.missed_change),
         words.interval_of_100(together.false_alarms_change),
     )
-    decides = f"They carry no word: {words.metric(name).label} decides."
+    decides = f"The verdict goes by {words.metric(name).label}, not by these."
     return f"95 % intervals of the change: missed {missed}, false alarms {alarms}. {decides}"
 
 

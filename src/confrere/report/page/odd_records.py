@@ -202,7 +202,9 @@ def own_picture(site: str, records: Mapping[str, SiteRecords]) -> Markup | None:
         share = own.missing[column]
         mark = charts.Mark("alone", share, None, None, f"{column}: {_percent(share)} missing")
         rows.append(_strip(f"{column}, missing", [mark], whole, _tick, _percent(share)))
-    parts = [_strips(["Your records", charts.axis(whole, _tick), "Share of records"], rows)] if rows else []
+    parts = (
+        [_strips(["Class or column", charts.axis(whole, _tick), "Share of records"], rows)] if rows else []
+    )
     if len(records) > 1 and own.apart:
         parts += _beside_others(own)
     count = words.count(own.records, "record")
@@ -244,7 +246,7 @@ def _beside_others(own: SiteRecords) -> list[Markup]:
 def _strips(head: Sequence[Child], rows: Sequence[Markup]) -> Markup:
     kinds = (None, "picture", "figure")
     cells = (tag("th", text, scope="col", class_=kind) for text, kind in zip(head, kinds, strict=True))
-    return tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *rows), class_="wide")
+    return tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *rows), class_="wide strips")
 
 
 def _strip(

@@ -92,11 +92,8 @@ def answers(
     based = f", on {based_on(comparison, before.tested)}" if before.tested else ""
     patients = sentence(comparison, site, "yours")
     both = both_ways(comparison, site)
-    elsewhere = (
-        ""
-        if comparison.public
-        else "Models of single peers are private to them, so this page does not try them on your patients."
-    )
+    private = "Models of single peers are private to them, so this page does not try them on your patients. "
+    elsewhere = [] if comparison.public else [private]
     short = of_100(*both) if both else words.compared(name, gain)
     return [
         Answer(

@@ -140,7 +140,7 @@ def gap(comparison: ComparisonResult) -> Markup | None:
     if comparison.pooled is None or comparison.together is None:
         return None
     rows: list[list[Child]] = []
-    for name in comparison.metrics:
+    for name in words.primary_first(comparison.metrics, comparison.headline):
         closed = gap_closed(comparison, name)
         if closed is None:
             continue
@@ -171,7 +171,7 @@ def on_common(comparison: ComparisonResult) -> Markup | None:
     if alone is None or together is None or alone.common is None or together.common is None:
         return None
     rows: list[list[Child]] = []
-    for name in in_order(together.common.mean):
+    for name in words.primary_first(in_order(together.common.mean), comparison.headline):
         found = stated_gain(together.common.gains.get(name))
         groups = (alone.common, together.common, pooled.common if pooled else None)
         means: list[Child] = [words.measured(name, g.mean.get(name)) if g else "–" for g in groups]

@@ -37,55 +37,65 @@ def who_helped(
     histories: Sequence[History],
     found: Mapping[str, str] | None = None,
     question: str = QUESTION,
-    tried: str = "",
+    tried: Sequence[Child] = (),
 ) -> Answer:
     """For these sites. `judged` are their gains, and `found` what partner searches found, both by site.
 
-    `tried` is what trials of single peers' models found, in words.
+    `tried` is what trials of single peers' models found, line by line.
     """
     sites = list(judged) or list(dict.fromkeys(s for h in histories for s in h.used))
     weighed = _weights(histories, sites)
     used = {s: u for s in sites if (u := _used(histories, s)) is not None}
     measured = [f"{site}: {reason}" for site, reason in (found or {}).items() if site in sites]
-    parts = [tried, _in_words(weighed) if weighed else _of_the_model(used) if used else None, *measured]
+    parts = [_in_words(weighed) if weighed else _of_the_model(used) if used else None, *measured]
     commands: tuple[tuple[str, str], ...] = ()
     if not weighed and len(measured) < len(sites):
         which = "For the other sites, the part" if measured else "The part"
-        parts.append(
-            f"{which} of one peer in learning together was not measured: the models of all peers are mixed."
-        )
+        parts.append(f"{which} of one peer in learning together was not measured: all models are mixed.")
         site = sites[0] if len(sites) == 1 else "SITE"
         commands = (
             ("What each peer brings to a site", f"confrere partners STUDY.toml --site {shlex.quote(site)}"),
         )
-    return Answer(question, _short(judged, used, bool(weighed)), (sentences(*parts),), commands)
+    return Answer(question, _short(judged, used, bool(weighed)), (*tried, sentences(*parts)), commands)
 
 
-def tried_models(comparison: ComparisonResult, judged: Mapping[str, Gain]) -> str:
+def tried_models(comparison: ComparisonResult, judged: Mapping[str, Gain]) -> list[Child]:
     """What single peers' models, trained alone, do for the patients of sites that gain; or in how many pairs one is ahead."""
     name, trials = comparison.headline or "", comparison.trials
     if not trials:
-        return ""
+        return []
     label = words.metric(name).label
-    shown = [s for s in judged if s in trials and (len(judged) == 1 or judged[s].word == "better")][:NAMED]
-    told = []
-    for site in shown:
+    lines: list[Child] = []
+    for site in [s for s in judged if s in trials and (len(judged) == 1 or judged[s].word == "better")][
+        :NAMED
+    ]:
         counts = words.tested(tested_at(comparison, [site]))
-        peers = sorted(trials[site], key=lambda p: -trials[site][p].mean)
-        each = words.listing([f"{p} {_gain(name, trials[site][p])}" for p in peers], SHOWN)
-        told.append(f"{site} ({counts}): {each}" if counts else f"{site}: {each}")
-    what = "the model that a peer trained alone"
-    if told:
-        return (
-            f"Measured: {what}, tried on the test patients of a site, against the site's own ({label}, + is better, 95 % "
-            f"intervals). {'; '.join(told)}."
+        whose = f"the test patients of {site}" + (f" ({counts})" if counts else "")
+        lines.append(
+            _line(
+                f"The model that each peer trained alone, tried on {whose}: {label} against the own model, + is better."
+            )
         )
+        peers = sorted(trials[site], key=lambda p: -trials[site][p].mean)
+        lines += [_line(tag("b", peer), f" {_gain(name, trials[site][peer])}") for peer in peers[:SHOWN]]
+    if lines:
+        return lines
     pairs = [gain for peers in trials.values() for gain in peers.values()]
     ahead = sum(gain.interval is not None and gain.interval[0] > 0 for gain in pairs)
-    return (
-        f"Measured: {what}, tried on the test patients of a site, is ahead of the site's own by {label} in {ahead} of "
-        f"{len(pairs)} pairs of sites (95 % interval above 0)."
+    counted = (
+        f"in {ahead} of {len(pairs)} pairs of sites" if ahead else f"in none of {len(pairs)} pairs of sites"
     )
+    return [
+        _line(
+            f"The model that a peer trained alone, tried on the test patients of a site, is ahead of the site's own by {label} "
+            f"{counted} (95 % interval above 0). ",
+            tag("a", "All pairs", href="#trials") if len(trials) <= WIDEST else None,
+        )
+    ]
+
+
+def _line(*children: Child) -> Markup:
+    return tag("span", *children, class_="line-of")
 
 
 def _gain(name: str, gain: Measured) -> str:
@@ -177,16 +187,16 @@ def _used(histories: Sequence[History], site: str) -> float | None:
 
 def _of_the_model(used: Mapping[str, float]) -> str:
     if len(used) == 1:
-        each = f"{100 * next(iter(used.values())):.0f} %"
-        whose = "the site's model"
+        share = f"{100 * next(iter(used.values())):.0f} %"
+        return (
+            f"{share} of the site's model builds on the shared model, by cross-validation on its own records."
+        )
     elif len(used) <= SHOWN:
         each = words.listing([f"{s} {100 * u:.0f} %" for s, u in used.items()], SHOWN)
-        whose = "a site's model"
     else:
         low, high = min(used, key=lambda s: used[s]), max(used, key=lambda s: used[s])
         each = f"from {100 * used[low]:.0f} % ({low}) to {100 * used[high]:.0f} % ({high})"
-        whose = "a site's model"
-    return f"How much of {whose} builds on the model that all sites train, as far as its own records support it: {each}."
+    return f"Share of a site's model that builds on the shared model, by cross-validation on its own records: {each}."
 
 
 def _weights(histories: Sequence[History], sites: Sequence[str]) -> dict[str, dict[str, float]]:
