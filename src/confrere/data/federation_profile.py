@@ -62,12 +62,13 @@ class FederationProfile:
     apart: NDArray[np.float64]
     """[site, feature]: how far a site's mean lies from the mean of all records."""
     two_valued: NDArray[np.bool_]
-    """Which features are 0 or 1 in every record, such as «yes» and «no»: their mean is a share."""
+    """Which features are 0 or 1 wherever they have a value, such as «yes» and «no»: their mean is a share."""
 
     def shares(self, feature: int) -> list[tuple[float, float]]:
         """For each site, its share of a two-valued feature and that of all other sites' records."""
         own = np.array([s.means[feature] for s in self.sites])
-        sizes = np.array([s.records for s in self.sites], dtype=float)
+        sizes = np.array([0.0 if np.isnan(m) else s.records for m, s in zip(own, self.sites, strict=True)])
+        own = np.nan_to_num(own)
         others = np.maximum(sizes.sum() - sizes, 1.0)
         rest = ((own * sizes).sum() - own * sizes) / others
         return [(float(a), float(np.clip(b, 0, 1))) for a, b in zip(own, rest, strict=True)]
@@ -89,7 +90,7 @@ def profile(federation: Federation) -> FederationProfile:
     spread = np.sqrt(_mean((everyone - torch.from_numpy(centre)) ** 2, present))
     spread = np.where(spread > 1e-9, spread, np.inf)
     apart = np.stack([np.nan_to_num((s.means - centre) / spread) for s in sites])
-    two_valued = ((everyone == 0) | (everyone == 1)).all(dim=0).numpy()
+    two_valued = ((everyone == 0) | (everyone == 1) | (present == 0)).all(dim=0).numpy()
     return FederationProfile(federation.name, sites, features, apart, two_valued)
 
 

@@ -86,12 +86,17 @@ def too_few(comparison: ComparisonResult) -> list[str]:
 
 def tested_at(comparison: ComparisonResult, names: Sequence[str]) -> Tested | None:
     """The test patients of these sites together; None where the results do not state them."""
-    sites = (
-        [comparison.alone.sites[n] for n in names if n in comparison.alone.sites] if comparison.alone else []
-    )
-    found = [s.tested for s in sites if s.tested]
-    if not found or len(found) < len(sites):
+    sites = comparison.alone.sites if comparison.alone else {}
+    return tested_together([sites[n].tested for n in names if n in sites])
+
+
+def tested_together(counts: Sequence[Tested | None]) -> Tested | None:
+    """The test patients of several sites; those of class 1 where there are two classes. None where some are not known."""
+    found = [t for t in counts if t is not None]
+    if not found or len(found) < len(counts):
         return None
+    if len(found) == 1:
+        return found[0]
     patients, rarer = sum(t.patients for t in found), sum(t.rarer for t in found)
     positive = [t.positive for t in found if t.positive is not None]
     name = found[0].positive_class

@@ -346,7 +346,10 @@ def _tested(site: SiteResult[Measured]) -> list[str]:
         return []
     patients = f"{words.plain_number(counts.patients)} patient{'' if counts.patients == 1 else 's'}"
     if counts.positive is not None:
-        return [f"{patients},", f"{words.plain_number(counts.positive)} {counts.positive_class}"]
+        few = counts.rarer < LEAST_RARER and counts.rarer_class != counts.positive_class
+        rest = [f"{words.plain_number(counts.rarer)} {counts.rarer_class}"] if few else []
+        ill = f"{words.plain_number(counts.positive)} {counts.positive_class}"
+        return [f"{patients},", f"{ill}," if rest else ill, *rest]
     if counts.rarer < counts.patients:
         return [f"{patients},", f"{words.plain_number(counts.rarer)} {counts.rarer_class or 'rarer'}"]
     return [patients]

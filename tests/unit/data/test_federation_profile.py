@@ -25,3 +25,14 @@ def test_a_site_that_lacks_a_column_is_not_far_from_the_others_in_it() -> None:
     assert seen.apart[:, 0].tolist() == pytest.approx([0.0, 0.0])
     assert seen.two_valued.tolist() == [False, True, True]
     assert seen.shares(2) == [(0.25, 1.0), (1.0, 0.25)]
+
+
+def test_a_yes_or_no_column_with_gaps_is_described_by_its_share() -> None:
+    """A number that stands in for a missing value does not make it a measurement."""
+    one = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.4, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    two = [[0.4, 1.0, 1.0], [0.4, 1.0, 1.0]]
+    seen = profile(Federation("f", TASK, {"A": site("A", one), "B": site("B", two), "C": site("C", one)}))
+    assert seen.two_valued.tolist() == [True, True, True]
+    shares = seen.shares(0)
+    assert shares[0] == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert shares[1][1] == pytest.approx(1 / 3)

@@ -70,8 +70,8 @@ UP, DOWN, FLAT = [0.02, 0.021, 0.019], [-0.02, -0.021, -0.019], [0.01, -0.01, 0.
         ),
         (
             {"A": FLAT, "B": FLAT},
-            "No clear benefit. At none of the 2 sites is together clearly better than alone, "
-            "and at none worse.",
+            "No clear benefit. At neither of the 2 sites is together clearly better than alone, "
+            "and at neither worse.",
         ),
         (
             {"A": [0.1], "B": [-0.1]},
@@ -431,6 +431,10 @@ def test_a_run_leads_with_the_primary_metric_and_counts_sites_with_too_few_patie
     assert "Log loss 0.300 is reached" in said
     assert re.search(r"Records\s+Log loss\s+AUC\s+Accuracy", said)
     assert said.count(few) == 2
+    for row in result["sites"].values():
+        row["tested"] = {"patients": 19, "rarer": 12, "rarer_class": "abnormal"}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    assert words_of(write_report(tmp_path)).count(", on 95 patients, 60 of them «abnormal»") == 2
     (tmp_path / "study.toml").write_text('[evaluation]\nprimary = "accuracy"\n')
     assert "Mean over 5 sites: accuracy 80.0 %, AUC 0.900, log loss 0.300" in words_of(write_report(tmp_path))
 

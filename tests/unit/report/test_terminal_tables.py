@@ -76,6 +76,11 @@ def test_the_patients_behind_the_figures_are_counted(document: dict[str, Any], w
     assert text.count("71 patients,") == len(THYROID)
     assert text.count("19 ill") == len(THYROID)
     assert "the means rest on 355 patients, 95 of them «ill»." in " ".join(text.split())
+    few = {"patients": 34, "rarer": 3, "rarer_class": "well", "positive": 31, "positive_class": "ill"}
+    stated["strategies"]["local"]["sites"]["SVHD"]["tested"] = few
+    text = printed(comparison_table(ComparisonResult.from_json(stated)), width)
+    assert "31 ill," in text
+    assert "3 well" in text
 
 
 def test_the_primary_metric_leads(document: dict[str, Any], tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def verdict(judged: dict[str, Gain]) -> list[Phrase]:
         where = "at the one site" if total == 1 else f"at all {total} sites"
         return [("better", "Yes."), (None, f" Together is better than alone {where}.")]
     if not better and not worse:
-        said = f" At none of the {total} sites is together clearly better than alone, and at none worse."
+        none = "neither" if total == 2 else "none"
+        said = f" At {none} of the {total} sites is together clearly better than alone, and at {none} worse."
         if total == 1:
             said = " At the one site together is neither clearly better than alone nor worse."
         return [("unclear", "No clear benefit."), (None, said)]

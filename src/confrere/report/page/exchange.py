@@ -65,13 +65,9 @@ def who_sent_what(history: History | None, sites: Sequence[str], run: str) -> Ma
     return section(
         "Who sent what to whom",
         tag("div", numbered, side, class_="network", data_rounds=json.dumps(_steps(rounds, everyone))),
-        tag("h3", "The same, round by round"),
-        tag(
-            "p",
-            _how_many(len(found), len(rounds)),
-            class_="under",
-        ),
-        tag("div", *small, class_="rounds"),
+        tag("h3", "The same, round by round") if len(found) > 1 else None,
+        tag("p", _how_many(len(found), len(rounds)), class_="under"),
+        tag("div", *small, class_="rounds") if len(found) > 1 else None,
         tag("p", f"{words.count(more, 'further graph')} not drawn.", class_="under") if more > 0 else None,
         lead=lead,
     )

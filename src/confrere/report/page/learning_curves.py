@@ -242,7 +242,7 @@ def _spent_panel(
         tag("h3", title if total > 1 else names[0]),
         charts.lines(
             series,
-            replace(charts.over_rounds(x, y, lambda v: f"{v:g}" if v else ""), y_labels=3),
+            replace(charts.over_rounds(x, y, lambda v: f"{v:g}"), y_labels=4),
             limit=None if end.budget is None else (end.budget, f"budget {words.epsilon(end.budget)}"),
             height=height,
             label=f"{title}: privacy spent over rounds",

@@ -264,7 +264,7 @@ def _strip(
         tag(
             "td", charts.axis(scale, tick, kind="own"), charts.row(marks, scale, zero=zero), class_="picture"
         ),
-        tag("td", text, class_="figure"),
+        tag("td", text, class_="figure verdict"),
     )
 
 

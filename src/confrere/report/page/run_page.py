@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from confrere.core.metrics import in_order
 from confrere.core.results import SiteResult, is_collaboration
 from confrere.report import words
+from confrere.report.gains import tested_together
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.odd_records import of_a_run
 from confrere.report.page.privacy_left import privacy_left
@@ -78,7 +79,7 @@ def _answers(run: RunRecord, rows: Sequence[SiteResult[float]]) -> list[Answer]:
             words.capital(f"{reached} is reached"),
             (
                 sentences(
-                    "On average over the sites; without a run alone there is no difference to state.",
+                    f"On average over the sites{_on(rows)}; without a run alone there is no difference to state.",
                     _too_few(rows),
                 ),
             ),
@@ -112,8 +113,14 @@ def _summary(run: RunRecord) -> Markup:
         "span",
         f"Mean over {words.count(len(run.sites), 'site')}: ",
         tag("strong", ", ".join(means)),
-        f". {few}" if few else ".",
+        f"{_on(list(run.sites.values()))}. {few}".rstrip(),
     )
+
+
+def _on(sites: Sequence[SiteResult[float]]) -> str:
+    """«, on 259 patients, 80 of them «yes»»: what a mean over the sites rests on."""
+    counts = words.tested(tested_together([s.tested for s in sites]))
+    return f", on {counts}" if counts else ""
 
 
 def _too_few(sites: Sequence[SiteResult[float]]) -> str:

@@ -71,11 +71,8 @@ def tried_models(comparison: ComparisonResult, judged: Mapping[str, Gain]) -> li
     ]:
         counts = words.tested(tested_at(comparison, [site]))
         whose = f"the test patients of {site}" + (f" ({counts})" if counts else "")
-        lines.append(
-            _line(
-                f"The model that each peer trained alone, tried on {whose}: {label} against the own model, + is better."
-            )
-        )
+        gain = f"gain in {label} over the site's own model, with 95 % intervals; + is better."
+        lines.append(_line(f"The model that each peer trained alone, tried on {whose}: {gain}"))
         peers = sorted(trials[site], key=lambda p: -trials[site][p].mean)
         lines += [_line(tag("b", peer), f" {_gain(name, trials[site][peer])}") for peer in peers[:SHOWN]]
     if lines:
