@@ -59,7 +59,7 @@ ORDER = (
     "jensen-shannon",
     "renyi",
 )
-ADAPTED = ("with everybody", "with its group", "fine-tuned", "models interpolated", "records interpolated")
+ADAPTED = ("with all sites", "with its group", "fine-tuned", "models interpolated", "records interpolated")
 HEAD = (
     "| choosing or adapting | user focus: AUC over alone, mean of sites / worst site |"
     " resilience: change of AUC if one of three peers cannot be asked | incentives: chosen rarer with flipped labels;"
@@ -151,7 +151,7 @@ class Judge:
         peers = list(self.peers.values())
         at = (self.learner, self.own, peers, self.seed)
         return {
-            "with everybody": self.partners(list(self.peers)),
+            "with all sites": self.partners(list(self.peers)),
             "with its group": self.partners(group),
             "fine-tuned": timed(lambda: self.auc(fine_tuned(*at))),
             "models interpolated": timed(lambda: self.auc(interpolated_models(*at))),
@@ -264,7 +264,7 @@ def _row(
     if name in ADAPTED:
         own = changes("self")
         pays = f"{grade(-statistics.fmean(own), 0.5, 0.2)} ({figure(own)})"
-        told, private = "− (nothing told)", "− (needs peers' records)"
+        told, private = "− (nothing reported)", "− (needs peers' records)"
     else:
         rarer = [statistics.fmean(f["honest"] - f["dishonest"] for f in seed.values()) for seed in found]
         pays = f"{grade(statistics.fmean(rarer), 0.5, 0.2)} ({figure(rarer, 2)})"

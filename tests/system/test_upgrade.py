@@ -6,6 +6,8 @@ import asyncio
 import json
 import re
 import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -127,9 +129,24 @@ def test_the_folder_of_a_run_of_0_1_stays_readable_and_is_not_continued(desk: De
     now = desk.confrere("status", "nord/node", "--json").json
     assert (now["round"], now["privacy"]["epsilon"]) == (before["round"], before["privacy"]["epsilon"])
     assert desk.confrere("journal", "verify", "nord/node").code == 0
+    assert now["round"] < now["rounds"], "the run was stopped halfway"
     remedy(desk)
+    kept = {p: p.read_bytes() for p in (desk.folder / "nord").rglob("*") if p.is_file()}
     with pytest.raises(CheckpointError, match=r'home = "node-2" in site\.toml'):
         asyncio.run(started(desk))
+    node = desk.folder / "nord" / "node"
+    assert kept[node / "journal.jsonl"] == (node / "journal.jsonl").read_bytes()
+    assert states(node / "node.sqlite") == now["round"], "nothing is lost"
+    assert desk.confrere("status", "nord/node", "--json").json["round"] == now["round"]
+    answer = desk.confrere("node", "study.toml", "nord/site.toml")
+    assert answer.code == 2
+    assert 'home = "node-2"' in answer.said
+
+
+def states(path: Path) -> int:
+    """How many rounds the store of a node has behind it."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        return int(database.execute("SELECT max(done) FROM states").fetchone()[0])
 
 
 async def started(desk: Desk) -> Node:

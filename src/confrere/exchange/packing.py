@@ -77,8 +77,8 @@ class Packing:
         whole: bool = False,
     ) -> Model:
         """The model as it is sent. `leaving` is the total mass sent with it, None for models without mass."""
-        rule = self.compression
-        if rule is None or not self.wraps(model.architecture, whole):
+        compression = self.compression
+        if compression is None or not self.wraps(model.architecture, whole):
             return model
         flat, key = numbers(model.params), self._key(moment.phase, model.architecture, to)
         before = Memory() if whole else self.memory.get(key, Memory())
@@ -87,30 +87,30 @@ class Packing:
         known = self._known(model.architecture)
         start = known[0] if known is not None else torch.zeros_like(flat)
         rest, told = _or(before.rest, flat, 0.0), start if before.told is None else before.told
-        weight = leaving.value if leaving is not None else 0.0 if rule.sparse else 1.0
+        weight = leaving.value if leaving is not None else 0.0 if compression.sparse else 1.0
         target = flat + rest / weight if weight else flat
-        pressed = rule.press(target, model.params, told, moment)
+        pressed = compression.press(target, model.params, told, moment)
         if not whole:
-            said = rule.spread(pressed, start, model.params.shapes, moment)
+            said = compression.spread(pressed, start, model.params.shapes, moment)
             custody = strictest([before.custody, model.custody, *([leaving.custody] if leaving else [])])
             self.memory[key] = Memory(
                 rest + weight * (flat - said) if weight else before.rest,
-                rule.spread(pressed, told, model.params.shapes, moment) if rule.sparse else None,
-                flat if rule.sparse else None, epoch, custody,
+                compression.spread(pressed, told, model.params.shapes, moment) if compression.sparse else None,
+                flat if compression.sparse else None, epoch, custody,
             )  # fmt: skip
             model = model.held(custody)
         return replace(model, params=pressed)
 
     def unpack(self, parcel: Parcel, own: Model | None, whole: bool = False) -> Parcel:
         """The parcel as a strategy sees it: a whole model, with the site's own weights where the parcel has none."""
-        rule, model = self.compression, parcel.model
-        if rule is None or model is None or not self.wraps(model.architecture, whole):
+        compression, model = self.compression, parcel.model
+        if compression is None or model is None or not self.wraps(model.architecture, whole):
             return parcel
         known = self._known(model.architecture)
         moment = ParcelContext(parcel.run, parcel.round, parcel.phase, parcel.sender)
-        if not rule.sparse:
+        if not compression.sparse:
             shapes = known[1] if known is not None else _guessed(model.params)
-            flat = rule.spread(model.params, torch.zeros(0), shapes, moment)
+            flat = compression.spread(model.params, torch.zeros(0), shapes, moment)
             return replace(parcel, model=replace(model, params=filled(flat, model.params, shapes)))
         assert known is not None
         start, shapes = known
@@ -118,10 +118,10 @@ class Packing:
         fill, held = (start if before.own is None else before.own), before.custody
         if own is not None and own.architecture == model.architecture:
             fill, held = numbers(own.params), own.custody
-        flat = rule.spread(model.params, fill, shapes, moment)
+        flat = compression.spread(model.params, fill, shapes, moment)
         custody = strictest([model.custody, held])
         if "mass" in parcel.scalars:
-            said = rule.spread(model.params, start, shapes, moment)
+            said = compression.spread(model.params, start, shapes, moment)
             mass = parcel.scalars["mass"]
             self._owe(parcel, mass.value * (said - flat), strictest([custody, mass.custody]))
         opened = replace(model, params=filled(flat, model.params, shapes), custody=custody)
@@ -129,32 +129,32 @@ class Packing:
 
     def check(self, parcel: Parcel, whole: bool = False) -> None:
         """Refuse a parcel that does not have exactly the form that the study asks for: BadParcel."""
-        rule, model = self.compression, parcel.model
-        if rule is None or model is None:
+        compression, model = self.compression, parcel.model
+        if compression is None or model is None:
             return
         known = self._known(model.architecture)
         if known is None or not self.wraps(model.architecture, whole):
             return
-        if model.params.shapes != rule.shapes(known[1]):
+        if model.params.shapes != compression.shapes(known[1]):
             raise BadParcel("a parcel that is not compressed as the study says")
-        rule.check(model.params, known[1])
+        compression.check(model.params, known[1])
 
     def largest(self, parcel: Parcel, whole: bool = False) -> float:
         """The largest absolute weight of a checked parcel's model once it is unpacked; NaN if one is not a number."""
-        rule, model = self.compression, parcel.model
+        compression, model = self.compression, parcel.model
         if model is None:
             return 0.0
-        known = None if rule is None else self._known(model.architecture)
-        if rule is None or known is None or not self.wraps(model.architecture, whole):
+        known = None if compression is None else self._known(model.architecture)
+        if compression is None or known is None or not self.wraps(model.architecture, whole):
             return model.params.largest()
         moment = ParcelContext(parcel.run, parcel.round, parcel.phase, parcel.sender)
-        flat = rule.spread(model.params, torch.zeros_like(known[0]), known[1], moment)
+        flat = compression.spread(model.params, torch.zeros_like(known[0]), known[1], moment)
         return float(flat.abs().max()) if flat.numel() else 0.0
 
     def form(self, shapes: Shapes, whole: bool = False) -> Shapes:
         """The tensors in which a model of these shapes travels."""
-        rule = self.compression
-        return shapes if rule is None or (rule.sparse and whole) else rule.shapes(shapes)
+        compression = self.compression
+        return shapes if compression is None or (compression.sparse and whole) else compression.shapes(shapes)
 
     def owed(self, architecture: str, phase: int = 0) -> Tensor | None:
         """What this site's parcels still have to send, times mass."""

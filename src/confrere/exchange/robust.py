@@ -6,7 +6,7 @@ that no site can stop a round with it. The result depends on all that were looke
 as the strictest of them, even where one of them is picked.
 
 `attackers` is the number of dishonest senders to tolerate. A sender whose model was ignored is one of them, and no longer
-has to be tolerated. Each rule has a bound; with fewer models than it needs, a rule refuses (`too_few = "refuse"`) or keeps
+has to be tolerated. Each combiner has a bound; with fewer models than it needs, it refuses (`too_few = "refuse"`) or keeps
 the site's own model (`"keep"`). A site that received nothing always keeps its own.
 """
 
@@ -37,7 +37,7 @@ LARGEST = 1e100  # beyond this, squares overflow; no honest weight is near it
 class RobustCombiner:
     """What robust combiners share: the bound on their attackers, and models as rows of one matrix."""
 
-    rule: ClassVar[str]
+    name: ClassVar[str]
     spare: ClassVar[int] = 1
     """How many models it needs beside two for each attacker."""
     attackers: int
@@ -45,7 +45,7 @@ class RobustCombiner:
 
     @property
     def bound(self) -> Bound:
-        return Bound(self.rule, self.attackers, 2 * self.attackers + self.spare, self.too_few)
+        return Bound(self.name, self.attackers, 2 * self.attackers + self.spare, self.too_few)
 
     def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
         others, left_aside = _voices(own, inbox)
@@ -66,7 +66,7 @@ class CoordinateMedian(RobustCombiner):
 
     attackers: int = 0
     too_few: TooFew = "refuse"
-    rule: ClassVar[str] = "median"
+    name: ClassVar[str] = "median"
 
     def combined(self, rows: Tensor, attackers: int) -> Tensor:
         return _median(rows)
@@ -79,7 +79,7 @@ class TrimmedMean(RobustCombiner):
 
     attackers: int = 1
     too_few: TooFew = "refuse"
-    rule: ClassVar[str] = "trimmed-mean"
+    name: ClassVar[str] = "trimmed-mean"
 
     def combined(self, rows: Tensor, attackers: int) -> Tensor:
         return _trimmed(rows, attackers)
@@ -92,7 +92,7 @@ class Krum(RobustCombiner):
 
     attackers: int = 1
     too_few: TooFew = "refuse"
-    rule: ClassVar[str] = "krum"
+    name: ClassVar[str] = "krum"
     spare: ClassVar[int] = 3
 
     def combined(self, rows: Tensor, attackers: int) -> Tensor:
@@ -110,7 +110,7 @@ class MultiKrum(RobustCombiner):
     attackers: int = 1
     chosen: int | None = None
     too_few: TooFew = "refuse"
-    rule: ClassVar[str] = "multi-krum"
+    name: ClassVar[str] = "multi-krum"
     spare: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class GeometricMedian(RobustCombiner):
     iterations: int = 200
     tolerance: float = 1e-8
     too_few: TooFew = "refuse"
-    rule: ClassVar[str] = "geometric-median"
+    name: ClassVar[str] = "geometric-median"
 
     def combined(self, rows: Tensor, attackers: int) -> Tensor:
         at = _median(rows)
@@ -172,7 +172,7 @@ class CentredClip(RobustCombiner):
     iterations: int = 3
     attackers: int = 0
     too_few: TooFew = "refuse"
-    rule: ClassVar[str] = "centred-clip"
+    name: ClassVar[str] = "centred-clip"
 
     def __post_init__(self) -> None:
         _check_radius("centred-clip", self.radius)
@@ -237,9 +237,9 @@ class SelfCentredClip(RobustCombiner):
 
 @dataclass(frozen=True)
 class Bound:
-    """How many models, including the own one, a rule needs to tolerate a number of attackers."""
+    """How many models, including the own one, a combiner needs to tolerate a number of attackers."""
 
-    rule: str
+    combiner: str
     attackers: int
     needs: int
     too_few: TooFew
@@ -248,12 +248,12 @@ class Bound:
 
     def __post_init__(self) -> None:
         if self.attackers < 0 or self.too_few not in ("refuse", "keep"):
-            raise StudyError(f'{self.rule}: attackers is 0 or more, too_few is "refuse" or "keep"')
+            raise StudyError(f'{self.combiner}: attackers is 0 or more, too_few is "refuse" or "keep"')
 
     def holds(self, count: int) -> bool:
         if count < self.needs and self.too_few == "refuse":
             raise StudyError(
-                f"{self.rule} tolerates {self.attackers} attackers only among at least {self.needs} models, "
+                f"{self.combiner} tolerates {self.attackers} attackers only among at least {self.needs} models, "
                 f'including the site\'s own; here are {count}: expect fewer attackers, or set too_few = "keep"'
             )
         return count >= self.needs
@@ -264,7 +264,7 @@ class Bound:
         return replace(self, attackers=attackers, needs=self.needs - self.each * (self.attackers - attackers))
 
     def most(self, count: int) -> int:
-        """How many attackers the rule tolerates among `count` models, including the own one; below 0 if it cannot work.
+        """How many attackers the combiner tolerates among `count` models, including the own one; below 0 if it cannot work.
 
         >>> Bound("krum", 1, 5, "refuse").most(8), Bound("median", 0, 1, "refuse").most(4)
         (2, 1)
@@ -272,11 +272,11 @@ class Bound:
         return (count - (self.needs - self.each * self.attackers)) // self.each
 
 
-def _of_rows(voices: Sequence[Model], rule: Rule, attackers: int) -> Model:
+def _of_rows(voices: Sequence[Model], combine: Rule, attackers: int) -> Model:
     own = voices[0]
     floats = [name for name, t in own.params.items() if t.is_floating_point()]
     rows = torch.stack([_row(m, floats) for m in voices])
-    flat, tensors, at = rule(rows, attackers), dict(own.params), 0
+    flat, tensors, at = combine(rows, attackers), dict(own.params), 0
     for name in floats:  # counters and other integers are not combined
         like = own.params[name]
         tensors[name] = flat[at : at + like.numel()].reshape(like.shape).to(like.dtype)
@@ -336,6 +336,6 @@ def _clipped(pulls: Tensor, radius: Radius) -> Tensor:
     return pulls * factors[:, None]
 
 
-def _check_radius(rule: str, radius: Radius) -> None:
+def _check_radius(combiner: str, radius: Radius) -> None:
     if radius != "auto" and not (isinstance(radius, int | float) and radius > 0):
-        raise StudyError(f'{rule}: radius is a positive number or "auto", not {radius!r}')
+        raise StudyError(f'{combiner}: radius is a positive number or "auto", not {radius!r}')

@@ -43,16 +43,20 @@ def check_combiner(
     most, asked = bound.most(count), bound.attackers
     attacking = len(set(attackers) & set(members))
     where = f"of {len(members)} sites on the {type(graph).__name__.lower()} graph, {count} models are combined at a time"
-    limit = f"among these {bound.rule} tolerates {most} at most" if most >= 0 else f"too few for {bound.rule}"
+    limit = (
+        f"among these {bound.combiner} tolerates {most} at most"
+        if most >= 0
+        else f"too few for {bound.combiner}"
+    )
     needs = f"it needs {bound.needs - bound.each * asked} models and {bound.each} more for each attacker"
     if most < asked:
         raise StudyError(
-            f"{bound.rule} cannot tolerate {asked} attackers here: {where}, and {limit} ({needs}, including the site's own)"
+            f"{bound.combiner} cannot tolerate {asked} attackers here: {where}, and {limit} ({needs}, including the site's own)"
         )
     chooses = "attackers" in (study.combiner if isinstance(study.combiner, dict) else {}) or asked > 0
     if attacking > (asked if chooses else most):
         raise StudyError(
-            f"{attacking} sites attack, and {bound.rule} must tolerate {asked if chooses else most}: {where}, and {limit};"
+            f"{attacking} sites attack, and {bound.combiner} must tolerate {asked if chooses else most}: {where}, and {limit};"
             + (f" set combiner.attackers = {attacking}" if attacking <= most else " let fewer attack")
         )
 

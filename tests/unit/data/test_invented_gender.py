@@ -7,7 +7,7 @@ import torch
 
 from confrere.core.errors import StudyError
 from confrere.data.bundled import federation
-from confrere.data.bundled.invented_gender import COLUMN, with_gender
+from confrere.data.bundled.prepared_tables import INVENTED_GENDER, with_gender
 from confrere.data.records import Federation, Records, SiteData
 from confrere.data.tasks import Task
 
@@ -30,7 +30,7 @@ def test_gender_misleads_in_opposite_ways_and_says_nothing_in_the_common_test() 
     both = Federation("x", TASK, {n: hospital(n, k) for k, n in enumerate(("north", "south"))})
     found = with_gender(both, 0.8, seed=3)
     north, south = found.sites["north"], found.sites["south"]
-    assert found.task.features[-1] == COLUMN
+    assert found.task.features[-1] == INVENTED_GENDER
     assert found.task.inputs == (3,)
     assert (men(north.train, 1), men(north.train, 0)) == pytest.approx((0.8, 0.2), abs=0.03)
     assert (men(south.train, 1), men(south.train, 0)) == pytest.approx((0.2, 0.8), abs=0.03)
