@@ -32,10 +32,12 @@ from confrere.privacy.charges import (
     Accountant,
     Charge,
     Events,
+    Guarantee,
     Line,
     MechanismEvent,
     Unit,
     canonical,
+    conditions,
     exact_rate,
     gaussian,
     parsed,
@@ -98,6 +100,34 @@ def per_unit(charges: Iterable[Charge], unit: Unit, most_records: int | None = N
     found = [charge.per(unit, most_records) for charge in charges]
     bounded = [charge for charge in found if charge is not None]
     return bounded if len(bounded) == len(found) else None
+
+
+@lru_cache(maxsize=4096)
+def guarantee_of(
+    counts: Events, delta: float, unit: Unit | None, accountant: Accountant, ceiling: float | None = None
+) -> Guarantee:
+    """What these charges amount to for one unit, with the weakest claim among them and all that they assume.
+
+    Without a unit: per patient if all of them are, per record otherwise. Computed once for all ledgers with the same counts,
+    since the sites of a rehearsal mostly spend alike.
+    """
+    charges = [Charge(event, count) for event, count in counts]
+    if unit is None:
+        unit = "patient" if charges and all(c.unit == "patient" for c in charges) else "record"
+    found = per_unit(charges, unit)
+    spent = math.inf if found is None else epsilon(found, delta, accountant)
+    condition = conditions(charges)
+    accountant = "rdp" if condition else accountant
+    proven = all(c.proven for c in charges)
+    return Guarantee(spent, delta, unit, accountant, proven, ceiling, condition)
+
+
+def counted(charges: Iterable[Charge]) -> Events:
+    """One count for each event."""
+    counts: dict[str, int] = {}
+    for charge in charges:
+        counts[charge.event] = counts.get(charge.event, 0) + charge.count
+    return tuple(sorted(counts.items()))
 
 
 def gaussian_mu(charges: Sequence[Charge]) -> float | None:

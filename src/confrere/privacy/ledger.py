@@ -36,10 +36,9 @@ from typing import Any
 
 from confrere.core.errors import BudgetExhausted, LedgerRolledBack, PrivacyError
 from confrere.core.parcel import LedgerMark
-from confrere.privacy.accounting import capacity, per_unit
+from confrere.privacy.accounting import capacity, counted, guarantee_of, per_unit
 from confrere.privacy.budget import Budget
 from confrere.privacy.charges import UNITS, Accountant, Charge, Guarantee, Unit, conditions, rounded_up
-from confrere.privacy.guarantees import counted, guarantee_of
 from confrere.privacy.ledger_storage import (
     KEPT,
     LEAVING,
