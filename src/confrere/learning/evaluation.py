@@ -16,12 +16,14 @@ from confrere.learning.objectives import is_multilabel, log_probabilities, super
 @torch.no_grad()
 def predict(module: nn.Module, inputs: Tensor, batch: int = 4096) -> Tensor:
     """The outputs for all records, in evaluation mode."""
-    was = module.training
-    module.eval()
+    trains = module.training
+    if trains:  # to switch takes as long as a small network needs for its outputs
+        module.eval()
     try:
         parts = [module(inputs[i : i + batch]) for i in range(0, len(inputs), batch)]
     finally:
-        module.train(was)
+        if trains:
+            module.train()
     return torch.cat(parts) if parts else module(inputs)
 
 

@@ -474,5 +474,7 @@ class Participant:
     def outputs(self, model: Model, records: Records) -> Tensor:
         """A model's outputs for records."""
         network = self.network("judged", model.architecture)
+        if network.module.training:  # it is never trained
+            network.module.eval()
         network.load(model.params)
         return predict(network.module, records.inputs.to(self.device)).cpu()

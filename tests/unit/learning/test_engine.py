@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from confrere.core.custody import public
-from confrere.core.errors import TrainingError
+from confrere.core.errors import TrainingError, UnsafeModule
 from confrere.core.model import Architecture
 from confrere.core.params import Params
 from confrere.core.seeds import derive
@@ -226,6 +226,13 @@ def test_without_records_a_private_step_is_noise_alone() -> None:
 
 def normalising() -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+
+
+def test_a_model_that_normalises_batches_is_refused_protection_even_if_it_was_evaluated_before() -> None:
+    network = Network(Architecture("normalising", normalising))
+    network.module.eval()
+    with pytest.raises(UnsafeModule, match="mixes the records"):
+        train_site(job(Mechanism(FullBatch(), Flat(NORM), NOISE, 4.0), networks={"model": network}))
 
 
 def beside_a_proxy(private: Callable[[], nn.Module], sampling: Any, **changes: Any) -> Job:

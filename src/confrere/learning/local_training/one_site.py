@@ -171,6 +171,8 @@ class _Training:
         self.recorders: dict[str, Recorder] = {}
         self.guards: dict[str, StepGuard] = {}
         self.anchors: dict[str, Tensor] = {}
+        for network in job.networks.values():
+            network.module.train()  # before a recorder looks at it: some layers mix records only in training
         for role, loss in job.objective.items():
             network = job.networks[role]
             memory = self.out.memory.setdefault(role, {})
@@ -188,8 +190,6 @@ class _Training:
                 pulled = job.anchors[loss.anchor]
                 trained = [pulled[name].reshape(-1) for name in network.trainable(network.flat)]
                 self.anchors[role] = torch.cat(trained).to(job.device)
-        for network in job.networks.values():
-            network.module.train()
         self.normalising = frozenset(role for role, network in job.networks.items() if network.normalises)
         """Networks that cannot be trained on a record alone."""
 
