@@ -64,6 +64,13 @@ ROWS = [
 ]
 
 
+MASKED_ROWS = [
+    Row("fedavg"),
+    Row("fedavg", topology="star", label="fedavg-star"),
+]
+"""Strategies with a masked form, where the sites share the noise of one release."""
+
+
 @dataclass(frozen=True)
 class OnlyIn:
     """Events, or one key of their data, that only one runtime has. All others are the same, site by site, in every one."""

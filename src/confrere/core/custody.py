@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from numbers import Real
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from confrere.core.errors import CustodyError
 
@@ -55,6 +55,39 @@ def require_may_leave(custodies: Iterable[Custody]) -> None:
         if not may_leave(custody, consent=True):
             level = custody.name.lower() if isinstance(custody, Custody) else repr(custody)
             raise CustodyError(f"a model or number of custody {level} may not leave the site")
+
+
+class Share:
+    """A value that is private only in the sum with the shares of other sites: by itself it has too little noise.
+
+    `opens_as` is the custody that the sum has as far as this share is concerned. A share is not a model: it cannot be sent,
+    mixed, trained on, copied or written to a file. The gate gives out what it holds for one purpose only, to be masked
+    (`Gate.admit_share`). Whatever asks for its custody finds PRIVATE.
+
+    >>> Share(object(), Custody.PROTECTED)
+    Share(opens_as=PROTECTED)
+    """
+
+    __slots__ = ("_held", "opens_as")
+    custody: ClassVar[Custody] = Custody.PRIVATE
+
+    def __init__(self, held: object, opens_as: Custody) -> None:
+        require_may_leave([opens_as])
+        self._held, self.opens_as = held, opens_as
+
+    def __repr__(self) -> str:
+        return f"Share(opens_as={self.opens_as.name})"
+
+    def __reduce__(self) -> NoReturn:
+        raise CustodyError(
+            "a share of a masked sum can be neither copied nor written: it is private by itself"
+        )
+
+    def __copy__(self) -> NoReturn:
+        self.__reduce__()
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__reduce__()
 
 
 class HeldNumber(float):
@@ -108,7 +141,7 @@ for _name in ("round", "pos"):
 
 def custody_of(value: object) -> Custody:
     """The custody of a number that has one; a plain number is taken for public."""
-    return value.custody if isinstance(value, HeldNumber | Tagged) else Custody.PUBLIC
+    return value.custody if isinstance(value, HeldNumber | Tagged | Share) else Custody.PUBLIC
 
 
 @dataclass(frozen=True, slots=True)

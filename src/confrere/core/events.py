@@ -11,7 +11,8 @@ run-started    –               name, title, question, study (hash), seed, stra
 round-started  – (in a site's own journal: yes)   members, present, epoch
 charged        yes             role, steps, epsilon (spent so far), delta, budget (or null), unit, accountant,
                                proven, units {unit: epsilon, or null without a bound}, ceiling, above_ceiling,
-                               noise_multiplier, sample_rate, mechanism (what the ledger counts, for each step)
+                               condition (what ε assumes of the other sites, where it does), noise_multiplier,
+                               sample_rate, mechanism (what the ledger counts, for each step)
 budget-spent   yes             text, relays; what was spent before, as in charged
 trained        yes, PRIVATE    losses {role: number}, dropped, seconds, weights
 sent           the sender      to, phase, bytes, custody, model (whether there was one), mass

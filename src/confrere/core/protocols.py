@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from confrere.core.custody import Scalar
+from confrere.core.custody import Scalar, Share
 from confrere.core.model import Architecture, Model
 from confrere.core.parcel import Inbox, Parcel
 
@@ -144,13 +144,14 @@ class Site(Protocol):
 
     async def gradient_sum(
         self, loss: Loss, *, at: Model, role: str = "model", reads: Mapping[str, Model] | None = None
-    ) -> Model | None:
+    ) -> Model | Share | None:
         """The sum of the training records' gradients at a released model, as a vector of its shape.
 
         With the study's mechanism it is one private step: clipped by record (or patient), noised, charged before it is
         drawn, and of the custody that `train` would give a protected model. With Poisson sampling the sum stands for
         all records, not for those drawn. Without a mechanism it is the plain sum. `reads` are the models that the loss
-        reads. None where the site's budget is spent, or the site has stopped training.
+        reads. None where the site's budget is spent, or the site has stopped training. With masked sums it is a `Share`,
+        which is charged and noised when it is masked; a site without budget then adds its part of the noise alone.
         """
         ...
 
@@ -216,13 +217,14 @@ class Peers(Protocol):
         """Send back along the edges to named senders; receive the answers of those one had sent to."""
         ...
 
-    async def sum(self, vector: Model | None, *, since: int, **scalars: Scalar) -> OpenedSum | None:
+    async def sum(self, vector: Model | Share | None, *, since: int, **scalars: Scalar) -> OpenedSum | None:
         """The sum of the vectors, and of each number, over all sites that are present; the same at all of them.
 
         `since` identifies the common state that a vector was computed from (0 before the first sum, then the last
         one's `version`). Vectors from another state than most sites have are left out. A site in another state is given
         None and takes part again once it has the common state (`latest_common`). A site without a vector is
-        given what the others add up to. None also where no site had a vector, or the centre did not answer.
+        given what the others add up to. None also where no site had a vector, or the centre did not answer, or a masked sum
+        was given up.
         """
         ...
 

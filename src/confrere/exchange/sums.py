@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from confrere.core.custody import Scalar, public, strictest, total
+from confrere.core.custody import Custody, Scalar, public, strictest, total
+from confrere.core.errors import StudyError
 from confrere.core.model import Model, mix
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import OpenedSum
 from confrere.core.seeds import derive
+from confrere.exchange.combine import combiner
 
 SINCE, VERSION, SUM = "since", "version", "sum of "
 """The names of numbers in a parcel: the common state that a vector was computed from, the state that follows from the sum, and
@@ -22,6 +24,19 @@ the prefix of numbers that are sums themselves (a site's own `weight` is checked
 
 VERSION_BITS = 39
 """A version is a number that travels exactly and is smaller than `screening.LARGEST`."""
+
+
+MASKED_SUM = "masked-sum"
+"""The combiner of a study whose sites add up behind masks."""
+
+
+@combiner(MASKED_SUM)
+@dataclass(frozen=True)
+class MaskedSum:
+    """The sites add up clipped gradients behind masks and share the noise of one release; see docs/masked-sums.md."""
+
+    def __call__(self, own: Model, weight: Scalar, inbox: Sequence[Parcel]) -> Model:
+        raise StudyError("a masked sum has no single models to combine")
 
 
 @dataclass(frozen=True)
@@ -62,8 +77,13 @@ def open_sum(summands: Sequence[Summand], names: Sequence[str], round: int) -> O
     # whose vectors are added up is read from everyone's numbers
     held = strictest(s.scalars[SINCE].custody for s in summands if SINCE in s.scalars)
     scalars = {name: total(s.scalars[name] for s in chosen) for name in names}
-    version = derive(since, "sum", round, *(s.site for s in chosen)) >> 63 - VERSION_BITS
+    version = version_after(since, round, [s.site for s in chosen])
     return OpenedSum(mix((public(1.0), v) for v in vectors).held(held), scalars, since, version)
+
+
+def version_after(since: int, round: int, sites: Sequence[str]) -> int:
+    """Identifies the common state that follows from a sum of these sites' vectors."""
+    return derive(since, "sum", round, *sites) >> 63 - VERSION_BITS
 
 
 def sum_scalars(opened: OpenedSum) -> dict[str, Scalar]:
@@ -74,9 +94,20 @@ def sum_scalars(opened: OpenedSum) -> dict[str, Scalar]:
 
 def answered_sum(parcel: Parcel, names: Sequence[str]) -> OpenedSum | None:
     """The sum that a centre sent back; None if the parcel holds none."""
-    if parcel.model is None or not parcel.scalars.keys() >= {SINCE, VERSION, *(f"{SUM}{n}" for n in names)}:
+    numbers = answered_numbers(parcel, names)
+    if parcel.model is None or numbers is None:
+        return None
+    scalars, since, version, held = numbers
+    return OpenedSum(parcel.model.held(held), scalars, since, version)
+
+
+def answered_numbers(
+    parcel: Parcel, names: Sequence[str]
+) -> tuple[dict[str, Scalar], int, int, Custody] | None:
+    """The sums of numbers, the states before and after, and the custody of all of them; None if one is missing."""
+    if not parcel.scalars.keys() >= {SINCE, VERSION, *(f"{SUM}{n}" for n in names)}:
         return None
     held = strictest(number.custody for number in parcel.scalars.values())
     scalars = {name: parcel.scalars[f"{SUM}{name}"] for name in names}
     since, version = (int(parcel.scalars[name].value) for name in (SINCE, VERSION))
-    return OpenedSum(parcel.model.held(held), scalars, since, version)
+    return scalars, since, version, held

@@ -72,6 +72,7 @@ class NodeMetrics(Collector):
         if spent is None:
             return
         stated = {k: str(getattr(spent, k)) for k in ("delta", "unit", "accountant", "proven")}
+        stated |= {"condition": spent.condition} if spent.condition else {}
         for name, value, help in (
             ("epsilon_spent", spent.epsilon, "Privacy spent on this site's records."),
             ("epsilon_budget", spent.budget, "The most that may be spent."),

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from confrere.core.custody import Custody, may_leave
-from confrere.core.errors import PrivacyError
+from confrere.core.custody import Custody, Share, may_leave
+from confrere.core.errors import PrivacyError, StudyError
 from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.parcel import Inbox, LedgerMark, Parcel
@@ -122,6 +122,8 @@ class DurableSiteRound(SiteRound):
     ) -> Model | None:
         async def by_role(site: SiteRound) -> Mapping[str, Model]:
             found = await site.gradient_sum(loss, at=at, role=role, reads=reads)
+            if isinstance(found, Share):
+                raise StudyError("nodes cannot take part in masked sums yet")
             return {} if found is None else {role: found}
 
         return (await self._once(by_role)).get(role)

@@ -2,7 +2,7 @@
 
 | rule | what it stops |
 |---|---|
-| tagged | a bare number, or weights without custody: what shaped them is unknown |
+| tagged | a share of a masked sum; a bare number, or weights without custody: what shaped them is unknown |
 | released | anything but PUBLIC, PROTECTED and, if the site has accepted that, UNPROVEN (also above the ceiling on ε) |
 | unchanged | weights that were overwritten in place after they had got their custody |
 | known_architecture | a model whose architecture is none of the study's: its name is text that could carry anything |
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from confrere.core.custody import Custody, Scalar, may_leave
+from confrere.core.custody import Custody, Scalar, Share, may_leave
 from confrere.core.errors import ConfrereError, CustodyError, StudyError, TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
@@ -65,6 +65,19 @@ class Gate:
             raise
         return leaving.model, leaving.scalars
 
+    def admit_share(self, share: Share) -> object:
+        """What a share holds, to be masked and added up, if its sum may leave; otherwise an error, and nothing has left."""
+        if not isinstance(share, Share):
+            raise CustodyError("a masked sum adds up shares; only site.gradient_sum makes them")
+        opened = Outgoing(None, {"masked sum": Scalar(0.0, share.opens_as)})
+        try:
+            released(self, opened)
+        except ConfrereError as refusal:
+            if self.on_event is not None:
+                self.on_event(Event("notice", self.site, data={"text": f"refused at the gate: {refusal}"}))
+            raise
+        return share._held
+
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
@@ -83,6 +96,10 @@ class Outgoing:
 
 def tagged(gate: Gate, leaving: Outgoing) -> None:
     model: Any = leaving.model
+    if isinstance(model, Share) or any(isinstance(s, Share) for s in leaving.scalars.values()):
+        raise CustodyError(
+            "a share of a masked sum leaves its site only behind masks, by peers.sum; by itself it has too little noise"
+        )
     if model is not None and not (isinstance(model, Model) and isinstance(model.custody, Custody)):
         raise CustodyError(
             "weights without custody cannot be sent; wrap them in a Model that says who may see them"

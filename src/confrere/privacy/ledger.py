@@ -66,8 +66,7 @@ class Ledger:
     """
 
     also: tuple[Ledger, ...] = ()
-    """Ledgers of other populations that may hold the same patients, since theirs are unknown: every charge is written to
-    these too. Public: it does not depend on who is in the records."""
+    """Ledgers of other populations with unknown patients: every charge is also written to these, for any records."""
     noted: Callable[[str, int], None] | None = None
     """Called with the ledger's id and counter after every entry, before what it pays for is computed."""
 
@@ -225,12 +224,11 @@ class Ledger:
     ) -> Entry:
         """Write a charge durably, before the caller computes what it pays for.
 
-        Refuses with BudgetExhausted, and writes nothing, if the total would exceed the budget. Spending
-        again under the same key is charged again, since a second release reveals more. `records` is a fingerprint of the
-        records that are charged for. Only a seeded simulation, which would compute the identical release, may pass
-        `replay_of`, a digest of what the computation starts from (empty if that is always the same): it is given the
-        first entry for the same records and the same computation and charged nothing. Entries of earlier versions have
-        no such digest; their key and records are compared.
+        Refuses with BudgetExhausted, and writes nothing, if the total would exceed the budget. Spending again under the
+        same key is charged again, since a second release reveals more. `records` is a fingerprint of the records that are
+        charged for. Only a seeded simulation, which would compute the identical release, may pass `replay_of`, a digest of
+        what the computation starts from (empty if that is always the same): it is given the entry of `repeated` and
+        charged nothing. Entries of earlier versions have no such digest; their key and records are compared.
 
         With `reuse`, which only a process may pass that alone has this ledger for a run, a charge for the same that a
         process which has died left without a release is used again.
@@ -273,6 +271,11 @@ class Ledger:
                     f"{self._storage.where} ends at entry {ledger.counter}, without the charge for «{key}» that this site"
                     " has written: it was rolled back. Restore the latest copy"
                 )
+
+    def repeated(self, key: str, records: str, replay_of: str | None) -> Entry | None:
+        """The first charge of the same release, which a seeded simulation repeats for nothing (see `spend`)."""
+        marks = [] if replay_of is None else [f"{records}/{replay_of}", records] if replay_of else [records]
+        return next((e for mark in marks if (e := self._storage.under(key, mark)) is not None), None)
 
     def released(self, key: str, records: str) -> str | None:
         """The digest of what has left, or may have, for the last charge under this key; None if nothing has."""
@@ -353,12 +356,10 @@ class Ledger:
         records: str,
         replay_of: str | None,
     ) -> Entry:
-        marks = [f"{records}/{replay_of}", records] if replay_of else [records]
         with self._lock:
             with self._storage.writing():
                 self._catch_up()
-                found = (self._storage.under(key, mark) for mark in marks) if replay_of is not None else ()
-                if (entry := next((e for e in found if e is not None), None)) is not None:
+                if (entry := self.repeated(key, records, replay_of)) is not None:
                     if entry.charges != charges:
                         raise PrivacyError(
                             f"{self._storage.where} has other charges under «{key}»: this is not a replay of it"
@@ -366,7 +367,7 @@ class Ledger:
                     return entry
                 if budget is not None:
                     self._refuse_overspending(charges, budget, key)
-                entry = self._next(charges, key, marks[0])
+                entry = self._next(charges, key, f"{records}/{replay_of}" if replay_of else records)
                 self._storage.append(entry)
             self._own.add(entry.counter)
             self._take(entry)

@@ -21,6 +21,7 @@ from confrere.privacy.charged_steps import PrivateSteps, already_released
 from confrere.privacy.clipping import ClipState
 from confrere.privacy.gradients.batch_gradients import ClippedSum
 from confrere.privacy.gradients.per_record import BLOCK, EXPANSION, SINGLE, WeightedNorm, row_squares
+from confrere.privacy.masked_mechanism import MaskedSteps
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness, generators_of
 from confrere.privacy.sampling import FullBatch, Poisson
@@ -75,6 +76,10 @@ class StackedSteps:
     def __init__(
         self, private: Sequence[PrivateSteps], sizes: Sequence[int], randomness: Sequence[Randomness]
     ) -> None:
+        if any(isinstance(p, MaskedSteps) for p in private):
+            raise PrivacyError(
+                "the sums of a masked sum are kept, not released: they are computed site by site"
+            )
         self.counts = [p.count for p in private]
         self.mechanisms = {
             role: StackedMechanism([p.mechanisms[role] for p in private], sizes, randomness, role)

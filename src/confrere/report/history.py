@@ -54,6 +54,8 @@ class Spending:
     """ε for the other units that were ever drawn from these records; None where there is no bound."""
     ceiling: float | None = None
     """The site's ceiling, where ε is above it."""
+    condition: str | None = None
+    """What ε assumes of the other sites."""
 
 
 @dataclass(frozen=True)
@@ -326,4 +328,5 @@ def _spending(site: str, turn: int, data: Mapping[str, Json]) -> Spending:
         spent.proven,
         spent.others,
         spent.exceeded_ceiling,
+        spent.condition,
     )

@@ -292,8 +292,10 @@ def privacy(spent: PrivacySpent | None, *, accountant: bool = True) -> str:
 
 
 def reservations(spent: PrivacySpent) -> list[str]:
-    """What has to be said wherever this ε stands: «as published, not proven», «above the ceiling of 10»."""
-    notes = [] if spent.proven else ["as published, not proven"]
+    """What has to be said wherever this ε stands: «as published, not proven», «above the ceiling of 10», and what it assumes
+    of the other sites."""
+    notes = [spent.condition] if spent.condition else []
+    notes += [] if spent.proven else ["as published, not proven"]
     ceiling = spent.exceeded_ceiling
     return notes if ceiling is None else [*notes, f"above the ceiling of {ceiling:g}"]
 

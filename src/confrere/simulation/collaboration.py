@@ -6,7 +6,7 @@ A simulation runs the rounds with them. A rehearsal checks them, lets nodes run 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from confrere.core.errors import StudyError
 from confrere.core.events import Event, Journal
@@ -30,6 +30,7 @@ from confrere.site.schedule import Schedule
 from confrere.site.site_run import SiteRun, run_id, site_run_of
 from confrere.study import Study
 from confrere.study.churn import Churn
+from confrere.study.masked_settings import check_members
 from confrere.transport.memory import MemoryNetwork
 
 POOLED_SITE = "everybody"
@@ -45,6 +46,8 @@ class AllSites:
 
     names: Sequence[str]
     churn: Churn
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Their public training sizes, where masked sums need them."""
 
 
 class Collaboration:
@@ -71,12 +74,14 @@ class Collaboration:
         self.trainer = trainer_of(trainer)
         self.names = sorted(among.names if among is not None else federation.sites)
         self._known_churn = among.churn if among is not None else None
+        self._known_sizes = among.sizes if among is not None else {}
         self.pools = traits(self.strategy).pools
         if len(self.names) < 2:
             raise StudyError(
                 f'the study has one site ("{self.names[0]}"); a collaboration takes at least two'
             )
         study.churn.check(self.names, study.rounds)
+        check_members(study, self.names)
         self.plan = attack_plan(study, self.names)
         self.remarks = strategy_findings(type(self.strategy))
         """The notices of the strategy about these sites, and lines of a custom one that a person should read."""
@@ -100,7 +105,7 @@ class Collaboration:
         names = [POOLED_SITE] if self.pools else self.names
         context = SiteContext(
             run_id(self.study), journal, self.trainer, self.device, site_count=len(names),
-            inputs_caveat=inputs_caveat(self.federation),
+            inputs_caveat=inputs_caveat(self.federation), sizes=self._sizes(),
         )  # fmt: skip
         workers = {POOLED_SITE: _pooled(self.federation)} if self.pools else dict(self.federation.sites)
         if self.plan is not None:
@@ -130,7 +135,14 @@ class Collaboration:
             for name in there[:MANY]:
                 graph.column(number, there, name)
         there_when = [(n, self.schedule.round(n).participants) for n in self.churn.changes(self.study.rounds)]
+        for number, members in there_when:
+            check_members(self.study, members, number)
         check_combiners(self.study, there_when, self.plan.sites if self.plan is not None else ())
+
+    def _sizes(self) -> dict[str, int]:
+        """The public training sizes of all sites."""
+        known = {name: data.size for name, data in self.federation.sites.items()}
+        return {**self._known_sizes, **known}
 
     def planned_faults(self) -> Faults:
         """The losses of sites that the run rehearses."""

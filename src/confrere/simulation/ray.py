@@ -223,6 +223,7 @@ def shard_content(simulation: Simulation, plan: Assignment, number: int) -> byte
                 "names": simulation.names,
                 "trainer": next(n for n, kind in TRAINERS.items() if kind is type(simulation.trainer)),
                 "churn": simulation.churn,
+                "sizes": {n: site.size for n, site in simulation.federation.sites.items()},
                 "sites": {n: replace(s, common_test=None) for n, s in mine.items()},
                 "shared": shared,
                 "places": places,
@@ -259,7 +260,10 @@ def shard_simulation(data: bytes) -> Simulation:
     }
     federation = Federation(study.name, found["task"], sites, notes=tuple(found["notes"]))
     simulation = Simulation(
-        study, federation, among=AllSites(found["names"], found["churn"]), trainer=found["trainer"]
+        study,
+        federation,
+        among=AllSites(found["names"], found["churn"], found["sizes"]),
+        trainer=found["trainer"],
     )
     simulation.prepare()
     return simulation

@@ -41,6 +41,7 @@ from confrere.site.site_folder import STORE, site_folder_of
 from confrere.site.site_run import run_id
 from confrere.site.stopping import Clock, stop_text
 from confrere.study import Caps, Study, load
+from confrere.study.masked_settings import refuse_on_nodes
 from confrere.transport.grpc.connections import free_ports
 from confrere.transport.grpc.identity import enroll, load_identity
 
@@ -87,6 +88,7 @@ def _rehearse(
         raise StudyError(
             "attack: nodes are honest, in a rehearsal too; `confrere simulate` rehearses attacks"
         )
+    refuse_on_nodes(study)
     all_sites = Collaboration(study, open_sites(study))
     if all_sites.pools:
         raise StudyError(f'strategy "{study.strategy_name}" needs all records in one place; run it in memory')

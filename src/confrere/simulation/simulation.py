@@ -241,6 +241,9 @@ class Simulation(Collaboration):
     async def _catch_up(self, name: str, number: int) -> None:
         """A site that was lost in the middle of a round finishes that round first."""
         await self.late.pop(name)
+        self.ended[name] = max(self.ended.get(name, -1), number - 1)
+        for peers in self.peers.values():  # they may wait for what it has not sent in that round
+            peers.mailbox.wake()
         await self.runs[name].round(number)
 
     async def _lose(self, fault: Fault) -> None:

@@ -10,6 +10,7 @@ from confrere.core.errors import DataError, PrivacyError, StudyError
 from confrere.core.events import Journal
 from confrere.core.protocols import Releases, Strategy
 from confrere.core.strategy_traits import traits
+from confrere.core.sum_terms import SumTerms
 from confrere.data.records import SiteData
 from confrere.data.tasks import Task
 from confrere.learning.local_training.one_site import Trainer
@@ -19,6 +20,7 @@ from confrere.privacy.budget import Budget, strictest
 from confrere.privacy.charges import CEILING
 from confrere.privacy.clipping import Clipping
 from confrere.privacy.ledger import Ledger
+from confrere.privacy.masked_mechanism import MaskedMechanism, calibrate_masked
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.sampling import FullBatch, Poisson, epoch
 from confrere.site.checks import check_records
@@ -26,6 +28,7 @@ from confrere.site.participant import Participant
 from confrere.site.stopping import Stopping
 from confrere.study import Privacy, Study
 from confrere.study.churn import Churn
+from confrere.study.masked_settings import masked_of
 
 
 def mechanism_of(
@@ -143,6 +146,8 @@ class SiteContext:
     """Sites of one process that take turns share their networks: weights are loaded for every job."""
     site_count: int = 1
     """How many sites learn together."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """The public training sizes of all sites, where masked sums need them."""
     inputs_caveat: str | None = None
     """Why the encoded inputs themselves have no guarantee, if they have none."""
     joined: bool = False
@@ -186,13 +191,52 @@ def participant_of(
         delta=privacy.delta,
         device=context.device,
         site_count=context.site_count,
+        sizes=context.sizes,
         releases=privacy.releases,
         joined=context.joined,
         network_cache=context.network_cache,
         stopping=None if study.stop is None else Stopping(study.stop),
     )
     site.add_networks(strategy)
+    if masked_of(study) is not None:
+        site.mechanism = _masked_mechanism(study, site, strategy)
     return site
+
+
+def _masked_mechanism(study: Study, site: Participant, strategy: Strategy) -> MaskedMechanism:
+    """The mechanism of masked sums: the noise belongs to the sum, so it follows from the study alone.
+
+    A site that allows less than the study's ε takes part in fewer rounds, and adds noise alone to the others.
+    """
+    settings, privacy, plain = masked_of(study), study.privacy, site.mechanism
+    assert settings is not None
+    assert privacy is not None
+    assert plain is not None
+    role = getattr(strategy, "architecture", "proxy")
+    network = site.network(role, site.architecture(role).name)
+    if network.normalises:
+        raise StudyError(
+            f"the {role} network {site.architecture(role).name} keeps running statistics of records, which are not part of a"
+            " masked sum; use a network with group normalisation"
+        )
+    training = privacy.for_training()
+    clip, noise = plain.clipping.bound, training.noise_multiplier
+    terms = SumTerms(
+        len(site.sizes), settings.colluding, settings.dropouts,
+        noise_std=(noise or 1.0) * clip, clip=clip, size=network.flat.numel(),
+    )  # fmt: skip
+    if noise is None:
+        assert training.epsilon is not None
+        target = Budget(training.epsilon, training.delta, training.unit)
+        terms = site.network_cache.once(
+            ("masked noise", target, study.rounds, terms),
+            lambda: calibrate_masked(target, study.rounds, terms),
+        )
+    terms.check_sum(sum(site.sizes.values()))
+    return MaskedMechanism(
+        plain.sampling, plain.clipping, terms.noise_std / clip, plain.expected_batch, plain.unit, plain.proven,
+        terms=terms,
+    )  # fmt: skip
 
 
 def site_privacy(study: Study, strategy: Strategy, data: SiteData, context: SiteContext) -> SitePrivacy:

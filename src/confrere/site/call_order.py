@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from confrere.core.custody import Scalar
+from confrere.core.custody import Scalar, Share
 from confrere.core.errors import StudyError, warn_renamed
 from confrere.core.model import Model
 from confrere.core.protocols import Effort, Fitted, Loss, Metrics, Objective, Optimiser, Site
@@ -45,7 +45,7 @@ class OneCallAtATime:
 
     async def gradient_sum(
         self, loss: Loss, *, at: Model, role: str = "model", reads: Mapping[str, Model] | None = None
-    ) -> Model | None:
+    ) -> Model | Share | None:
         async with self._turn:
             self._check_open()
             return await self._inner.gradient_sum(loss, at=at, role=role, reads=reads)

@@ -9,6 +9,7 @@ from typing import Any
 from confrere.core.errors import StudyError
 from confrere.core.params import Params
 from confrere.core.protocols import Topology
+from confrere.core.seeds import derive
 from confrere.core.strategy_traits import traits
 from confrere.exchange.gossip import STRONGEST
 from confrere.exchange.packing import Packing
@@ -17,9 +18,11 @@ from confrere.exchange.screening import LARGEST, Bounds
 from confrere.exchange.sums import SUM
 from confrere.exchange.topology import senders_by_receiver
 from confrere.privacy.mechanism import Mechanism
+from confrere.site.masked_sums import MaskedSums
 from confrere.site.participant import Participant
 from confrere.study import Study
 from confrere.study.exchange_settings import combiner_of, combines, compression_of
+from confrere.study.masked_settings import masked_of, refuse_on_nodes
 
 UNCLIPPED = 100.0
 """The largest coordinate of a gradient that is not clipped: inputs lie about within ±1."""
@@ -91,7 +94,18 @@ def exchange_options(study: Study, site: Participant) -> dict[str, Any]:
         "combiner": combiner_of(study),
         "packing": Packing(compression_of(study), start),
         "bounds": bounds_of(study, site),
+        "masks": masks_of(study, site),
     }
+
+
+def masks_of(study: Study, site: Participant) -> MaskedSums | None:
+    """How the sites of a rehearsal add up behind masks; None if the study has no masked sums."""
+    settings = masked_of(study)
+    if settings is None:
+        return None
+    if not site.rehearsal:
+        refuse_on_nodes(study)
+    return MaskedSums(site.sizes, derive(study.seed, "masks", site.run), plain=settings.simulate == "sums")
 
 
 def bounds_of(study: Study, site: Participant, sizes: Mapping[str, int] | None = None) -> Bounds:

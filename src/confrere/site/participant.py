@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,10 +49,11 @@ from confrere.learning.step_schedule import (
 from confrere.privacy.accounting import epsilon, per_unit
 from confrere.privacy.budget import Budget
 from confrere.privacy.charged_steps import UNPROTECTED, PrivateSteps
-from confrere.privacy.charges import CEILING, Charge, Guarantee
+from confrere.privacy.charges import CEILING, Charge, Guarantee, conditions
 from confrere.privacy.clipping import Flat
 from confrere.privacy.interpretation import meaning, readings, trade_off
 from confrere.privacy.ledger import Ledger
+from confrere.privacy.masked_mechanism import MaskedMechanism
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
 from confrere.privacy.patient_hashes import fingerprint
@@ -113,6 +114,10 @@ class Participant:
     _by_role: dict[str, Architecture] = field(default_factory=dict)
     _optimisers: dict[bool, Optimiser] = field(default_factory=dict)
     _shares: Shares | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """The public training sizes of all sites, where masked sums need them."""
+    members_at: Callable[[int], int] | None = None
+    """The number of members in a round: how many share the noise of a masked sum."""
     reuses: bool = False
     """Of a node: whether a charge of which nothing was released may be used again after a crash."""
     secret: bytes = field(default=b"", repr=False)
@@ -269,15 +274,19 @@ class Participant:
         assert self.mechanism is not None
         steps = self.steps * self.study.rounds
         clip, batch = self.mechanism.clipping.bound, self.mechanism.expected_batch
-        noise = self.mechanism.noise_multiplier
+        noise, sites = self.mechanism.noise_multiplier, self.site_count
+        if isinstance(
+            self.mechanism, MaskedMechanism
+        ):  # the records of all sites share the noise of one release
+            batch, sites = float(sum(self.sizes.values())), 1
         if self._has_unit_records():
             time = time_for_unit_records(
-                noise_multiplier=noise, steps=steps, batch=batch, clip=clip, sites=self.site_count
+                noise_multiplier=noise, steps=steps, batch=batch, clip=clip, sites=sites
             )
         else:
             time = time_for(
                 noise_multiplier=noise, steps=steps, batch=batch, clip=clip,
-                parameters=self.build("proxy").params.count, sites=self.site_count,
+                parameters=self.build("proxy").params.count, sites=sites,
             )  # fmt: skip
         if self.task.form == "number":
             time = slow_for_squares(time, steps, math.prod(self.task.inputs))
@@ -343,6 +352,7 @@ class Participant:
             "epsilon": found.epsilon, "delta": found.delta, "unit": found.unit, "accountant": found.accountant,
             "proven": found.proven, "budget": self.budget.epsilon if self.budget else None,
             "units": self._units(found), "ceiling": found.ceiling, "above_ceiling": found.above_ceiling,
+            **({"condition": found.condition} if found.condition else {}),
         }  # fmt: skip
 
     def _units(self, found: Guarantee) -> dict[str, float | None]:
@@ -384,13 +394,20 @@ class Participant:
         if p is None or self.mechanism is None:
             return None
         totals = []
+        condition = conditions([*self.plan(), *self.ledger.charges()])
         for before in self.ledger.before(self.run):
             total = self.epsilon([*before, *self.plan()])
             if self.budget is not None:  # nothing is spent beyond it
                 total = min(total, max(self.budget.epsilon, self.epsilon(before)))
             totals.append(total)
         return Guarantee(
-            max(totals), self.delta or p.delta, p.unit, p.accountant, self.unproven is None, self.ceiling
+            max(totals),
+            self.delta or p.delta,
+            p.unit,
+            "rdp" if condition else p.accountant,
+            self.unproven is None,
+            self.ceiling,
+            condition,
         )
 
     def meaning(self, charges: Sequence[Charge]) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol
 
-from confrere.core.custody import ZERO, Scalar, public, strictest, total
-from confrere.core.errors import BadParcel, warn_renamed
+from confrere.core.custody import ZERO, Scalar, Share, public, strictest, total
+from confrere.core.errors import BadParcel, CustodyError, warn_renamed
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
 from confrere.core.parcel import Inbox, Parcel
@@ -19,9 +19,10 @@ from confrere.exchange.packing import Packing
 from confrere.exchange.screening import WIDEST, Bounds, screen
 from confrere.exchange.sums import SINCE, Summand, answered_sum, arrived, common_state, open_sum, sum_scalars
 from confrere.privacy.gate import Gate
-from confrere.site.faults import Faults
+from confrere.site.faults import Faults, Point
 from confrere.site.mailbox import ExpectedParcel, Mailbox, TakeRequest
-from confrere.site.schedule import Schedule
+from confrere.site.masked_sums import MaskedSums, check_message, is_masked, masked_sum, summing_site
+from confrere.site.schedule import Schedule, ScheduledRound
 from confrere.site.stopping import STOPPED_ROUNDS, Stopping
 from confrere.study.churn import Churn
 from confrere.transport.memory import MemoryTransport
@@ -74,6 +75,8 @@ class SitePeers:
     """The schedule that the sites of one process share; a site by itself keeps its own."""
     ended: dict[str, int] = field(default_factory=dict)
     """The last round that each peer has finished, where that is known: sites of one process share it."""
+    masks: MaskedSums | None = None
+    """How sites add up behind masks, where the study asks for that."""
     combiner: Combiner | None = None
     """How the study wants models to be combined; None leaves it to the strategy."""
     packing: Packing = field(default_factory=lambda: Packing(None, lambda _: None))
@@ -110,6 +113,11 @@ class SitePeers:
     def receive(self, parcel: Parcel) -> None:
         """Put a parcel into the mailbox; one that cannot be used is emptied, so that the site does not wait for it."""
         try:
+            if is_masked(parcel.phase):
+                check_message(parcel)
+                screen(parcel, self.bounds, 0.0)
+                self.mailbox.deliver(parcel)
+                return
             whole = is_common(parcel.phase)
             self.packing.check(parcel, whole)
             screen(parcel, self.bounds, self.packing.largest(parcel, whole))
@@ -150,6 +158,7 @@ class PeersRound:
         self._own: Model | None = None
         self._sent: Model | None = None
         self._answered: Model | None = None
+        self.gate, self.journal, self.run = peers.gate, peers.journal, peers.run
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
         peers = self._peers
@@ -237,7 +246,16 @@ class PeersRound:
                 self._answered = admitted
             await self._send(asked, ANSWER, *known[which])
 
-    async def sum(self, vector: Model | None, *, since: int, **scalars: Scalar) -> OpenedSum | None:
+    async def sum(self, vector: Model | Share | None, *, since: int, **scalars: Scalar) -> OpenedSum | None:
+        masks = self._peers.masks
+        if masks is not None:
+            if not isinstance(vector, Share):
+                raise CustodyError(
+                    "a study with masked sums adds up shares; only site.gradient_sum makes them"
+                )
+            return await masked_sum(self, masks, vector, since, scalars)
+        if isinstance(vector, Share):
+            raise CustodyError("a share of a masked sum cannot be sent: this study has no masked sums")
         names, state = tuple(scalars), {SINCE: public(since)}
         mine = {**scalars, **state} if vector is not None else state
         inbox = await self.exchange(vector, **mine)
@@ -253,10 +271,7 @@ class PeersRound:
         return opened
 
     async def _open_sum(self, summands: Sequence[Summand], names: Sequence[str]) -> OpenedSum | None:
-        """The sum, at a site that adds up itself; a centre sends it to all others.
-
-        Masked shares would be opened here, in place of vectors that are releases themselves.
-        """
+        """The sum, at a site that adds up itself; a centre sends it to all others."""
         opened = open_sum(summands, names, self.round)
         state = common_state(summands)
         self._missing.update(s.site for s in summands if s.since != state and s.site != self.me)
@@ -271,7 +286,7 @@ class PeersRound:
 
     async def send_common(self, *models: Model, **scalars: Scalar) -> None:
         peers = self._peers
-        if self.me != self._scheduled.sender_of_common(self._missing):
+        if self.me != self._sender_of_common(self._scheduled, self.round, self._missing):
             return
         if peers.rounds is not None and self.round + 1 >= peers.rounds:
             return
@@ -288,7 +303,7 @@ class PeersRound:
         if before < 0 or peers.attended >= before:
             return ()
         scheduled = peers.schedule.round(before)
-        sender = scheduled.sender_of_common({self.me})
+        sender = self._sender_of_common(scheduled, before, {self.me})
         phases = range(COMMON, COMMON + models)
         expected = [(before, phase, sender) for phase in phases if sender not in (None, self.me)]
         inbox = await self._take(before, phases[-1], expected)
@@ -297,6 +312,45 @@ class PeersRound:
         found = {p.phase: p for p in self._opened(inbox).parcels if p.round == before and p.model is not None}
         complete = all(phase in found for phase in phases)
         return tuple(found[phase] for phase in phases) if complete else ()
+
+    def _sender_of_common(
+        self, scheduled: ScheduledRound, round: int, missing: Collection[str]
+    ) -> str | None:
+        """Which site sends the common model to those that missed a round."""
+        if self._peers.masks is not None:  # only the summing site knows who was left out
+            return summing_site(scheduled, round)
+        return scheduled.sender_of_common(missing)
+
+    # -- for masked sums --------------------------------------------------------------------------------
+
+    @property
+    def scheduled(self) -> ScheduledRound:
+        return self._scheduled
+
+    @property
+    def missing(self) -> set[str]:
+        """The sites that do not have what the others have in common after this round."""
+        return self._missing
+
+    async def reach(self, point: Point) -> None:
+        if self._peers.faults.planned:
+            await self._peers.faults.reach(self.me, self.round, point)
+
+    async def send_message(self, to: str, phase: int, message: Model, scalars: Mapping[str, Scalar]) -> None:
+        """Send a message of a masked sum. Its numbers pass the gate; the message was made behind it, from a share."""
+        _, numbers = self.gate.admit(None, scalars)
+        await self._send([to], phase, message, self._counted(message, numbers))
+
+    async def take_messages(self, phase: int, senders: Sequence[str]) -> list[Parcel]:
+        """What these sites sent in a phase of a masked sum, in the order of their names."""
+        inbox = await self._take(self.round, phase, [(self.round, phase, name) for name in senders])
+        self._note_missing(inbox)
+        self._peers.caught_up = self._peers.attended = self.round
+        return [p for p in inbox.current if p.sender in senders and p.model is not None]
+
+    def fall_behind(self) -> None:
+        """This site does not have what the others may have in common after this round."""
+        self._peers.attended = self.round - 1
 
     async def tell_newcomers(self, model: Model) -> None:
         """The name of `send_common` before 0.2."""

@@ -179,6 +179,7 @@ def statement(guarantee: Guarantee | None, units: Mapping[str, float | None]) ->
         "epsilon": guarantee.epsilon, "delta": guarantee.delta, "unit": guarantee.unit,
         "accountant": guarantee.accountant, "proven": guarantee.proven, "units": every,
         "ceiling": guarantee.ceiling or CEILING, "above_ceiling": guarantee.above_ceiling,
+        **({"condition": guarantee.condition} if guarantee.condition else {}),
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from confrere.core.custody import Custody, Scalar, private, strictest
+from confrere.core.custody import Custody, Scalar, Share, private, strictest
 from confrere.core.errors import StudyError, TrainingError
 from confrere.core.events import Event
 from confrere.core.model import Model
@@ -22,6 +22,8 @@ from confrere.learning.fit.tuning import SeenRecords, fit
 from confrere.learning.local_training.one_site import Job, failure_reason
 from confrere.learning.objectives import LearnedWith
 from confrere.privacy.charged_steps import UNPROTECTED
+from confrere.privacy.masked_mechanism import MaskedMechanism
+from confrere.site.masked_share import masked_share
 from confrere.site.participant import Participant
 from confrere.site.training import TrainingCall, check_given, slot_of
 
@@ -153,7 +155,7 @@ class SiteRound:
 
     async def gradient_sum(
         self, loss: Loss, *, at: Model, role: str = "model", reads: Mapping[str, Model] | None = None
-    ) -> Model | None:
+    ) -> Model | Share | None:
         site, objective, models = self._site, {role: loss}, {**(reads or {}), role: at}
         check_given(objective, models)
         network = site.network(role, at.architecture)
@@ -163,6 +165,8 @@ class SiteRound:
                 " use a network with group normalisation, or exchange models"
             )
         again = self._count()
+        if isinstance(site.mechanism, MaskedMechanism):
+            return await masked_share(site, self._round, loss, models, role, again)
         if site.stopping is not None and site.stopping.stopped:
             return None
         nothing = at.params * 0.0

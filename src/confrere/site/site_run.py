@@ -232,6 +232,7 @@ def site_run_of(
 
     `options` are further fields of `SitePeers`: a node's mailbox and patience, a simulation's faults.
     """
+    site.members_at = lambda number: len(schedule.round(number).members)
     gate = Gate(
         accept_unproven=consents(site.study, site),
         site=site.name,

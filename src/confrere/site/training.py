@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from confrere.core.custody import Custody, may_leave, strictest
-from confrere.core.errors import BudgetExhausted, StudyError, TrainingError
+from confrere.core.custody import Custody, Share, may_leave, strictest
+from confrere.core.errors import BudgetExhausted, CustodyError, PrivacyError, StudyError, TrainingError
 from confrere.core.events import Event
 from confrere.core.loss_inspection import LossContents, contents_of, read_by
 from confrere.core.model import Model
@@ -25,6 +25,7 @@ from confrere.learning.objectives import StatedRate, Supervised
 from confrere.learning.optimisers import SGD, Collect
 from confrere.learning.private_centre import PROFILE
 from confrere.privacy.charged_steps import UNPROTECTED, PrivateSteps
+from confrere.privacy.masked_mechanism import MaskedMechanism
 from confrere.site.checks import check_loss_on_site, check_safe
 
 if TYPE_CHECKING:
@@ -39,7 +40,12 @@ SUMMED = (PROFILE, LOSS_SUM)
 
 def check_given(objective: Objective, models: Mapping[str, Model]) -> None:
     """Refuse an objective that needs a model which was not given."""
-    for model in models.values():
+    given: Mapping[str, object] = models
+    for role, model in models.items():
+        if isinstance(given[role], Share):
+            raise CustodyError(
+                f'"{role}" is a share of a masked sum: it has only a part of the noise, and nothing may be trained on it'
+            )
         model.params.require_unchanged()
     for role, loss in objective.items():
         for other in (role, *read_by(loss)):
@@ -98,6 +104,11 @@ class TrainingCall:
         """The private steps of the call, charged; none where nothing is protected, or the budget does not last."""
         site = self.site
         noisy = [r for r in self.protect if site.mechanism is not None and r in self.objective]
+        if noisy and isinstance(site.mechanism, MaskedMechanism):  # before anything is charged
+            raise PrivacyError(
+                f'"{noisy[0]}" cannot be trained with noise at a site of a study with masked sums: a site has only a part of'
+                " the noise. Use site.gradient_sum and peers.sum"
+            )
         for role in noisy:  # before anything is charged
             contents = self._contents_of(self.objective[role])
             check_safe(site, role, self.models[role].architecture)

@@ -35,6 +35,7 @@ from confrere.study.churn import Churn
 from confrere.study.comparison_settings import FULL, ComparisonSettings
 from confrere.study.data_settings import Data
 from confrere.study.exchange_settings import check_exchange
+from confrere.study.masked_settings import Masked, check_masked, masked_of
 from confrere.study.settings import Evaluation, Models, NetworkSpec, Privacy, SiteConfig, Stop, Training
 
 
@@ -63,6 +64,8 @@ class Study:
     """Which sites exchange with which in a round. None: the strategy's own topology."""
     combiner: Named | None = None
     """How a site combines its model with those it received. None leaves it to the strategy."""
+    masked: Masked | None = None
+    """With combiner = "masked-sum": how many sites may collude, and how many may be missing."""
     compression: Named | None = None
     """How models are compressed before they are sent."""
     attack: Named | None = None
@@ -115,7 +118,10 @@ class Study:
         if hasattr(kind, "look_at") and not hasattr(kind, "check_members"):
             warn_renamed(f'strategy "{self.strategy_name}": look_at', "check_members")
             kind.check_members = kind.look_at
-        return typing.cast("Strategy", build_named(strategies, self.strategy, "strategy"))
+        found: Any = build_named(strategies, self.strategy, "strategy")
+        if masked_of(self) is not None and hasattr(found, "exchange"):
+            found = replace(found, exchange="gradients")
+        return typing.cast("Strategy", found)
 
     def rule(self) -> Strategy:
         """The name of `build_strategy` before 0.2."""
@@ -164,6 +170,7 @@ class Study:
         agreed = {k: v for k, v in _plain(self._settings()).items() if k not in own}
         if self.data.encoder is not None:  # each site has its own copy of the file
             agreed["data"] = {**agreed["data"], "encoder": self.data.encoder.facts}
+        agreed.get("masked", {}).pop("simulate", None)  # sums are equal to the bit with and without masks
         columns = self.parsed_schema.fingerprint if self.parsed_schema else ""
         agreed |= {"members": sorted(self.sites), "columns": columns}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True, default=str).encode()).hexdigest()
@@ -200,6 +207,7 @@ def check(study: Study) -> None:
         study.training,
         study.data,
         study.privacy,
+        study.masked,
         study.stop,
         study.evaluation,
         study.comparison,
@@ -210,6 +218,7 @@ def check(study: Study) -> None:
     _check_together(study)
     study.build_strategy()
     study.graph()
+    check_masked(study)
     check_exchange(study)
 
 

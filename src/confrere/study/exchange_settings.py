@@ -19,6 +19,7 @@ from confrere.core.strict_reader import Named, build, build_named, named
 from confrere.exchange.attacks import Attack, attacks
 from confrere.exchange.combine import combiners
 from confrere.exchange.compression import Compression, compressions
+from confrere.exchange.sums import MASKED_SUM
 
 
 class ExchangeSettings(Protocol):
@@ -100,8 +101,8 @@ def sends(study: ExchangeSettings) -> bool:
 def check_exchange(study: ExchangeSettings) -> None:
     """What can be said without knowing the sites."""
     combiner, strategy = combiner_of(study), study.strategy_name
-    if combiner is not None and (how := combines(study)) != "models":
-        name = named(study.combiner or "", "combiner")[0]
+    name = "" if study.combiner is None else named(study.combiner, "combiner")[0]
+    if combiner is not None and name != MASKED_SUM and (how := combines(study)) != "models":
         if how is None:
             raise StudyError(
                 f'combiner = "{name}": strategy "{strategy}" '

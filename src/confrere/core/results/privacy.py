@@ -12,7 +12,7 @@ from confrere.core.results.document import Document
 class PrivacySpent(Document):
     """An ε with everything that gives it meaning."""
 
-    OPTIONAL = ("units", "ceiling", "above_ceiling")
+    OPTIONAL = ("units", "ceiling", "above_ceiling", "condition")
 
     epsilon: float
     delta: float
@@ -25,6 +25,8 @@ class PrivacySpent(Document):
     ceiling: float | None = None
     """The site's ceiling on ε."""
     above_ceiling: bool | None = None
+    condition: str | None = None
+    """What ε assumes of the other sites, in words; None where it assumes nothing."""
 
     @property
     def others(self) -> tuple[tuple[str, float | None], ...]:

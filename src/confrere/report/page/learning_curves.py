@@ -255,7 +255,16 @@ def _terms(s: Spending) -> str:
     above = s.ceiling is not None
     return words.privacy(
         PrivacySpent(
-            s.epsilon, s.delta, s.unit, s.proven, s.accountant, s.budget, dict(s.others), s.ceiling, above
+            s.epsilon,
+            s.delta,
+            s.unit,
+            s.proven,
+            s.accountant,
+            s.budget,
+            dict(s.others),
+            s.ceiling,
+            above,
+            s.condition,
         )
     )
 

@@ -1,0 +1,182 @@
+"""A site's share of a masked sum: the clipped sum of its gradients, charged and noised when it is masked.
+
+The share is computed before the members of the sum have answered, and costs nothing then: no noise is drawn and nothing
+leaves. `SiteShare` is what the masking protocol asks for charge and vector, in this order and once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from confrere.core.custody import Custody, Share, strictest
+from confrere.core.errors import PrivacyError
+from confrere.core.events import Event
+from confrere.core.model import Model
+from confrere.core.params import Params
+from confrere.core.protocols import Loss
+from confrere.core.seeds import derive
+from confrere.core.sum_terms import SumTerms
+from confrere.privacy.charged_steps import PrivateSteps
+from confrere.privacy.charges import Charge
+from confrere.privacy.gate import Gate
+from confrere.privacy.masked_mechanism import MaskedMechanism, MaskedSteps
+from confrere.privacy.masked_release import MaskedRelease
+from confrere.privacy.noise import Seeded
+from confrere.site.checks import check_loss_on_site, check_safe
+from confrere.site.training import TrainingCall
+
+if TYPE_CHECKING:
+    from confrere.site.participant import Participant
+
+
+@dataclass
+class SiteShare:
+    """What a share holds: a clipped sum (None at a site without budget), and how it is paid for and noised."""
+
+    site: Participant
+    round: int
+    release: MaskedRelease
+    at: Model
+    """The common model that the gradients were taken at."""
+    role: str
+    total: torch.Tensor | None
+    key: str
+    """Under which key the ledger is charged."""
+    replay_of: str | None
+    paid: bool = False
+
+    @property
+    def terms(self) -> SumTerms:
+        return self.release.terms
+
+    @property
+    def counts(self) -> bool:
+        """Whether records of this site are in it; otherwise it is noise alone."""
+        return self.total is not None
+
+    def charge(self) -> None:
+        """Write the charge; noise alone costs nothing."""
+        site = self.site
+        if self.total is None or self.paid:
+            return
+        site.ledger.spend(
+            [self.release.charge],
+            key=self.key,
+            budget=site.budget,
+            records=site.fingerprint,
+            replay_of=self.replay_of,
+            reuse=site.reuses,
+        )
+        self.paid = True
+        data = {
+            "role": self.role, "steps": 1, **site.spending(),
+            "noise_multiplier": self.terms.noise_std / self.terms.clip, "sample_rate": 1.0,
+            "mechanism": self.release.charge.event,
+        }  # fmt: skip
+        site.journal.add(Event("charged", site.name, self.round, data=data))
+
+    def draw(self) -> NDArray[np.int64]:
+        """The vector in grid steps, with this site's part of the noise; refused the second time, and before the charge."""
+        if self.total is None:
+            return self.release.noise_only()
+        if not self.paid:
+            raise PrivacyError(f'"{self.role}" was not charged; nothing was released')
+        return self.release.release(self.total)
+
+    def opened(self, steps: NDArray[np.int64], custody: Custody) -> Model:
+        """An opened sum as a vector in the shape of the model; what is not trained has no gradient."""
+        network = self.site.network(self.role, self.at.architecture)
+        flat = torch.from_numpy(steps.astype(np.float64) * self.terms.grid)
+        moved = network.trainable(flat)
+        nothing = {name: torch.zeros_like(t) for name, t in self.at.params.items() if name not in moved}
+        ordered = {name: moved[name] if name in moved else nothing[name] for name in self.at.params}
+        return Model(Params(ordered), self.at.architecture, custody)
+
+
+def held_by(gate: Gate, share: Share) -> SiteShare:
+    """What a share holds, from the gate."""
+    held = gate.admit_share(share)
+    if not isinstance(held, SiteShare):
+        raise PrivacyError("only site.gradient_sum makes shares of masked sums")
+    return held
+
+
+@dataclass
+class MaskedCall(TrainingCall):
+    """A call of `site.gradient_sum` whose clipped sum is kept for a masked sum: nothing is charged or noised yet."""
+
+    steps: MaskedSteps = field(default_factory=MaskedSteps)
+
+    def _paid_steps(self) -> PrivateSteps:
+        for role in self.protect:
+            check_safe(self.site, role, self.models[role].architecture)
+            check_loss_on_site(self.site, role, self._contents_of(self.objective[role]), self.models)
+        return self.steps
+
+    def digest(self) -> str:
+        return self._digest(list(self.protect))
+
+
+async def masked_share(
+    site: Participant, round: int, loss: Loss, models: Mapping[str, Model], role: str, again: tuple[int, ...]
+) -> Share:
+    """The share of this round; noise alone where the budget is spent or the site has stopped training."""
+    assert isinstance(site.mechanism, MaskedMechanism)
+    assert site.members_at is not None
+    mechanism, at = site.mechanism.among(site.members_at(round)), models[role]
+    key = "/".join(map(str, (site.run, round, role, "masked", *again)))
+    seed = derive(site.study.seed, site.name, round, "masked noise", site.run, role, *again)
+    source = site.randomness or Seeded(seed)
+    release = MaskedRelease(
+        role, mechanism.terms, site.size, source, mechanism.unit, simulated=site.rehearsal
+    )
+    release.charge = mechanism.charge(1)  # which also says whether the cost is proven
+    call = MaskedCall(
+        site, round, {role: loss}, models, [role], again, gradient_only=True,
+        steps=MaskedSteps({role: mechanism}, 1),
+    )  # fmt: skip
+    replay = call.digest() if site.rehearsal else None
+    share = SiteShare(site, round, release, at, role, None, key, replay)
+    stopped = site.stopping is not None and site.stopping.stopped
+    if stopped or not _affordable(site, round, share):
+        return Share(share, strictest([at.custody, Custody.PUBLIC]))
+    found = await call.run()
+    assert found is not None
+    share = replace(share, total=call.steps.sums[role])
+    charges = [] if _repeated(share) else [release.charge]
+    opens_as = strictest([found[role].custody, _released_with(site, charges)])
+    return Share(share, opens_as)
+
+
+def _released_with(site: Participant, charges: Sequence[Charge]) -> Custody:
+    """What noise makes of a sum once these charges are written: UNPROVEN above the site's ceiling."""
+    ledgers = (site.ledger, *site.ledger.also)
+    spent = max(site.epsilon([*ledger.charges(), *charges]) for ledger in ledgers)
+    above = spent > site.ceiling or site.unproven is not None
+    return Custody.UNPROVEN if above else Custody.PROTECTED
+
+
+def _repeated(share: SiteShare) -> bool:
+    """Whether a resumed rehearsal computes a share again that it was charged for."""
+    site = share.site
+    return site.ledger.repeated(share.key, site.fingerprint, share.replay_of) is not None
+
+
+def _affordable(site: Participant, round: int, share: SiteShare) -> bool:
+    """Whether the budget pays for one more share. A share that a resumed rehearsal repeats was paid for."""
+    if site.budget is None or site.ledger.remaining(site.budget, share.release.charge) >= 1:
+        return True
+    if _repeated(share):
+        return True
+    if not site.spent:
+        site.spent = True
+        text = f"the budget of {site.budget} is spent; the site adds its part of the noise to masked sums from here on"
+        data = {"text": text, "relays": True, **site.spending()}
+        site.journal.add(Event("budget-spent", site.name, round, data=data))
+    return False
