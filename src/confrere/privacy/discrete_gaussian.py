@@ -62,20 +62,31 @@ def _accepted(tries: int, scale: float, words: Words) -> NDArray[np.int64]:
     width, variance = 1 << bits, scale * scale
     drawn = words(3 * tries)
     first, blocks, last = drawn[:tries], drawn[tries : 2 * tries], drawn[2 * tries :]
-    within = (first & np.uint64(width - 1)).astype(np.float64)
-    negative = first >= np.uint64(1 << 63)
+    within = (first & np.uint64(width - 1)).view(np.int64).astype(np.float64)
+    negative = first.view(np.int64) < 0  # the highest bit
     whole = _geometric(blocks, words)
     y = within + width * whole
-    x = within / width + (y - variance / width) ** 2 / (2 * variance)
+    x = y - variance / width
+    x *= x
+    x /= 2 * variance
+    x += within / width
     accepted = _below(last, x, y, scale, width, words)
     accepted &= ~(negative & (y == 0))
-    signed = np.where(negative, -y, y)[accepted]
+    signed = np.copysign(y, first.view(np.int64))[accepted]
     return signed.astype(np.int64)
+
+
+def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Numbers in (0, 1) that begin with these bits, off by at most 2^−64; signed words are converted much faster."""
+    found = (words >> np.uint64(1)).view(np.int64).astype(np.float64)
+    found += 0.5
+    found *= 2.0**-63
+    return found
 
 
 def _geometric(blocks: NDArray[np.uint64], words: Words) -> NDArray[np.float64]:
     """How many powers of 1/e lie above each uniform number."""
-    uniform = (blocks.astype(np.float64) + 0.5) * 2.0**-64
+    uniform = _uniform(blocks)
     log = -np.log(uniform)
     whole = np.floor(log)
     open_ = (np.abs(log - np.rint(log)) < ERROR * (1 + log)) | (uniform < FEW)
@@ -97,7 +108,7 @@ def _below(
     words: Words,
 ) -> NDArray[np.bool_]:
     """Whether each uniform number is below e^−x; `y` and `scale` give x exactly where the double does not decide."""
-    uniform = (last.astype(np.float64) + 0.5) * 2.0**-64
+    uniform = _uniform(last)
     chance = np.exp(-x)
     below = uniform < chance
     open_ = (np.abs(uniform - chance) <= ERROR * chance * (1 + x)) | (uniform < FEW)

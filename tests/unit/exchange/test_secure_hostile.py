@@ -316,6 +316,20 @@ def test_no_early_message_stops_the_others(early: str) -> None:
     assert set(hostile.opened) >= set(hostile.names[:-1])
 
 
+def test_nor_does_an_early_vote_leave_out_another_member() -> None:
+    def tamper(at: Federation, message: Message) -> list[Message]:
+        if not isinstance(message, SealedShares):
+            return [message]
+        listed = at.arrived[at.evil][KeyList]
+        assert isinstance(listed, KeyList)
+        partners = partners_digest(at.context, {a.site: a for a in listed.announcements}, at.names)
+        return [message, at.signed(Vote(at.context, at.evil, partners, (at.names[0], *at.names[2:])))]
+
+    hostile = Federation()
+    hostile.run(tamper)
+    assert hostile.opened == hostile.names
+
+
 def test_nor_does_a_vector_that_is_masked_with_itself_alone() -> None:
     def tamper(at: Federation, message: Message) -> list[Message]:
         if not isinstance(message, MaskedVector):

@@ -34,10 +34,10 @@ def test_a_sum_is_opened_once_and_exactly_or_not_at_all(block: int) -> None:
             in_writes=[0.0, 0.01, 0.02, 0.03, 0.01][block],
             restores=[0.0, 0.0, 0.0, 0.0, 0.5][block],
         )
-    assert opened >= [50, 8, 3, 1, 3][block]  # the schedules are not so wild that nothing ever happens
+    assert opened >= [50, 15, 3, 3, 8][block]  # the schedules are not so wild that nothing ever happens
 
 
 @pytest.mark.slow
 def test_a_thousand_schedules() -> None:
-    opened = [run(seed, 0.01, 0.005, 0.005, 0.3 if seed % 2 else 0.0) for seed in range(1000, 2000)]
-    assert sum(opened) > 200
+    opened = [run(seed, 0.02, 0.01, 0.01, 0.3 if seed % 2 else 0.0) for seed in range(1000, 2000)]
+    assert sum(opened) > 600

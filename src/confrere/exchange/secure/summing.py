@@ -5,7 +5,8 @@ step. `advance` ends the wait: it moves on with those that have answered if they
 decides when to wait no longer is the caller.
 
 A successor is simply another `SummingSite` that receives what members send again. If members have signed a list that can still
-be opened, it continues with that one: a member signs only one, so a list of its own would split the vote.
+be opened, it continues with that one: a member signs only one, so another list would split the vote. Signatures of no more
+members than may collude do not leave out a member whose vector is here, if all vectors are.
 
 No message of a single member stops the others: what is broken raises an error and changes nothing, and shares that do not
 fit are left out while those of other holders suffice.
@@ -197,19 +198,25 @@ class SummingSite:
         if self._proposed is not None:
             return self._count_votes()
         everyone = len(self._with_partners(message.header.partners)) == len(message.sharers)
-        return self._propose() if everyone and not self._votes else []
+        return self._propose() if everyone and len(self._votes) <= self.agreement.terms.colluding else []
 
     def _with_partners(self, partners: bytes) -> tuple[str, ...]:
         """The members whose vectors are masked with the same partners."""
         return tuple(sorted(name for name, v in self._vectors.items() if v.header.partners == partners))
 
     def _propose(self) -> list[Outgoing]:
-        """Propose the list with most signatures that can be opened, or else that of most vectors with the same partners."""
+        """Propose a list that an honest member has signed; else that of all vectors; else the one with most signatures."""
         signed = Counter((v.partners, v.survivors) for v in self._votes.values())
-        groups = {v.header.partners for v in self._vectors.values()}
-        own = sorted(((p, self._with_partners(p)) for p in groups), key=lambda found: (-len(found[1]), found))
+        groups = {(v.header.partners, self._with_partners(v.header.partners)) for v in self._vectors.values()}
+        honest = {found for found, votes in signed.items() if votes > self.agreement.terms.colluding}
+        whole = {found for found in groups if found[1] == self._sharers(found)}
+        ranked = sorted(
+            signed.keys() | groups,
+            key=lambda found: (found in honest, found in whole, signed[found], len(found[1]), found),
+            reverse=True,
+        )
         reason = "no member sent a vector"
-        for chosen in [*(found for found, _ in signed.most_common()), *own]:
+        for chosen in ranked:
             try:
                 self._check_list(chosen)
             except PeerError as error:
