@@ -85,7 +85,8 @@ if TYPE_CHECKING:
 def predict(model: str | Path, data: str | Path, *, encoder: str | Path | None = None) -> pd.DataFrame:
     """Predict a file of records with a site's model: a row for each record, with how sure the model is.
 
-    `model` is a model.safetensors or its folder; `data` has the columns of the study's schema.
+    `model` is a model.safetensors or its folder; `data` has the columns of the study's schema. `encoder` is the study's ONNX
+    file, if there is one and it is not where it was.
 
     >>> list(confrere.predict(folder / "sites" / "site0" / "model", folder / "site0.csv").columns)
     ['record', 'prediction', 'probability of no', 'probability of yes']

@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from confrere.core.errors import DataError, StudyError
@@ -27,6 +29,9 @@ from confrere.data.encode.frozen_encoder import (
 from confrere.data.encode.public_features import encode_pictures, open_encoder, with_encoder
 from confrere.data.records import Federation, Records, SiteData
 from confrere.data.tasks import Branch, Task
+from confrere.simulation.backends import simulate
+from confrere.site.saved_model import SavedModel, predictions
+from confrere.site.site_folder import site_folder_of
 from confrere.study import Data, Study, load
 
 WIDTH = 6
@@ -330,3 +335,47 @@ def test_other_weights_of_the_same_name_are_another_study(monkeypatch: pytest.Mo
     before = Study(data=Data(bundled="digits", encoder=Encoder(name="efficientnet-lite0"))).digest()
     monkeypatch.setattr(ImageNetLite0, "sha256", "0" * 64)
     assert Study(data=Data(bundled="digits", encoder=Encoder(name="efficientnet-lite0"))).digest() != before
+
+
+STUDY = """
+rounds = 2
+[data]
+encoder = { name = "tiny", size = 20 }
+[training]
+tune_priors = [1.0]
+[schema.label]
+column = "ill"
+[schema.columns.scan]
+kind = "image"
+size = [10, 10]
+[sites.a]
+data = "a.csv"
+[sites.b]
+data = "b.csv"
+"""
+
+
+def test_a_study_is_trained_on_features_and_its_model_refuses_other_weights_of_that_name(
+    named: Callable[..., Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONFRERE_CACHE", str(tmp_path / "cache"))
+    named()
+    rng = np.random.default_rng(0)
+    for site in ("a", "b"):
+        for n in range(40):
+            pixels = rng.integers(0, 60, (10, 10)).astype(np.uint8)
+            pixels[2:8, 2:5] += np.uint8(150 * (n % 2))
+            Image.fromarray(pixels).save(tmp_path / f"{site}{n}.png")
+        rows = [f"{site}{n}.png,{('no', 'yes')[n % 2]}" for n in range(40)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["scan,ill", *rows]), encoding="utf-8")
+    (tmp_path / "study.toml").write_text(STUDY, encoding="utf-8")
+    run = simulate(load(tmp_path / "study.toml"), out=tmp_path / "run")
+    assert run.models["a"]["proxy"].params.count == WIDTH + 1
+    home = site_folder_of(tmp_path / "run", "a") / "model"
+    found = predictions(SavedModel(home), tmp_path / "a.csv")["probability of yes"].to_numpy()
+    assert found[1::2].min() > found[::2].max()
+    with pytest.raises(DataError, match=r"has the encoder tiny .*; drop --encoder"):
+        predictions(SavedModel(home), tmp_path / "a.csv", tmp_path / "other.onnx")
+    monkeypatch.setattr(type(encoders["tiny"]), "sha256", "0" * 64)
+    with pytest.raises(DataError, match=r"takes features of tiny .* has another encoder of that name"):
+        SavedModel(home)

@@ -129,6 +129,16 @@ def test_weights_in_another_file_are_refused_since_the_checksum_does_not_cover_t
         open_encoder(Encoder(file=str(path), sha256=checksum(path)), [path])
 
 
+def test_a_constant_in_another_file_is_refused_however_deep_it_lies(tmp_path: Path) -> None:
+    outside = onnx.TensorProto(data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+    outside.external_data.add(key="location", value="w.bin")
+    constant = helper.make_node("Constant", [], ["c"], value=outside)
+    branch = helper.make_graph([constant], "inside", [], [helper.make_tensor_value_info("c", 1, [1])])
+    made = model(before=[helper.make_node("If", ["yes"], ["x"], then_branch=branch, else_branch=branch)])
+    with pytest.raises(DataError, match="keeps weights in other files"):
+        opened(tmp_path / "e.onnx", made)
+
+
 @pytest.mark.parametrize("content", [b"", b"no network at all", bytes(1000)])
 def test_a_file_that_is_no_network_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "e.onnx"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +55,35 @@ def open_onnx(spec: Encoder, path: Path) -> FrozenEncoder:
 
 def _require_one_file(onnx: Any, content: bytes, path: Path) -> None:
     """Refuse weights in other files, which the checksum would not cover."""
-    from onnx.external_data_helper import _get_all_tensors, uses_external_data
-
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:
         raise DataError(f"data.encoder: {path} is not an ONNX file: {_line(error)}") from None
-    if any(uses_external_data(tensor) for tensor in _get_all_tensors(model)):
+    elsewhere = onnx.TensorProto.EXTERNAL
+    functions = (node for function in model.functions for node in function.node)
+    if any(tensor.data_location == elsewhere for tensor in (*_weights(model.graph), *_constants(functions))):
         raise DataError(
             f"data.encoder: {path.name} keeps weights in other files, which its checksum does not cover;"
             " export it as one file"
         )
+
+
+def _weights(graph: Any) -> Iterator[Any]:
+    """All tensors of a graph and of the graphs inside it."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _constants(graph.node)
+
+
+def _constants(nodes: Iterable[Any]) -> Iterator[Any]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
+            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                yield from _weights(inner)
 
 
 def _input(found: Sequence[Any], path: Path) -> tuple[str, int, tuple[int, int] | None, bool]:
