@@ -6,9 +6,9 @@
 Takes folders of comparisons (those with comparison.json and study.toml, at any depth), plans each study and each variant that
 spent privacy, and shows its forecast beside the gain over training alone: in log loss (or RMSE), as a share of the loss alone,
 with the interval and the word of the comparison, on the common test records where there are any. Then it chooses the
-planner's limits on every other federation, in alphabetical order, and judges them on the rest. Nothing is trained. The
-records are read to count the proxy's parameters. `--numbers FILE` keeps the rows; given in place of a folder, such a file is
-read without the records.
+planner's limits on every other federation, in alphabetical order, and judges them on the rest, by the words of the sites.
+Nothing is trained. The records are read to count the proxy's parameters. `--numbers FILE` keeps the rows; given in place of
+a folder, such a file is read without the records.
 """
 
 from __future__ import annotations
@@ -62,13 +62,12 @@ NAMES = {
     "medicare": "Medicare", "titanic": "Titanic",
 }  # fmt: skip
 COLUMNS = (
-    "study", "variant", "ε", "parameters", "records", "S/N", "worth", "forecast", "gain", "95 %", "outcome", "pooled",
+    "study", "variant", "ε", "parameters", "records", "S/N", "worth", "forecast", "gain", "corrected 95 %", "outcome",
+    "pooled",
 )  # fmt: skip
 
-WORTHWHILE = 0.01
-"""A gain or a loss of this share of the loss alone counts."""
 LIKELY, SELDOM = 2 / 3, 0.05
-"""A gain is likely if this share of sites has one; a loss is seldom if this share of sites has one."""
+"""A gain is likely if this share of the judged sites is better; a loss is seldom if at most this share is worse."""
 USEFUL_TRIED = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
 ENOUGH_TRIED = (0.0, 5.0, 8.0, 10.0, 20.0)
 
@@ -133,6 +132,11 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
         }
 
 
+def by_the_rule(row: Mapping[str, Any]) -> bool:
+    """Whether its interval and word are those of the one rule; rows of earlier versions are kept with «"rule": "earlier"»."""
+    return row.get("rule") != "earlier"
+
+
 def pooled_gain(strategies: Mapping[str, Any], metric: str, alone: float) -> float | None:
     """What one model of all records without noise gains, likewise: how much there is to gain at all."""
     if POOLED not in strategies:
@@ -155,7 +159,7 @@ def counted(entries: Sequence[Mapping[str, Any]], key: str) -> dict[str, dict[st
     """For each forecast: the number of outcomes of each kind, and the mean gain."""
     out: dict[str, dict[str, Any]] = {}
     for entry in entries:
-        if entry["gain"] is None:
+        if entry["gain"] is None or not by_the_rule(entry):
             continue
         here = out.setdefault(entry[key], {**dict.fromkeys((*WORDS, "no word"), 0), "gains": []})
         here[entry["word"] or "no word"] += 1
@@ -170,34 +174,41 @@ Chooses = Callable[[Row, Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True)
-class Shares:
-    """How many of some sites gained and lost at least 1 % of the loss alone; every federation counts alike."""
+class Outcomes:
+    """The words of the one rule for some sites."""
 
     federations: int
-    sites: int
-    gained: float
-    lost: float
+    words: tuple[str, ...]
+
+    @property
+    def judged(self) -> int:
+        return sum(self._number(w) for w in ("better", "worse", "no clear difference"))
+
+    @property
+    def better(self) -> float:
+        """Share of the judged sites."""
+        return self._number("better") / max(1, self.judged)
+
+    @property
+    def worse(self) -> float:
+        return self._number("worse") / max(1, self.judged)
+
+    def _number(self, word: str) -> int:
+        return self.words.count(word)
 
     def __str__(self) -> str:
-        if not self.sites:
+        if not self.words:
             return "no site"
+        few = self._number("too few to judge")
         return (
-            f"{self.sites} sites of {self.federations} federations: {100 * self.gained:.0f} % gain,"
-            f" {100 * self.lost:.0f} % lose"
+            f"{len(self.words)} sites: {self._number('better')} better, {self._number('worse')} worse,"
+            f" {self._number('no clear difference')} no clear difference, {few} too few to judge"
         )
 
 
-def shares(rows_of: Sequence[Row], chooses: Chooses) -> Shares:
-    gains = [
-        [s["gain"] for s in row["sites"].values() if s["gain"] is not None and chooses(row, s)]
-        for row in rows_of
-    ]
-    gains = [g for g in gains if g]
-    if not gains:
-        return Shares(0, 0, 0.0, 0.0)
-    gained = [sum(g > WORTHWHILE for g in part) / len(part) for part in gains]
-    lost = [sum(g < -WORTHWHILE for g in part) / len(part) for part in gains]
-    return Shares(len(gains), sum(map(len, gains)), sum(gained) / len(gained), sum(lost) / len(lost))
+def outcomes(rows_of: Sequence[Row], chooses: Chooses) -> Outcomes:
+    words = [[s["word"] for s in row["sites"].values() if s["word"] and chooses(row, s)] for row in rows_of]
+    return Outcomes(sum(bool(w) for w in words), tuple(w for part in words for w in part))
 
 
 def halves(found: Sequence[Row]) -> tuple[list[Row], list[Row]]:
@@ -233,15 +244,15 @@ def show_calibration(found: Sequence[Row], console: Console) -> None:
         return
     console.print("\nCalibrated on " + ", ".join(sorted(r["study"] for r in first)))
     console.print("Judged on " + ", ".join(sorted(r["study"] for r in second)))
-    likely = [u for u in USEFUL_TRIED if shares(first, within(u, ENOUGH)).gained >= LIKELY]
+    likely = [u for u in USEFUL_TRIED if outcomes(first, within(u, ENOUGH)).better >= LIKELY]
     for useful in USEFUL_TRIED:
-        console.print(f"  new ≥ {useful:g} × own records: {shares(first, within(useful, ENOUGH))}")
+        console.print(f"  new ≥ {useful:g} × own records: {outcomes(first, within(useful, ENOUGH))}")
     console.print(
         f"A gain is likely from {likely[0]:g} × own records on" if likely else "No limit makes a gain likely"
     )
-    seldom = [e for e in ENOUGH_TRIED if shares(first, within(USEFUL, e)).lost <= SELDOM]
+    seldom = [e for e in ENOUGH_TRIED if outcomes(first, within(USEFUL, e)).worse <= SELDOM]
     for enough in ENOUGH_TRIED:
-        console.print(f"  ≥ {enough:g} records per parameter: {shares(first, within(USEFUL, enough))}")
+        console.print(f"  ≥ {enough:g} records per parameter: {outcomes(first, within(USEFUL, enough))}")
     console.print(
         f"Losses are seldom from {seldom[0]:g} records per parameter on"
         if seldom
@@ -250,11 +261,12 @@ def show_calibration(found: Sequence[Row], console: Console) -> None:
     console.print(f"The planner: {NEGLIGIBLE:g} and {USEFUL:g} × own records, {ENOUGH} records per parameter")
     for word in (CANNOT_KNOW, "unclear", "expect little"):
         for name, half in (("calibrated", first), ("held out", second)):
-            console.print(f"  «{word}», {name}: {shares(half, forecast_as(word))}")
+            console.print(f"  «{word}», {name}: {outcomes(half, forecast_as(word))}")
 
 
 def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Above, sites by what is new to them; below, studies by signal-to-noise, with what pooling all records gains."""
+    found = [row for row in found if by_the_rule(row)]
     rows_of = sorted((row for row in found if row["gain"] is not None), key=lambda r: r["signal_to_noise"])
     figure, (above, below) = plt.subplots(
         2,
@@ -296,7 +308,7 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
         range(len(rows_of)), [f"{label(row)}   {row['signal_to_noise']:.2g}" for row in rows_of], fontsize=8
     )
     below.set_ylim(-0.7, len(rows_of) - 0.3)
-    below.set_xlabel("gain over alone, in % of its loss, with its 95 % interval", fontsize=9)
+    below.set_xlabel("gain over alone, in % of its loss, with its corrected 95 % interval", fontsize=9)
     below.set_title(
         "studies, by estimated signal-to-noise (the number beside the name)", fontsize=9, loc="right"
     )
@@ -313,7 +325,10 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """The gain against ε, a line for each study of which there are several ε, and what pooling all records gains."""
+    """The gain against ε, a line for each study of which there are several ε, and what pooling all records gains.
+
+    A gain that an earlier version measured has an open mark and no interval.
+    """
     figure, axes = plt.subplots(figsize=(5.6, 3.8), layout="constrained")
     places = iter((("o", -40), ("s", 9), ("^", 9), ("v", 9)))
     for name in sorted({row["study"] for row in found}):
@@ -322,7 +337,10 @@ def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
         if len(line) < 3:
             continue
         gains = [100 * row["gain"] for _, row in line]
-        ends = [[100 * e for e in row["interval"] or (row["gain"],) * 2] for _, row in line]
+        ends = [
+            [100 * e for e in (row["interval"] if by_the_rule(row) else None) or (row["gain"],) * 2]
+            for _, row in line
+        ]
         reach = [
             [max(g - e[0], 0) for g, e in zip(gains, ends, strict=True)],
             [max(e[1] - g, 0) for g, e in zip(gains, ends, strict=True)],
@@ -338,6 +356,11 @@ def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
             capsize=2,
             color=colour,
         )
+        earlier = [(e, 100 * row["gain"]) for e, row in line if not by_the_rule(row)]
+        axes.plot(
+            [e for e, _ in earlier], [g for _, g in earlier], linestyle="", marker=mark, markersize=5, color=colour,
+            markerfacecolor="white", zorder=5,
+        )  # fmt: skip
         axes.annotate(
             f"{PROXYFL.label}, {title}", (line[-1][0], gains[-1]), xytext=(-6, away), textcoords="offset points",
             ha="right", fontsize=9, color=colour,
@@ -371,6 +394,10 @@ def share(value: float) -> str:
     return f"{100 * value:+.1f} %"
 
 
+def outcome(row: Mapping[str, Any]) -> str:
+    return str(row["word"] or "–") if by_the_rule(row) else "not judged by this rule"
+
+
 def label(row: Mapping[str, Any]) -> str:
     """The study, with what makes this row another than its usual one."""
     other = "" if row["strategy"] == "proxyfl" or row["strategy"].startswith("epsilon-") else row["strategy"]
@@ -389,11 +416,11 @@ def show(found: Sequence[Mapping[str, Any]]) -> None:
         table.add_row(
             row["study"], row["strategy"], f"{row['privacy']['epsilon']:.3g}", f"{row['parameters']:,}",
             f"{row['records']:,}", f"{row['signal_to_noise']:.2g}", f"{row['worth']:,.0f}", row["prediction"],
-            "–" if row["gain"] is None else share(row["gain"]), ends, row["word"] or "–",
+            "–" if row["gain"] is None else share(row["gain"]), ends, outcome(row),
             "–" if row["pooled"] is None else share(row["pooled"]),
         )  # fmt: skip
     console.print(table)
-    sites = [s for row in found for s in row["sites"].values()]
+    sites = [s for row in found if by_the_rule(row) for s in row["sites"].values()]
     for title, counts in (
         ("studies", counted(found, "prediction")),
         ("sites", counted(sites, "outlook")),
