@@ -62,7 +62,7 @@ NAMES = {
     "medicare": "Medicare", "titanic": "Titanic",
 }  # fmt: skip
 COLUMNS = (
-    "study", "variant", "ε", "parameters", "records", "S/N", "worth", "forecast", "gain", "corrected 95 %", "outcome",
+    "study", "variant", "ε", "parameters", "records", "S/N", "worth", "forecast", "gain", "interval", "outcome",
     "pooled",
 )  # fmt: skip
 
@@ -308,7 +308,7 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
         range(len(rows_of)), [f"{label(row)}   {row['signal_to_noise']:.2g}" for row in rows_of], fontsize=8
     )
     below.set_ylim(-0.7, len(rows_of) - 0.3)
-    below.set_xlabel("gain over alone, in % of its loss, with its corrected 95 % interval", fontsize=9)
+    below.set_xlabel("gain over alone, in % of its loss, with its interval", fontsize=9)
     below.set_title(
         "studies, by estimated signal-to-noise (the number beside the name)", fontsize=9, loc="right"
     )
@@ -330,7 +330,7 @@ def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
     A gain that an earlier version measured has an open mark and no interval.
     """
     figure, axes = plt.subplots(figsize=(5.6, 3.8), layout="constrained")
-    places = iter((("o", -40), ("s", 9), ("^", 9), ("v", 9)))
+    places = iter((("o", -52), ("s", 9), ("^", 9), ("v", 9)))
     for name in sorted({row["study"] for row in found}):
         rows_of = [row for row in found if row["study"] == name and row["gain"] is not None]
         line = sorted({round(row["privacy"]["epsilon"], 2): row for row in rows_of}.items())
