@@ -35,7 +35,7 @@ class Masked:
     """Who may collude and who may be missing in the masked sums of a study; see docs/masked-sums.md."""
 
     colluding: int = 1
-    """How many sites may pool what they see without breaking the guarantee; at least 1."""
+    """How many sites may pool what they see or depart from the protocol without breaking the guarantee; at least 1."""
     dropouts: int = 1
     """How many sites may be missing in a round; with more the round is given up."""
     simulate: Literal["sums", "masks"] = "sums"
