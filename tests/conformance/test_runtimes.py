@@ -22,12 +22,13 @@ from confrere.core.events import Event, verified
 from confrere.report.progress import Follower
 from confrere.simulation.backends import resume, simulate
 from confrere.simulation.finished_run import Run
+from confrere.simulation.rehearsal import resume_rehearsal
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Study, load
 from tests.conformance.table import FILES_OF_NODES, ONLY_IN, common_events
 from tests.conformance.test_strategies import SIGNATURE, same_models
 from tests.conftest import write_study
-from tests.nodes import nodes_in_process
+from tests.nodes import Tasks, nodes_in_process
 from tests.unit.cli.command import Desk
 
 SPENT = 1.5
@@ -66,8 +67,8 @@ steps = 1
 FURTHER = {
     "stop": SHORT.format(more='compression = "int8"', epsilon=8.0) + "[stop]\nchange = 0.9\n",
     "spent": SHORT.format(more="", epsilon=SPENT) + "[stop]\nbudget = true\n",
-    "leave": SHORT.format(more="", epsilon=SPENT)
-    + 'when_spent = "leave"\n[sites.site1.caps]\nepsilon = 1.1\n[churn]\nabsent = { site2 = [1] }\n',
+    "leave": SHORT.format(more="", epsilon=1.1).replace("noise_multiplier = 3.0", "noise_multiplier = 6.0")
+    + 'when_spent = "leave"\n[sites.site1.caps]\nepsilon = 0.8\n[churn]\nabsent = { site2 = [1] }\n',
 }
 """Studies that end before their last round: all sites stop, or budgets are spent (the sites relay, or leave one
 after another); one with compressed parcels."""
@@ -319,3 +320,20 @@ def test_a_rehearsal_is_resumed_from_the_folder_of_a_rehearsal_only(
     assert "simulate --resume" in desk.refused("rehearse", "--resume", "run")
     assert "STUDY.toml" in desk.refused("rehearse")
     assert "--seed" in desk.refused("rehearse", "--resume", "run", "--seed", "3")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_node_that_is_restarted_leaves_when_its_budget_ends(number: int, tmp_path: Path) -> None:
+    """Neither a round before, because the charge of the interrupted round is in the ledger already, nor after."""
+    study = load(write_study(tmp_path, FURTHER["leave"], records=60))
+    expected = start("memory", study, tmp_path / "memory")
+    with pytest.raises(asyncio.CancelledError):
+        nodes_in_process(
+            study, tmp_path / "run", interrupted=lambda e: (e.kind, e.round) == ("trained", number)
+        )
+    run = resume_rehearsal(tmp_path / "run", start_nodes=Tasks)
+    for kind in ("left", "charged"):
+        found, wanted = ([(e.site, e.round) for e in r.events if e.kind == kind] for r in (run, expected))
+        assert sorted(set(found)) == sorted(wanted)
+    left = {e.site: e.round for e in expected.events if e.kind == "left"}
+    assert sorted(left.values()) == [2, 4, 5]

@@ -11,12 +11,10 @@ round. When all rounds are over it stays, to deliver what it owes and to take in
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from confrere.core.errors import ConfrereError
@@ -25,7 +23,6 @@ from confrere.core.protocols import Strategy
 from confrere.node.conduct import Conduct
 from confrere.node.config import NodeConfig
 from confrere.node.delivery import Epochs, Links, ParcelReceiver, PeerSender
-from confrere.node.failpoints import reach
 from confrere.node.handshake_state import HandshakeCallbacks
 from confrere.node.lateness import Lateness
 from confrere.node.membership import churn_of, exchanges, first_round_away, front, leave_messages, sign_leave
@@ -50,6 +47,7 @@ from confrere.node.setup import (
     refuse_older_than_ledger,
     refuse_other_records,
     site_of,
+    sync_result,
 )
 from confrere.node.shortage import Shortage, recognising_shortages, until_over
 from confrere.node.start import StartConditions, record_start, time_is_up
@@ -244,14 +242,13 @@ class Node:
     async def _round(self) -> None:
         number = self.done
         await self._leave_with_the_budget(number)
-        churn = self.churn
-        if self.me not in churn.members(number, self.members):
+        if self.me not in self.churn.members(number, self.members):
             return
         self._set_activity("in a round")
         run, here = self.site_run, {self.me, *self.links.connected}
         self.journal.add(round_started(number, run.peers.schedule.round(number), here, self.me))
         run.announce(number)
-        if churn.present(number, self.me):
+        if self.churn.present(number, self.me):
             self.mailbox.call_counter = call_counter = CallCounter(number)
             self.outbox.clear()
             inside = DurableSiteRound(self.site, self.store, call_counter, self.wait_for_space)
@@ -264,12 +261,17 @@ class Node:
             await self.leave(self.done, BUDGET_SPENT)  # another study has charged the ledger in the meantime
 
     async def _leave_with_the_budget(self, number: int) -> None:
-        """Announce before the last round that the budget pays for that the site leaves after it, as in a simulation."""
-        if leaves_when_spent(self.study) and self.store.facts().get("budget_checked") != str(number):
-            first = await in_thread(first_round_unpaid, self.site, self.churn, number)
+        """Announce that the site leaves when its budget is spent, in the round in which it does in a simulation.
+
+        It does so as many rounds before as there are members: no peer that takes part is further ahead. A round that is
+        replayed after a crash finds its own charge in the ledger, and is not checked again.
+        """
+        checked = self.me in self.leaving or self.store.facts().get("budget_checked") == str(number)
+        if leaves_when_spent(self.study) and not checked:
+            ahead = range(number, min(self.study.rounds, number + len(self.members) + 1))
+            first = await in_thread(first_round_unpaid, self.site, self.churn, ahead)
             if first is not None:
                 await self.leave(first, BUDGET_SPENT)
-            # a round that is replayed after a crash finds its own charge in the ledger, and is not checked again
             await durably(self.wait_for_space, lambda: self.store.note(budget_checked=number))
 
     async def _evaluate(self, number: int, fitted: bool = False) -> None:
@@ -317,7 +319,7 @@ class Node:
             config.agreed, members, self.done, deployment, config.schema, scores, config.rehearsal
         )
         with recognising_shortages(self.store.path):
-            save_model(config.home, self.site_run, self.me, ending, _settle)
+            save_model(config.home, self.site_run, self.me, ending, sync_result)
         self.store.note(finished="yes")
 
     async def _settle(self, until_done: bool) -> None:
@@ -488,11 +490,3 @@ class Node:
         cap, left = self.config.caps.bytes, self.store.bytes_out()
         if cap is not None and left + size > cap:
             raise CapReached(f"its own cap is {cap:,} bytes, and {left:,} have left")
-
-
-def _settle(path: Path) -> None:
-    """Make sure that a file of the result is on the disk."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-    if path.name.startswith("model.safetensors"):
-        reach("result-written")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from confrere.core.strategy_traits import traits
 from confrere.data.records import Records, SiteData
 from confrere.node.config import NodeConfig
 from confrere.node.delivery import MOST_WAITING
+from confrere.node.failpoints import reach
 from confrere.node.inspection import ParcelRules
 from confrere.node.membership import exchanges
 from confrere.node.replay import FailpointTrainer
@@ -212,3 +214,11 @@ def parcel_rules(config: NodeConfig, site: Participant, strategy: Strategy) -> P
 def most_waiting(caps: Caps, largest: int) -> int:
     """Parcels of one peer that are kept until they are used: what `caps.peer_bytes` allows, and enough for a round."""
     return max(FEWEST_WAITING, min(MOST_WAITING, caps.peer_bytes // largest))
+
+
+def sync_result(path: Path) -> None:
+    """Make sure that a file of the result is on the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    if path.name.startswith("model.safetensors"):
+        reach("result-written")

@@ -299,11 +299,9 @@ def leaving_when_spent(study: Study, sites: Mapping[str, Participant]) -> Churn:
                 f'site "{name}": its budget of {site.budget} does not last for a single round of {site.steps} steps'
                 f" with noise {site.mechanism.noise_multiplier:g}; add noise, or make fewer steps"
             )
-        for number in range(churn.join.get(name, 0), min(study.rounds, leave.get(name, study.rounds))):
-            if left == 0:
-                leave[name] = number
-                break
-            left -= churn.present(number, name)
+        rounds = range(churn.join.get(name, 0), min(study.rounds, leave.get(name, study.rounds)))
+        if (first := first_round_unpaid(site, churn, rounds)) is not None:
+            leave[name] = first
     return replace(churn, leave=leave)
 
 
@@ -313,10 +311,16 @@ def leaves_when_spent(study: Study) -> bool:
     return privacy is not None and privacy.when_spent == "leave"
 
 
-def first_round_unpaid(site: Participant, churn: Churn, number: int) -> int | None:
-    """The round after `number`, or `number` itself, if the budget does not pay for it; None if it pays for both."""
-    rounds = site.rounds_left()
-    return number + rounds if rounds is not None and rounds <= churn.present(number, site.name) else None
+def first_round_unpaid(site: Participant, churn: Churn, rounds: range) -> int | None:
+    """The first of these rounds that the site's budget does not pay for; None if it pays for all of them."""
+    left = site.rounds_left()
+    if left is None:
+        return None
+    for number in rounds:
+        if left == 0:
+            return number
+        left -= churn.present(number, site.name)
+    return None
 
 
 def check_common_proxy(study: Study) -> None:
