@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -116,12 +116,17 @@ class LearnedWith(Protocol):
     """Of the records that the other model has learned from, the share that is this site's."""
 
 
-@runtime_checkable
 class StatedRate(Protocol):
     """A loss that is made smaller by plain descent at its own rate."""
 
     rate: float
     one_batch: bool
+
+
+def stated_rate(loss: Loss) -> StatedRate | None:
+    """The loss, if it states the rate of its descent. Asked of every loss in every round: `isinstance` takes 5 µs."""
+    states = hasattr(loss, "rate") and hasattr(loss, "one_batch")
+    return cast("StatedRate", loss) if states else None
 
 
 def label_kind(loss: Loss) -> str:

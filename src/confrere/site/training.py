@@ -21,7 +21,7 @@ from confrere.core.seeds import derive
 from confrere.learning.local_training.one_site import Job, Memory, Trained, train_site
 from confrere.learning.networks.loss_sum import LOSS_SUM
 from confrere.learning.networks.network import Network
-from confrere.learning.objectives import StatedRate, Supervised
+from confrere.learning.objectives import Supervised, stated_rate
 from confrere.learning.optimisers import SGD, Collect
 from confrere.learning.private_centre import PROFILE
 from confrere.privacy.charged_steps import UNPROTECTED, PrivateSteps
@@ -129,7 +129,7 @@ class TrainingCall:
             out = {r: loss for r, loss in out.items() if r not in self.protect}
         for role, loss in out.items():
             if role not in SUMMED:
-                plain = Supervised() if isinstance(loss, StatedRate) else loss
+                plain = loss if stated_rate(loss) is None else Supervised()
                 out[role] = site.counted(plain, self.models[role], role in private)
         return out
 
@@ -146,8 +146,8 @@ class TrainingCall:
             for other in read_by(self.objective[role]):
                 anchors[other] = self.models[other].params
         seed = derive(site.study.seed, site.name, self.round, "training", *self.again)
-        losses = [self.objective[r] for r in trained]
-        brief = not private and all(isinstance(d, StatedRate) and d.one_batch for d in losses)
+        rates = [stated_rate(self.objective[r]) for r in trained]
+        brief = not private and all(rate is not None and rate.one_batch for rate in rates)
         whole = self.gradient_only or LOSS_SUM in self.objective
         return Job(
             site=site.name,
@@ -183,11 +183,11 @@ class TrainingCall:
         return slot_of(f"gradient of {role}" if self.gradient_only else role, held)
 
     def _optimiser(self, role: str, noisy: bool) -> Optimiser:
-        loss = self.objective[role]
         if self.gradient_only:
             return Collect()
-        if isinstance(loss, StatedRate):
-            return SGD(loss.rate)
+        stated = stated_rate(self.objective[role])
+        if stated is not None:
+            return SGD(stated.rate)
         if role == LOSS_SUM:  # the mean over the steps
             return SGD(1 / max(1, self.site.steps) if noisy else 1.0)
         return SUMS if role == PROFILE else self.site.build_optimiser(noisy)
