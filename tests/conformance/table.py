@@ -43,6 +43,9 @@ ROWS = [
     Row("fedavg", topology={"name": "star", "leader": "elected"}, label="fedavg-elected"),
     Row("fedavg", {"exchange": "gradients"}, label="fedavg-gradients"),
     Row("fedavg", {"exchange": "gradients"}, topology="star", label="fedavg-gradients-star"),
+    Row("fml", {"exchange": "gradients"}, label="fml-gradients"),
+    Row("swarm", {"exchange": "gradients"}, label="swarm-gradients"),
+    Row("proxyfl", {"exchange": "gradients"}, topology="complete", label="proxyfl-gradients"),
     Row("fedprox", {"pull": 0.1}),
     Row("avgpush", gossips=True),
     Row("cwt"),
@@ -67,6 +70,10 @@ ROWS = [
 MASKED_ROWS = [
     Row("fedavg"),
     Row("fedavg", topology="star", label="fedavg-star"),
+    Row("fml"),
+    Row("swarm"),
+    Row("proxyfl", topology="complete"),
+    Row("proxyfl", {"average": 0.5, "private": "distil"}, topology="star", label="proxyfl-star"),
 ]
 """Strategies with a masked form, where the sites share the noise of one release."""
 

@@ -6,17 +6,26 @@ site that missed a round is sent model and moments.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from confrere.core.custody import public, strictest
+from confrere.core.custody import Scalar, public, strictest
 from confrere.core.model import Model
 from confrere.core.params import Params
-from confrere.core.protocols import OpenedSum, Optimiser, Peers
+from confrere.core.protocols import Loss, OpenedSum, Optimiser, Peers, Site
+from confrere.exchange.screening import LARGEST
+from confrere.exchange.sums import SINCE, SUM, VERSION, VERSION_BITS
+
+SUM_RANGES = {
+    **dict.fromkeys(("weight", f"{SUM}weight"), (1e-9, LARGEST)),  # gradients are divided by it
+    **dict.fromkeys(("rate", f"{SUM}rate", "steps"), (0.0, LARGEST)),  # rates are bounded by the weights too
+    **dict.fromkeys((SINCE, VERSION), (0.0, float(2**VERSION_BITS))),
+}
+"""The numbers that go with sums of gradients."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,34 @@ async def send(state: CommonState, optimiser: Optimiser, peers: Peers) -> None:
     """Send the common state to sites that missed the round."""
     moments = [state.moments[name] for name in _vectors(optimiser)]
     await peers.send_common(state.model, *moments, version=public(state.version), steps=public(state.steps))
+
+
+@dataclass(frozen=True)
+class StepOf:
+    """The model that is trained by steps on sums of gradients: its role, its network, and the models its loss reads."""
+
+    role: str = "model"
+    architecture: str = "proxy"
+    reads: Mapping[str, Model] = field(default_factory=dict)
+
+
+async def step_together(
+    common: CommonState, loss: Loss, site: Site, peers: Peers, of: StepOf
+) -> tuple[CommonState, Scalar | None]:
+    """One step on the sum of all sites' gradients at the common model, the same at every site.
+
+    Also returns the declared sizes of the sites in the sum; None where nothing was opened, and the state stays.
+    """
+    rule, size = site.optimiser(), public(site.size)
+    gradient = await site.gradient_sum(loss, at=common.model, role=of.role, reads=of.reads)
+    opened = await peers.sum(gradient, since=common.version, weight=size, rate=size * rule.learning_rate)
+    if opened is None:
+        return common, None
+    module = site.module(of.architecture)
+    trainable = [name for name, p in module.named_parameters() if p.requires_grad]
+    common = stepped(common, rule, opened, trainable)
+    await send(common, rule, peers)
+    return common, opened.scalars["weight"]
 
 
 def stepped(

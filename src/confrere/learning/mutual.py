@@ -13,6 +13,7 @@ from typing import Literal
 from confrere.core.custody import Scalar, private, public
 from confrere.core.model import Model
 from confrere.core.protocols import Loss, Metrics, Predictor, Site
+from confrere.learning.common_state import StepOf
 from confrere.learning.objectives import Direction, Stacked, Supervised, Teacher, mutual
 
 Auto = Literal["auto"]
@@ -100,6 +101,25 @@ class Mutual:
         if stack is not None:
             objective = {**objective, "private": Stacked("proxy", stack)}
         return await site.train(objective, models, protect=["proxy"])
+
+    async def teach_own(self, site: Site, own: Model, proxy: Model, *, stack: Scalar | None = None) -> Model:
+        """One round of the private model alone, where the proxy is trained by a step of all sites together."""
+        weight = public(0.0) if stack is not None else await self._weight(site, own, proxy)
+        loss = mutual(weight, public(0.0), None, self.kl)["private"]
+        if stack is not None:
+            loss = Stacked("proxy", stack)
+        return (await site.train({"private": loss}, {"private": own, "proxy": proxy}))["private"]
+
+    def step_of_proxy(self, own: Model) -> tuple[Loss, StepOf]:
+        """What the proxy learns in a step of all sites together.
+
+        What peers sent is the common proxy itself there, and has nothing to teach it. The private model of before this
+        round may be its teacher, as published.
+        """
+        if self.teacher == "private" and self.beta:
+            taught = mutual(public(0.0), public(self.beta), "private", self.kl)["proxy"]
+            return taught, StepOf("proxy", "proxy", {"private": own})
+        return Supervised(), StepOf("proxy", "proxy")
 
     async def _weight(self, site: Site, own: Model, proxy: Model) -> Scalar:
         if self.alpha != "auto":

@@ -15,6 +15,7 @@ from confrere.data.records import SiteData
 from confrere.data.tasks import Task
 from confrere.learning.local_training.one_site import Trainer
 from confrere.learning.networks.network import NetworkCache
+from confrere.learning.private_centre import has_centre
 from confrere.privacy.accounting import calibrate, check_delta
 from confrere.privacy.budget import Budget, strictest
 from confrere.privacy.charges import CEILING
@@ -214,10 +215,10 @@ def _masked_mechanism(study: Study, site: Participant, strategy: Strategy) -> Ma
     assert plain is not None
     role = getattr(strategy, "architecture", "proxy")
     network = site.network(role, site.architecture(role).name)
-    if network.normalises:
+    if network.normalises or has_centre(site.build(role)):
         raise StudyError(
             f"the {role} network {site.architecture(role).name} keeps running statistics of records, which are not part of a"
-            " masked sum; use a network with group normalisation"
+            " masked sum; use a network without them, such as one with group normalisation"
         )
     training = privacy.for_training()
     clip, noise = plain.clipping.bound, training.noise_multiplier

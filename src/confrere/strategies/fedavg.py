@@ -12,17 +12,8 @@ from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
 from confrere.exchange.averaging import agree, common_model
 from confrere.exchange.combine import Mean
-from confrere.exchange.screening import LARGEST
-from confrere.exchange.sums import SINCE, SUM, VERSION, VERSION_BITS
-from confrere.learning.common_state import CommonState, latest, send, stepped
+from confrere.learning.common_state import SUM_RANGES, CommonState, StepOf, latest, step_together
 from confrere.learning.objectives import Supervised
-
-SUM_RANGES = {
-    **dict.fromkeys(("weight", f"{SUM}weight"), (1e-9, LARGEST)),  # gradients are divided by it
-    **dict.fromkeys(("rate", f"{SUM}rate", "steps"), (0.0, LARGEST)),  # rates are bounded by the weights too
-    **dict.fromkeys((SINCE, VERSION), (0.0, float(2**VERSION_BITS))),
-}
-"""The numbers that go with sums of gradients."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +71,6 @@ class FedAvg:
         return State(await agree(peers, models["model"], public(site.size), Mean()))
 
     async def _step(self, common: CommonState, site: Site, peers: Peers) -> State:
-        rule, size = site.optimiser(), public(site.size)
-        common = await latest(common, rule, peers)
-        gradient = await site.gradient_sum(Supervised(), at=common.model)
-        opened = await peers.sum(gradient, since=common.version, weight=size, rate=size * rule.learning_rate)
-        if opened is not None:
-            module = site.module(self.architecture)
-            trainable = [name for name, p in module.named_parameters() if p.requires_grad]
-            common = stepped(common, rule, opened, trainable)
-            await send(common, rule, peers)
+        common = await latest(common, site.optimiser(), peers)
+        common, _ = await step_together(common, Supervised(), site, peers, StepOf("model", self.architecture))
         return State(common.model, common)

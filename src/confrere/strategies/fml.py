@@ -12,6 +12,7 @@ from confrere.core.protocols import Peers, Predictor, Site
 from confrere.core.registry import strategy
 from confrere.exchange.averaging import agree, common_model
 from confrere.exchange.combine import Mean
+from confrere.learning.common_state import SUM_RANGES, CommonState, latest, step_together
 from confrere.learning.mutual import Auto, Mutual, fit_on_top, stack_weight, stacked
 from confrere.learning.objectives import Direction, Teacher, check_share
 
@@ -24,6 +25,8 @@ class State:
     weight: Scalar
     """How much of the proxy's output is added to the private model's."""
     sites: int = 1
+    common: CommonState | None = None
+    """Where gradients are exchanged: the proxy with what the common optimiser remembers."""
 
 
 @strategy("fml")
@@ -42,15 +45,35 @@ class FederatedMutualLearning:
     beta: float = 0.5
     teacher: Teacher = "peers"
     kl: Direction = "teacher-student"
+    exchange: Literal["models", "gradients"] = "models"
+    """With "gradients" the proxy makes one step a round, on the sum of all sites' gradients (see fedavg)."""
     label: ClassVar[str] = "Federated mutual learning"
     deploys: ClassVar[tuple[str, ...]] = ("private", "proxy")
     common: ClassVar[str] = "proxy"
-    numbers: ClassVar[tuple[str, ...]] = ("weight",)
     topology: ClassVar[str] = "complete"
-    combines: ClassVar[str] = "models"
 
     def __post_init__(self) -> None:
         check_share(alpha=self.alpha, beta=self.beta)
+
+    @property
+    def gradient_sums(self) -> bool:
+        return self.exchange == "gradients"
+
+    @property
+    def combines(self) -> str | None:
+        return None if self.gradient_sums else "models"
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return tuple(SUM_RANGES) if self.gradient_sums else ("weight",)
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        return SUM_RANGES if self.gradient_sums else {}
+
+    @property
+    def steps(self) -> int | None:
+        return 1 if self.gradient_sums else None
 
     @property
     def unproven(self) -> str | None:
@@ -64,6 +87,8 @@ class FederatedMutualLearning:
         return State(site.build("private"), site.build("proxy"), None, public(0.0))
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
+        if self.gradient_sums:
+            return await self._step(state, site, peers)
         current = await common_model(peers)
         learning = Mutual(self.alpha, self.beta, self.teacher, self.kl)
         stack = state.weight if self.private == "stack" else None
@@ -73,6 +98,17 @@ class FederatedMutualLearning:
         agreed = await agree(peers, models["proxy"], public(site.size), Mean())
         weight = state.weight if stack is None else await stack_weight(site, agreed)
         return State(models["private"], agreed, agreed, weight, len(peers.members))
+
+    async def _step(self, state: State, site: Site, peers: Peers) -> State:
+        """A round in which the proxy makes one step on the sum of all sites' gradients."""
+        common = await latest(state.common or CommonState(state.proxy), site.optimiser(), peers)
+        learning = Mutual(self.alpha, self.beta, self.teacher, self.kl)
+        stack = state.weight if self.private == "stack" else None
+        own = await learning.teach_own(site, state.private, common.model, stack=stack)
+        loss, of = learning.step_of_proxy(state.private)
+        common, _ = await step_together(common, loss, site, peers, of)
+        weight = state.weight if stack is None else await stack_weight(site, common.model)
+        return State(own, common.model, common.model, weight, len(peers.members), common)
 
     async def finish(self, state: State, site: Site) -> State:
         if self.private != "stack":

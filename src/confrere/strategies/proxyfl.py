@@ -11,6 +11,7 @@ from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Predictor, Site
 from confrere.core.registry import strategy
 from confrere.exchange.gossip import Mass, gossip, start_mass
+from confrere.learning.common_state import SUM_RANGES, CommonState, latest, step_together
 from confrere.learning.mutual import Auto, Mutual, fit_on_top, stack_weight, stacked
 from confrere.learning.objectives import Direction, Teacher, check_share
 from confrere.learning.private_centre import has_centre, profile
@@ -25,6 +26,10 @@ class State:
     weight: Scalar
     """How much of the proxy's output is added to the private model's."""
     sites: int = 1
+    common: CommonState | None = None
+    """Where gradients are exchanged: the proxy with what the common optimiser remembers."""
+    ours: Scalar | None = None
+    """There, this site's part of the records that the proxy has learned from."""
     smooth: Model | None = None
     """The mean of the last rounds' proxies, where the study asks for it."""
 
@@ -61,14 +66,35 @@ class ProxyFL:
     average: float = 0.0
     """How much of the proxy that a site uses is the mean of earlier rounds': 0.9 smooths over about ten. On a sparse
     graph a site's latest proxy still holds much of its own latest noise. What is sent is never smoothed."""
+    exchange: Literal["models", "gradients"] = "models"
+    """With "gradients" the mean takes the place of push-sum: the proxy is common, and makes one step a round on the sum of
+    all sites' gradients (see fedavg). Use topology = "complete" or "star"."""
     label: ClassVar[str] = "ProxyFL"
     deploys: ClassVar[tuple[str, ...]] = ("private", "proxy")
-    numbers: ClassVar[tuple[str, ...]] = ("mass",)
     topology: ClassVar[str] = "exponential"
-    combines: ClassVar[str] = "by gossip"
 
     def __post_init__(self) -> None:
         check_share(alpha=self.alpha, beta=self.beta, average=self.average)
+
+    @property
+    def gradient_sums(self) -> bool:
+        return self.exchange == "gradients"
+
+    @property
+    def combines(self) -> str | None:
+        return None if self.gradient_sums else "by gossip"
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return tuple(SUM_RANGES) if self.gradient_sums else ("mass",)
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        return SUM_RANGES if self.gradient_sums else {}
+
+    @property
+    def steps(self) -> int | None:
+        return 1 if self.gradient_sums else None
 
     @property
     def unproven(self) -> str | None:
@@ -84,6 +110,8 @@ class ProxyFL:
         )
 
     async def round(self, state: State, site: Site, peers: Peers) -> State:
+        if self.gradient_sums:
+            return await self._step(state, site, peers)
         if peers.round < self.settle and has_centre(state.proxy):
             found = await profile(site, state.proxy)
             mixed, mass, _ = await gossip(peers, state.proxy, found, state.mass)
@@ -97,6 +125,21 @@ class ProxyFL:
             smooth=self._smoothed(state.smooth, mixed),
         )  # fmt: skip
         return replace(now, weight=await stack_weight(site, now.used)) if self.private == "stack" else now
+
+    async def _step(self, state: State, site: Site, peers: Peers) -> State:
+        """A round in which the proxy makes one step on the sum of all sites' gradients."""
+        common = await latest(state.common or CommonState(state.proxy), site.optimiser(), peers)
+        learning = Mutual(self.alpha, self.beta, self.teacher, self.kl)
+        stack = state.weight if self.private == "stack" else None
+        own = await learning.teach_own(site, state.private, common.model, stack=stack)
+        loss, of = learning.step_of_proxy(state.private)
+        common, records = await step_together(common, loss, site, peers, of)
+        now = replace(
+            state, private=own, proxy=common.model, received=common.model, common=common, sites=len(peers.members),
+            ours=state.ours if records is None else public(site.size) / records,
+            smooth=self._smoothed(state.smooth, common.model),
+        )  # fmt: skip
+        return now if stack is None else replace(now, weight=await stack_weight(site, now.used))
 
     def _smoothed(self, before: Model | None, mixed: Model) -> Model | None:
         if not self.average:
@@ -112,7 +155,7 @@ class ProxyFL:
             return state
         # mixing spreads the mass, so that what a site holds tells what all of them hold
         start, all_sites = state.mass.start, state.mass.held * state.sites
-        ours = start / Scalar(max(start.value, all_sites.value), all_sites.custody)
+        ours = state.ours or start / Scalar(max(start.value, all_sites.value), all_sites.custody)
         own, weight = await fit_on_top(site, state.used, ours)
         return replace(state, private=own, weight=weight)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,6 +14,7 @@ from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
 from confrere.exchange.combine import Mean
 from confrere.exchange.leader_handover import HandoverState, TrackedMean, next_mean, received_mean
+from confrere.learning.common_state import SUM_RANGES, CommonState, StepOf, latest, step_together
 from confrere.learning.objectives import Supervised
 
 
@@ -21,6 +22,8 @@ from confrere.learning.objectives import Supervised
 class State:
     model: Model
     handover: HandoverState
+    common: CommonState | None = None
+    """Where gradients are exchanged: the model with what the common optimiser remembers."""
 
 
 @strategy("swarm")
@@ -33,12 +36,32 @@ class Swarm:
     """
 
     architecture: Literal["private", "proxy"] = "proxy"
+    exchange: Literal["models", "gradients"] = "models"
+    """With "gradients" the leader adds up gradients, and a round is one step (see fedavg)."""
     label: ClassVar[str] = "Swarm learning"
     deploys: ClassVar[tuple[str, ...]] = ("model",)
     common: ClassVar[str] = "model"
-    numbers: ClassVar[tuple[str, ...]] = ("weight", "since", "line", "in * *")
     topology: ClassVar[str] = "star"
-    combines: ClassVar[str] = "models"
+
+    @property
+    def gradient_sums(self) -> bool:
+        return self.exchange == "gradients"
+
+    @property
+    def combines(self) -> str | None:
+        return None if self.gradient_sums else "models"
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return tuple(SUM_RANGES) if self.gradient_sums else ("weight", "since", "line", "in * *")
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        return SUM_RANGES if self.gradient_sums else {}
+
+    @property
+    def steps(self) -> int | None:
+        return 1 if self.gradient_sums else None
 
     def init(self, site: Site) -> State:
         fresh = site.build(self.architecture)
@@ -47,6 +70,8 @@ class Swarm:
     async def round(self, state: State, site: Site, peers: Peers) -> State:
         if peers.centre is None:
             raise StudyError('swarm needs a leader: leave the topology out, or set topology = "star"')
+        if self.gradient_sums:
+            return await self._step(state, site, peers)
         handover = state.handover
         for parcel in await peers.latest_common():
             assert parcel.model is not None
@@ -73,6 +98,11 @@ class Swarm:
                     ):  # whatever else a leader claims is not its mean of this round
                         handover = handover.adopt(mean)
         return State(handover.model(), handover)
+
+    async def _step(self, state: State, site: Site, peers: Peers) -> State:
+        common = await latest(state.common or CommonState(state.model), site.optimiser(), peers)
+        common, _ = await step_together(common, Supervised(), site, peers, StepOf("model", self.architecture))
+        return State(common.model, state.handover, common)
 
 
 def _was_possible(parcel: Parcel, round: int) -> bool:

@@ -21,7 +21,7 @@ from confrere.exchange.sums import MASKED_SUM
 from confrere.study.churn import Churn
 from confrere.study.settings import Privacy
 
-MASKABLE = ("fedavg",)
+MASKABLE = ("fedavg", "fml", "swarm", "proxyfl")
 """The strategies that have a masked form."""
 
 
