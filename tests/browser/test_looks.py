@@ -38,7 +38,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def _complete(folder: Path, **options: Any) -> Path:
-    """A comparison with all that a report can show: patients, profiles of the records, missing columns, absences."""
+    """A comparison with all that a report can show: patients, profiles of the records, trials, missing columns, absences."""
     document = write_comparison(folder, primary="log_loss", **options)
     columns = [f"biomarker_concentration_{n:02d}" for n in range(8)]
     sites = list(document["strategies"]["local"]["sites"])
@@ -60,7 +60,11 @@ def _complete(folder: Path, **options: Any) -> Path:
         }
         for n, site in enumerate(sites)
     }
-    (folder / "comparison.json").write_text(json.dumps(document))
+    document["trials"] = {
+        site: {p: {"mean": 0.2 - 0.1 * n, "values": [], "interval": [0.1 - 0.1 * n, 0.3 - 0.1 * n]} for p in sites if p != site}
+        for n, site in enumerate(sites)
+    }  # fmt: skip
+    (folder / "comparison.json").write_text(json.dumps({**document, "public": True}))
     return folder
 
 
