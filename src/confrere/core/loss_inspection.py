@@ -162,10 +162,12 @@ def _is_plain(held: Any) -> bool:
     if isinstance(held, classmethod | staticmethod):
         return _is_plain(held.__func__)
     if isinstance(held, FunctionType):
+        if any(map(_may_hold_records, map(held.__globals__.get, _globals_read(held.__code__)))):
+            return False
+        if not (held.__defaults__ or held.__kwdefaults__ or held.__closure__):
+            return True
         values = [*(held.__defaults__ or ()), *(held.__kwdefaults__ or {}).values()]
         closed_over = [cell.cell_contents for cell in held.__closure__ or ()]
-        if any(_may_hold_records(held.__globals__.get(name)) for name in _globals_read(held.__code__)):
-            return False
         return all(map(_is_plain, [*values, *closed_over])) and not any(
             isinstance(v, Number) for v in closed_over
         )
