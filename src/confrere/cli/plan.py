@@ -146,6 +146,12 @@ def _show(plan: Plan) -> None:
             "With full batches in place of samples, at the same cost, the signal-to-noise would be"
             f" {plan.full_batch.signal_to_noise:.2g}."
         )
+    if plan.masked is not None and plan.masked.signal_to_noise > 1.05 * forecast.signal_to_noise:
+        _print(
+            'With masked sums (combiner = "masked-sum", one step a round), where the sites share the noise of one release, the'
+            f" signal-to-noise would be {plan.masked.signal_to_noise:.2g}, if at most one of the other sites pools what it"
+            " sees or departs from the protocol; nodes cannot take part in them yet."
+        )
     fits = forecast.largest_proxy
     _print(
         f"The largest proxy that keeps a signal here has {fits:,} parameters."

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from confrere.core.errors import StudyError
+from confrere.core.sum_terms import SumTerms
 from confrere.data.records import Federation
 from confrere.evaluate.suggested_settings import PlannedBudget, StudySettings, Suggestion, suggest
 from confrere.exchange.topology import exchanges
 from confrere.privacy.accounting import check_delta, check_epsilon
+from confrere.privacy.budget import Budget
 from confrere.privacy.charges import rounded_up
 from confrere.privacy.forecast import (
     GRADIENT_VARIANCE,
@@ -22,10 +25,12 @@ from confrere.privacy.forecast import (
     noise_over_steps,
     warnings,
 )
+from confrere.privacy.masked_mechanism import calibrate_masked
 from confrere.simulation.simulation import Simulation
 from confrere.site.open_sites import Source, open_sites
 from confrere.site.participant import Participant
 from confrere.study import Study
+from confrere.study.masked_settings import masked_of
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Plan:
     own: dict[str, float]
     """By site, the number of class-balanced records that its own records are worth."""
     full_batch: Forecast
+    masked: Forecast | None = None
+    """The same with masked sums, where the study has none and has enough sites for them."""
     uneven: bool = False
     """The study balances classes, and no share of the largest class was declared."""
 
@@ -78,6 +85,12 @@ class Plan:
             "full_batch": {
                 "signal_to_noise": self.full_batch.signal_to_noise,
                 "worth": self.full_batch.worth,
+            },
+            "masked": None
+            if self.masked is None
+            else {
+                "signal_to_noise": self.masked.signal_to_noise,
+                "worth": self.masked.worth,
             },
             "assumptions": {"mean_gradient": MEAN_GRADIENT, "gradient_variance": GRADIENT_VARIANCE},
             "warnings": self.warnings,
@@ -126,7 +139,8 @@ def plan_for_sizes(
     forecast = Forecast(parameters, sites)
     words = f"ε = {rounded_up(epsilon)} (δ = {delta:g}, per record, PLD)"
     own = _own(forecast, classes, largest_class)
-    return Plan(forecast, suggest(forecast, budget, rounds=rounds), words, {}, own, forecast)
+    masked = with_masks(forecast, [epsilon] * len(sites), delta)
+    return Plan(forecast, suggest(forecast, budget, rounds=rounds), words, {}, own, forecast, masked)
 
 
 def plan(
@@ -175,7 +189,23 @@ def plan(
     )
     own = _own(forecast, max(2, len(task.classes)), largest_class)
     uneven = study.training.balanced and largest_class is None
-    return Plan(forecast, suggestion, _common(guarantees), guarantees, own, full_batch, uneven)
+    masked = None
+    if masked_of(study) is None:
+        masked = with_masks(forecast, [spent[s.name] for s in forecast.sites], delta)
+    return Plan(forecast, suggestion, _common(guarantees), guarantees, own, full_batch, masked, uneven)
+
+
+def with_masks(forecast: Forecast, spent: Sequence[float], delta: float) -> Forecast | None:
+    """The forecast with masked sums at the least ε of all sites, with one colluding site and none that is missing.
+
+    None with fewer than three sites: then masks hide nothing.
+    """
+    count = len(forecast.sites)
+    if count < 3:
+        return None
+    terms = SumTerms(count, 1, 0, noise_std=1.0, clip=1.0, size=forecast.parameters)
+    noise = calibrate_masked(Budget(min(spent), delta), 1, terms).noise_std
+    return forecast.with_noise([noise / math.sqrt(terms.honest)] * count)
 
 
 def _common(guarantees: dict[str, str]) -> str:
@@ -228,5 +258,5 @@ def _contributor(site: Participant) -> Contributor | None:
         steps = min(steps, site.steps * left)
     if steps < 1:
         return None
-    noise = noise_over_steps(mechanism.noise_multiplier, float(mechanism.sampling.rate), steps)
+    noise = noise_over_steps(mechanism.own_noise, float(mechanism.sampling.rate), steps)
     return Contributor(site.name, site.size, noise)

@@ -39,6 +39,11 @@ class MaskedMechanism(Mechanism):
     def event(self) -> str:
         return masked(self.terms, unit=self.unit, proven=self.proven).event
 
+    @property
+    def own_noise(self) -> float:
+        """One site adds its part: the noise of the sum over the root of the honest members that are certainly in it."""
+        return self.noise_multiplier / math.sqrt(self.terms.honest)
+
     def among(self, members: int) -> MaskedMechanism:
         """The same for another number of members: the noise of the sum stays, and is divided anew."""
         if members == self.terms.members:

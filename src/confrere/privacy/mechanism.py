@@ -62,6 +62,11 @@ class Mechanism:
                 "the unit that is drawn and clipped is the unit that is protected"
             )
 
+    @property
+    def own_noise(self) -> float:
+        """The noise that one site adds, in multiples of the clipping norm."""
+        return self.noise_multiplier
+
     def charge(self, steps: int) -> Charge:
         """What this number of steps costs, whatever they draw."""
         return Charge(self.event, steps)
