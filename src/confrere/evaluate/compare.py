@@ -89,8 +89,8 @@ def _fitting(study: Study, name: str) -> Study:
     chosen = own.get("strategy", name if name in strategies else study.strategy)
     rule = strategies[named(chosen, f"variants.{name}.strategy")[0]]
     if traits(rule).topology is None and "topology" not in own:
-        return replace(study, combiner=None, compression=None, attack=None)
-    return replace(study, combiner=None) if "combiner" in own else study
+        return replace(study, combiner=None, masked=None, compression=None, attack=None)
+    return replace(study, combiner=None, masked=None) if "combiner" in own else study
 
 
 def arms(study: Study, names: Sequence[str] | None = None, pooled: bool = False) -> dict[str, Study]:

@@ -1,4 +1,4 @@
-"""The planner knows masked sums: what they would change, and the noise of a study that has them."""
+"""The planner and comparisons know masked sums: what they would change, and the noise of a study that has them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from confrere.evaluate.compare import variant
 from confrere.evaluate.plan import plan, plan_for_sizes
 from confrere.study import Models, Privacy, Study
 from confrere.study.masked_settings import Masked
@@ -39,3 +40,17 @@ def test_a_study_with_masked_sums_is_forecast_with_its_own_noise() -> None:
     assert plain.masked is not None
     assert masked.masked is None
     assert masked.forecast.signal_to_noise == pytest.approx(plain.masked.signal_to_noise, rel=0.01)
+
+
+def test_a_comparison_with_training_alone_leaves_the_masks_out() -> None:
+    privacy = Privacy(epsilon=3.0, delta=1e-4)
+    robust = {"robust": {"combiner": "median"}}
+    study = Study(
+        strategy="fedavg", combiner="masked-sum", masked=Masked(1, 0), privacy=privacy, variants=robust
+    )
+    for name in ("local", "pooled", "robust"):
+        assert variant(study, name).masked is None
+    assert variant(study, "fedavg").masked == Masked(1, 0)
+    masked = {"combiner": "masked-sum", "masked": {"dropouts": 0}}
+    plain = Study(strategy="fedavg", privacy=privacy, variants={"masked": masked})
+    assert variant(plain, "masked").masked == Masked(1, 0)
