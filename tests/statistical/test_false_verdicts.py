@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from confrere.core.metrics import Predictions
+from confrere.statistics.contributions import effects
 from confrere.statistics.intervals import MeanDifference, clear, ratio_interval
-from confrere.statistics.verdict import LEAST_RARER
+from confrere.statistics.verdict import LEAST_RARER, Word, judge_all
 
 Floats = NDArray[np.float32]
 
@@ -158,6 +160,71 @@ def test_the_interval_of_the_share_of_a_gap_seldom_misses_it(kind: str, seeds: i
             missed += not found[0] <= 0.5 <= found[1]
     assert stated > 500
     assert missed / stated <= 0.07, f"{kind}, {seeds} seeds: {missed} of {stated}"
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What a model predicted for the test records of a site, one per patient."""
+
+    predictions: Predictions
+    marks: NDArray[np.str_]
+
+
+def words_of_unequal_sites(
+    rng: np.random.Generator, sizes: Sequence[int], seeds: int, resplit: bool, gain: float = 0.0
+) -> dict[str, Word]:
+    """The words of a report on two models that differ by chance, at each site and on the mean («mean»), by log loss.
+
+    With `resplit`, sizes are those of the records, of which a fifth are tested in each seed.
+    """
+    ways: dict[str, list[dict[str, Tested]]] = {way: [{} for _ in range(seeds)] for way in ("alone", "together")}
+    for number, size in enumerate(sizes):
+        ill = (rng.random(size) < 0.4).astype(int)
+        names = np.array([f"{number}-{i}" for i in range(size)])
+        by_way = {way: (2 * ill - 1) + 1.2 * rng.standard_normal(size) for way in ways}
+        by_way["together"] += gain * (2 * ill - 1)
+        for seed in range(seeds):
+            here = rng.permutation(size)[: max(1, round(size / 5))] if resplit else np.arange(size)
+            for way, outputs in by_way.items():
+                logits = outputs[here] + 0.3 * rng.standard_normal(len(here))
+                ways[way][seed][f"site{number}"] = Tested(Predictions(logits[:, None], ill[here]), names[here])
+    found = effects(ways, "alone", only="log_loss")["together"]
+    family = {site: by_metric["log_loss"] for site, by_metric in found.sites.items()}
+    return {k: g.word for k, g in judge_all(family | {"mean": found.groups["all"]["log_loss"]}).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "seeds", "resplit", "federations"),
+    [
+        ((200, 1), 5, False, 4000),
+        ((200, 2), 5, False, 4000),
+        ((200, 3), 5, False, 4000),
+        ((60, 60, 60, 60, 1), 5, False, 2000),
+        ((60, 60, 60, 60, 4), 5, False, 2000),
+        ((6,) * 24, 5, False, 500),
+        ((160, 5), 10, True, 2000),
+        ((160, 160, 6), 20, True, 700),
+        ((160, 10), 10, True, 2000),
+        ((100, 30, 8, 8), 10, True, 1500),
+    ],
+)
+def test_a_site_with_few_patients_does_not_make_the_mean_clear(
+    sizes: tuple[int, ...], seeds: int, resplit: bool, federations: int
+) -> None:
+    """A report says «better» or «worse» anywhere, the mean over sites included, in at most 7 % of nulls."""
+    rng, wrong = np.random.default_rng(11), 0
+    for _ in range(federations):
+        found = words_of_unequal_sites(rng, sizes, seeds, resplit)
+        wrong += bool({"better", "worse"} & set(found.values()))
+    assert wrong / federations <= 0.07, f"{sizes}, {seeds} seeds: {wrong} of {federations}"
+
+
+@pytest.mark.slow
+def test_many_small_sites_show_a_gain_on_their_mean() -> None:
+    rng = np.random.default_rng(12)
+    found = [words_of_unequal_sites(rng, (6,) * 24, 5, False, gain=1.0)["mean"] for _ in range(40)]
+    assert found.count("better") >= 30
 
 
 @pytest.mark.slow

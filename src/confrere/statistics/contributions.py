@@ -102,7 +102,7 @@ def effects(
             after = [
                 places.contributions(number, runs[seed][site], only) for number, seed in enumerate(seeds)
             ]
-            rows = _Site.paired(before, after, places.names, counted)
+            rows = _Site.paired(before, after, places, counted)
             found[name][site] = rows.among(seeds, len(alone))
     wanted = {"all": sites} | {k: [s for s in names if s in sites] for k, names in (groups or {}).items()}
     means = {name: _mean(list(by_site.values())) for name, by_site in found.items()}
@@ -122,11 +122,14 @@ def _shares(part: _Site, whole: _Site) -> dict[str, tuple[float, float]]:
     for metric in part.differences.keys() & whole.differences.keys():
         both = np.array([part.differences[metric], whole.differences[metric]])
         here = ~np.isnan(both).any(axis=0)
-        if here.sum() < LEAST_SEEDS_OF_SHARE or part.patients.rarer < LEAST_RARER or not both[1][here].mean():
+        degrees = part.degrees[metric]
+        if part.patients.rarer < LEAST_RARER or not degrees:
+            continue
+        if here.sum() < LEAST_SEEDS_OF_SHARE or not both[1][here].mean():
             continue
         own, other = (np.nan_to_num(site.contributions[metric][here]) for site in (part, whole))
         interval = ratio_interval(
-            (both[0][here], both[1][here]), (own, other), part.patients.rarer - 1, LEVEL, WIDEST_SHARE
+            (both[0][here], both[1][here]), (own, other), degrees, LEVEL, WIDEST_SHARE
         )
         if interval is not None:
             found[metric] = interval
@@ -206,13 +209,15 @@ class _Site:
     patients: PatientCounts
     differences: Mapping[str, Floats]
     contributions: Mapping[str, Floats] = field(repr=False)
+    degrees: Mapping[str, float]
+    """Of the variance from patients; zero where it cannot be estimated, because a seed tests a single patient."""
 
     @classmethod
     def paired(
         cls,
         before: Sequence[Mapping[str, tuple[float, Floats]]],
         after: Sequence[Mapping[str, tuple[float, Floats]]],
-        names: NDArray[np.str_],
+        places: _Blocks,
         patients: PatientCounts,
     ) -> _Site:
         differences, contributions = dict[str, Floats](), dict[str, Floats]()
@@ -221,7 +226,10 @@ class _Site:
             sign = METRICS[metric].sign
             differences[metric] = sign * np.array([a[0] - b[0] for b, a in pairs])
             contributions[metric] = sign * np.array([a[1] - b[1] for b, a in pairs])
-        return cls(names, patients, differences, contributions)
+        degrees = float(max(patients.rarer - 1, 1)) if min(places.patients) > 1 else 0.0
+        return cls(
+            places.names, patients, differences, contributions, dict.fromkeys(differences, degrees)
+        )
 
     def among(self, seeds: Sequence[int], count: int) -> _Site:
         """The same among `count` seeds, of which only `seeds` have test records here."""
@@ -235,7 +243,7 @@ class _Site:
 
         differences = {m: spread(v) for m, v in self.differences.items()}
         contributions = {m: spread(v) for m, v in self.contributions.items()}
-        return _Site(self.names, self.patients, differences, contributions)
+        return _Site(self.names, self.patients, differences, contributions, self.degrees)
 
     def effects(self) -> dict[str, Effect]:
         found = {}
@@ -244,14 +252,14 @@ class _Site:
             values = every[here]
             if len(values):
                 own = np.nan_to_num(self.contributions[metric][here])
-                found[metric] = Effect.of(values, own, self.patients.rarer)
+                found[metric] = Effect.of(values, own, self.patients.rarer, self.degrees[metric])
         return found
 
 
 def _mean(sites: Sequence[_Site]) -> _Site:
     """The mean over sites; patients that several sites are tested on (a common test set) count once."""
     metrics = set.intersection(*(set(s.differences) for s in sites))
-    differences, contributions = dict[str, Floats](), dict[str, Floats]()
+    differences, contributions, degrees = dict[str, Floats](), dict[str, Floats](), dict[str, float]()
     shared: dict[bytes, list[_Site]] = {}
     for site in sites:
         shared.setdefault(site.names.tobytes(), []).append(site)
@@ -264,8 +272,26 @@ def _mean(sites: Sequence[_Site]) -> _Site:
             np.sum([np.nan_to_num(s.contributions[metric]) for s in same], axis=0) for same in shared.values()
         ]
         contributions[metric] = np.concatenate(sums, axis=1) / np.maximum(here, 1)[:, None]
+        degrees[metric] = _degrees(metric, shared.values())
     counts = [same[0].patients for same in shared.values()]
     patients = PatientCounts(sum(c.patients for c in counts), sum(c.rarer for c in counts))
-    return _Site(
-        np.concatenate([same[0].names for same in shared.values()]), patients, differences, contributions
-    )
+    names = np.concatenate([same[0].names for same in shared.values()])
+    return _Site(names, patients, differences, contributions, degrees)
+
+
+def _degrees(metric: str, shared: Iterable[Sequence[_Site]]) -> float:
+    """The degrees of freedom of a mean over sites: Satterthwaite's (1946), as if all patients varied alike.
+
+    The variance of a site with few patients is the largest and the least known, so that site decides. Estimated variances
+    as weights would miss it where its patients happen to agree.
+    """
+    variances, degrees = list[float](), list[float]()
+    for same in shared:
+        measured = [s for s in same if not np.isnan(s.differences[metric]).all()]
+        if measured:
+            variances.append(len(measured) ** 2 / measured[0].patients.patients)
+            degrees.append(measured[0].degrees[metric])
+    if not degrees or min(degrees) == 0:
+        return 0.0
+    parts = np.array(variances)
+    return float(parts.sum() ** 2 / (parts**2 / np.array(degrees)).sum())

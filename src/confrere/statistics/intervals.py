@@ -56,7 +56,7 @@ class MeanDifference:
     """What patients shared by the seeds add to it."""
     seeds: int
     degrees: Any
-    """Of the patients: those of the rarer class, minus one."""
+    """Of the patients: at a site those of the rarer class, minus one; on a mean over sites fewer (`contributions`)."""
     skewness: Any = 0.0
     """Of the mean, from patients alone: the sum of their cubed contributions, divided by the standard error cubed."""
     patients: Any = 0
@@ -127,7 +127,7 @@ def clear(p_values: NDArray[Any], level: float = 0.05) -> NDArray[np.bool_]:
 def ratio_interval(
     differences: tuple[Floats, Floats],
     contributions: tuple[Floats, Floats],
-    degrees: int,
+    degrees: float,
     level: float,
     widest: float,
 ) -> tuple[float, float] | None:

@@ -52,24 +52,34 @@ class Effect:
     between: float
     shared: float
     rarer: int
-    """Distinct test patients of the rarer class: the degrees of freedom of the patients, plus one."""
+    """Distinct test patients of the rarer class: at one site, the degrees of freedom of the patients, plus one."""
     skewness: float = 0.0
     patients: int = 0
     """Distinct test patients; at least those of the rarer class."""
+    degrees: float | None = None
+    """Of the patients, where they are not `rarer` − 1: on a mean over sites. Zero where a site tests a single patient."""
 
     @classmethod
-    def of(cls, values: NDArray[np.float64], contributions: NDArray[np.float64], rarer: int) -> Effect:
+    def of(
+        cls,
+        values: NDArray[np.float64],
+        contributions: NDArray[np.float64],
+        rarer: int,
+        degrees: float | None = None,
+    ) -> Effect:
         """From the difference in each seed, and the contribution of each patient to it (seeds × patients)."""
         if len(values) < 2:
-            return cls(tuple(values.tolist()), 0.0, 0.0, rarer)
+            return cls(tuple(values.tolist()), 0.0, 0.0, rarer, degrees=degrees)
         found = MeanDifference.of(values, contributions, rarer)
         variances = float(found.between), float(found.shared)
-        return cls(tuple(values.tolist()), *variances, rarer, float(found.skewness), int(found.patients))
+        skewness, patients = float(found.skewness), int(found.patients)
+        return cls(tuple(values.tolist()), *variances, rarer, skewness, patients, degrees)
 
     @property
     def difference(self) -> MeanDifference:
         """As the rule judges it."""
-        seeds, degrees = len(self.values), max(1, self.rarer - 1)
+        seeds = len(self.values)
+        degrees = max(1.0, self.rarer - 1 if self.degrees is None else self.degrees)
         return MeanDifference(
             self.mean, self.between, self.shared, seeds, degrees, self.skewness, self.patients
         )
@@ -81,7 +91,7 @@ class Effect:
     @property
     def enough(self) -> bool:
         """Whether it can be judged at all."""
-        return len(self.values) >= LEAST_SEEDS and self.rarer >= LEAST_RARER
+        return len(self.values) >= LEAST_SEEDS and self.rarer >= LEAST_RARER and self.degrees != 0
 
     @property
     def p(self) -> float:

@@ -152,3 +152,39 @@ def test_the_records_of_a_patient_share_one_name() -> None:
     assert marks_of(records, "a").tolist() == ["a/5", "a/5", "a/7", "a/7"]
     alone = marks_of(Records(torch.eye(3), torch.tensor([0, 1, 0])), "a")
     assert len(set(alone)) == 3
+
+
+def unequal(sizes: list[int]) -> dict[str, list[dict[str, RecordPredictions]]]:
+    """Two ways over five seeds on the same patients; half of those of each site are ill."""
+    rng = np.random.default_rng(6)
+    ways: dict[str, list[dict[str, RecordPredictions]]] = {"local": [], "other": []}
+    for runs in ways.values():
+        for _ in range(5):
+            runs.append(
+                {f"s{n}": said(rng.normal(size=k), np.arange(k) % 2, place=str(n)) for n, k in enumerate(sizes)}
+            )
+    return ways
+
+
+@pytest.mark.parametrize(
+    ("sizes", "degrees"),
+    [([40], 19.0), ([40, 40, 40], 57.0), ([6] * 24, 48.0), ([400, 4], 1.02)],
+)
+def test_the_degrees_of_a_mean_add_up_over_equal_sites_and_are_those_of_a_tiny_site(
+    sizes: list[int], degrees: float
+) -> None:
+    found = effects(unequal(sizes), "local", only="log_loss")["other"].groups["all"]["log_loss"]
+    assert found.degrees == pytest.approx(degrees, rel=1e-3)
+    assert found.enough
+
+
+def test_a_mean_that_includes_a_site_with_one_test_patient_is_not_judged() -> None:
+    """The variance of a single patient is unknown. The site has no AUC, so the mean AUC does not include it."""
+    ways = unequal([60, 60, 1])
+    found = effects(ways, "local", {"large": ["s0", "s1"]}, whole="other")["other"]
+    assert found.sites["s0"]["log_loss"].enough
+    assert found.groups["large"]["log_loss"].enough
+    assert found.groups["all"]["log_loss"].interval() is None
+    assert found.groups["all"]["auc"].degrees == pytest.approx(58.0)
+    more = {**ways, "third": unequal([60, 60, 1])["local"]}
+    assert "log_loss" not in effects(more, "local", whole="third")["other"].shares
