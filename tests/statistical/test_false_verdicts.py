@@ -163,7 +163,7 @@ def test_the_interval_of_the_share_of_a_gap_seldom_misses_it(kind: str, seeds: i
 
 
 @dataclass(frozen=True)
-class Tested:
+class OfOneSite:
     """What a model predicted for the test records of a site, one per patient."""
 
     predictions: Predictions
@@ -177,7 +177,9 @@ def words_of_unequal_sites(
 
     With `resplit`, sizes are those of the records, of which a fifth are tested in each seed.
     """
-    ways: dict[str, list[dict[str, Tested]]] = {way: [{} for _ in range(seeds)] for way in ("alone", "together")}
+    ways: dict[str, list[dict[str, OfOneSite]]] = {
+        way: [{} for _ in range(seeds)] for way in ("alone", "together")
+    }
     for number, size in enumerate(sizes):
         ill = (rng.random(size) < 0.4).astype(int)
         names = np.array([f"{number}-{i}" for i in range(size)])
@@ -187,7 +189,9 @@ def words_of_unequal_sites(
             here = rng.permutation(size)[: max(1, round(size / 5))] if resplit else np.arange(size)
             for way, outputs in by_way.items():
                 logits = outputs[here] + 0.3 * rng.standard_normal(len(here))
-                ways[way][seed][f"site{number}"] = Tested(Predictions(logits[:, None], ill[here]), names[here])
+                ways[way][seed][f"site{number}"] = OfOneSite(
+                    Predictions(logits[:, None], ill[here]), names[here]
+                )
     found = effects(ways, "alone", only="log_loss")["together"]
     family = {site: by_metric["log_loss"] for site, by_metric in found.sites.items()}
     return {k: g.word for k, g in judge_all(family | {"mean": found.groups["all"]["log_loss"]}).items()}

@@ -78,8 +78,9 @@ def verdicts(
 
 def _tested(counts: PatientCounts, classes: Sequence[str]) -> Tested:
     if counts.rarer_class is None or len(classes) != 2:
-        return Tested(counts.patients, counts.rarer)
-    return Tested(counts.patients, counts.rarer, classes[counts.rarer_class], counts.positive, classes[1])
+        return Tested(counts.patients, counts.rarer, single=counts.single or None)
+    rarer_class, single = classes[counts.rarer_class], counts.single or None
+    return Tested(counts.patients, counts.rarer, rarer_class, counts.positive, classes[1], single)
 
 
 def _has_word(key: Key, about: str | None) -> bool:

@@ -34,6 +34,7 @@ STYLES = {
     "worse": "red",
     "no clear difference": "dim",
     "too few to judge": "dim",
+    "not judged": "dim",
     EARLIER: "dim",
 }
 

@@ -52,6 +52,8 @@ class PatientCounts:
     """Which class the rarer one is, where there are two."""
     positive: int | None = None
     """Those of class 1, where there are two."""
+    single: bool = False
+    """Whether the test set of some seed holds one patient only; the variance over patients is then unknown."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def effects(
             after = [
                 places.contributions(number, runs[seed][site], only) for number, seed in enumerate(seeds)
             ]
-            rows = _Site.paired(before, after, places, counted)
+            rows = _Site.paired(before, after, places.names, counted)
             found[name][site] = rows.among(seeds, len(alone))
     wanted = {"all": sites} | {k: [s for s in names if s in sites] for k, names in (groups or {}).items()}
     means = {name: _mean(list(by_site.values())) for name, by_site in found.items()}
@@ -128,9 +130,7 @@ def _shares(part: _Site, whole: _Site) -> dict[str, tuple[float, float]]:
         if here.sum() < LEAST_SEEDS_OF_SHARE or not both[1][here].mean():
             continue
         own, other = (np.nan_to_num(site.contributions[metric][here]) for site in (part, whole))
-        interval = ratio_interval(
-            (both[0][here], both[1][here]), (own, other), degrees, LEVEL, WIDEST_SHARE
-        )
+        interval = ratio_interval((both[0][here], both[1][here]), (own, other), degrees, LEVEL, WIDEST_SHARE)
         if interval is not None:
             found[metric] = interval
     return found
@@ -162,10 +162,11 @@ def _counted(runs: Iterable[Judged]) -> PatientCounts:
         if binary:
             ill.append(run.marks[targets.reshape(-1) == 1])
     patients = len(np.unique(np.concatenate(names))) if names else 0
+    single = any(len(np.unique(marks)) < 2 for marks in names)
     rarer = len(np.unique(np.concatenate(outside))) if outside else 0
     if not binary:
-        return PatientCounts(patients, rarer)
-    return PatientCounts(patients, rarer, 1 - common, len(np.unique(np.concatenate(ill))))
+        return PatientCounts(patients, rarer, single=single)
+    return PatientCounts(patients, rarer, 1 - common, len(np.unique(np.concatenate(ill))), single)
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ class _Site:
         cls,
         before: Sequence[Mapping[str, tuple[float, Floats]]],
         after: Sequence[Mapping[str, tuple[float, Floats]]],
-        places: _Blocks,
+        names: NDArray[np.str_],
         patients: PatientCounts,
     ) -> _Site:
         differences, contributions = dict[str, Floats](), dict[str, Floats]()
@@ -226,10 +227,8 @@ class _Site:
             sign = METRICS[metric].sign
             differences[metric] = sign * np.array([a[0] - b[0] for b, a in pairs])
             contributions[metric] = sign * np.array([a[1] - b[1] for b, a in pairs])
-        degrees = float(max(patients.rarer - 1, 1)) if min(places.patients) > 1 else 0.0
-        return cls(
-            places.names, patients, differences, contributions, dict.fromkeys(differences, degrees)
-        )
+        degrees = float(max(patients.rarer - 1, 1)) if not patients.single else 0.0
+        return cls(names, patients, differences, contributions, dict.fromkeys(differences, degrees))
 
     def among(self, seeds: Sequence[int], count: int) -> _Site:
         """The same among `count` seeds, of which only `seeds` have test records here."""

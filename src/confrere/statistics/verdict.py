@@ -23,6 +23,7 @@ Word = Literal[
     "no clear difference",
     "worse",
     "too few to judge",
+    "not judged",
     "made by an earlier version; run again to judge",
 ]
 WORDS: tuple[Word, ...] = get_args(Word)
@@ -109,8 +110,8 @@ class Effect:
 class Gain:
     """How much better one way of learning is than another: positive is better, whatever the metric.
 
-    `low` to `high` is its interval. `stated` is the word of the comparison, which knows how many words it contains;
-    without one the interval alone decides.
+    `low` to `high` is its interval. `stated` is the word of the comparison, which knows how many words it contains.
+    The interval alone never makes one: a gain by another metric is «not judged».
     """
 
     mean: float
@@ -124,16 +125,12 @@ class Gain:
     def word(self) -> Word:
         if self.stated is not None:
             return self.stated
-        if self.low is None or self.high is None or self.pairs < LEAST_SEEDS:
-            return "too few to judge"
-        if self.low > 0:
-            return "better"
-        return "worse" if self.high < 0 else "no clear difference"
+        return "too few to judge" if self.low is None else "not judged"
 
     @property
     def judged(self) -> bool:
         """Whether there was enough to judge it, by this version's rule."""
-        return self.word not in ("too few to judge", EARLIER)
+        return self.word not in ("too few to judge", "not judged", EARLIER)
 
     @property
     def clear(self) -> bool:
@@ -163,8 +160,14 @@ def judge_all(effects: Mapping[Key, Effect]) -> dict[Key, Gain]:
     found: dict[Key, Gain] = {}
     for key, effect in effects.items():
         gain = shown(effect, levels.get(key, LEVEL))
-        found[key] = replace(gain, stated=gain.word)
+        found[key] = replace(gain, stated=_word(gain))
     return found
+
+
+def _word(gain: Gain) -> Word:
+    if gain.low is None or gain.high is None:
+        return "too few to judge"
+    return "better" if gain.low > 0 else "worse" if gain.high < 0 else "no clear difference"
 
 
 def shown(effect: Effect, level: float = LEVEL) -> Gain:

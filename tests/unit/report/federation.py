@@ -13,7 +13,7 @@ from typing import Any
 
 from confrere.core.custody import Custody
 from confrere.core.events import Event, Journal
-from confrere.statistics.verdict import LEAST_RARER, Effect, Gain, shown
+from confrere.statistics.verdict import LEAST_RARER, Effect, Gain, judge_all
 
 THYROID = {"other": 5493, "SVI": 2394, "SVHC": 956, "STMW": 255, "SVHD": 71}
 CLASSIFICATION = ("accuracy", "macro_accuracy", "log_loss", "auc")
@@ -248,7 +248,7 @@ def _finals(site: str, records: int, strategy: str, seed: int, metrics: Sequence
 def over_seeds(values: Sequence[float]) -> Gain:
     """A gain in which only the luck of the runs plays a part, by the one rule."""
     between = statistics.variance(values) / len(values) if len(values) > 1 else 0.0
-    return shown(Effect(tuple(values), between, 0.0, LEAST_RARER))
+    return judge_all({0: Effect(tuple(values), between, 0.0, LEAST_RARER)})[0]
 
 
 def stated(values: Sequence[float]) -> dict[str, Any]:

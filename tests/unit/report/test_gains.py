@@ -103,7 +103,7 @@ def test_the_share_of_the_gap_is_what_was_gained_over_what_pooling_gains() -> No
     c = comparison(
         local={"A": [0.5, 0.5, 0.5]}, proxyfl={"A": [0.56, 0.55, 0.54]}, pooled={"A": [0.6, 0.6, 0.6]}
     )
-    clear = {"auc": MeanGain(0.1, 0.01, (0.1, 0.1, 0.1), (0.05, 0.15))}
+    clear = {"auc": MeanGain(0.1, 0.01, (0.1, 0.1, 0.1), (0.05, 0.15), "better")}
     pooled = replace(c.strategies["pooled"], gains=Metrics(clear))
     c = replace(c, strategies={**c.strategies, "pooled": pooled})
     known = Gap(0.5, 0.6, clear["auc"], {"proxyfl": 0.5}, {"proxyfl": (0.31, 0.74)})
@@ -129,7 +129,7 @@ def test_sites_that_were_never_measured_in_the_same_seed_claim_no_share() -> Non
     """The comparison states the mean over sites, but no seed has all of them."""
     sites: dict[str, list[float | None]] = {"A": [0.5, None, None], "B": [None, 0.5, 0.6]}
     found = comparison(local=sites, proxyfl=sites, pooled=sites)
-    clear = {"auc": Measured(0.1, 0.01, (0.1, 0.1, 0.1), (0.05, 0.15))}
+    clear = {"auc": Measured(0.1, 0.01, (0.1, 0.1, 0.1), (0.05, 0.15), "better")}
     stated = {n: replace(s, gains=clear) for n, s in found.strategies.items()}
     closed = gap_closed(replace(found, strategies=stated), "auc")
     assert closed is not None
@@ -141,8 +141,10 @@ def test_without_pooled_there_is_no_gap() -> None:
 
 
 def with_interval(low: float, high: float, privacy: bool = True, metric: str = "auc") -> ComparisonResult:
-    """A gain of 0.01 in three seeds, with the interval that the comparison states."""
-    gained = {metric: {"mean": 0.01, "std": 0.001, "values": [0.009, 0.01, 0.011], "interval": [low, high]}}
+    """A gain of 0.01 in three seeds, with the interval and the word that the comparison states."""
+    word = "better" if low > 0 else "worse" if high < 0 else "no clear difference"
+    values = [0.009, 0.01, 0.011]
+    gained = {metric: {"mean": 0.01, "std": 0.001, "values": values, "interval": [low, high], "word": word}}
     alone = {metric: {"mean": 0.7, "values": [0.7, 0.7, 0.7]}}
     spent = {"epsilon": 3.0, "delta": 1e-5, "proven": True, "unit": "record"} if privacy else None
     return ComparisonResult.from_json(

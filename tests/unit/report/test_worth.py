@@ -17,7 +17,7 @@ from confrere.report.result_tables import comparison_table, studies_table
 
 
 def changed(folder: Path, **gains: tuple[float, float, float]) -> dict[str, Any]:
-    """A comparison whose mean gains, with their intervals, are these."""
+    """A comparison whose mean gains, with their intervals, are these; the primary metric has words."""
     write_comparison(folder, rounds=2)
     path = folder / "comparison.json"
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -25,6 +25,8 @@ def changed(folder: Path, **gains: tuple[float, float, float]) -> dict[str, Any]
         entry = document["strategies"]["proxyfl"]
         values = [mean] * len(document["seeds"])
         stated = {"mean": mean, "std": 0.0, "values": values, "interval": [low, high]}
+        if metric == document["primary"]:
+            stated["word"] = "better" if low > 0 else "worse" if high < 0 else "no clear difference"
         entry.setdefault("gain_over_alone", {})[metric] = stated
         for site in entry["sites"].values():
             site.setdefault("gain", {})[metric] = stated

@@ -9,7 +9,7 @@ import torch
 from confrere.data.records import Records
 from confrere.site.predictions import RecordPredictions, marks_of
 from confrere.statistics.contributions import _Blocks, effects, patients_of
-from confrere.statistics.verdict import shown
+from confrere.statistics.verdict import judge_all
 
 
 def said(logits: np.ndarray, labels: np.ndarray, first: int = 0, place: str = "a") -> RecordPredictions:
@@ -35,9 +35,9 @@ def test_a_large_gain_is_seen_and_a_difference_of_nothing_is_not() -> None:
         "same": [{"a": said(logits + 2 * n + t, labels)} for n, t in zip(noise, tiny, strict=True)],
     }
     found = effects(ways, "local")
-    assert shown(found["good"].groups["all"]["log_loss"]).word == "better"
-    assert shown(found["good"].sites["a"]["auc"]).word == "better"
-    assert shown(found["same"].groups["all"]["log_loss"]).word == "no clear difference"
+    assert judge_all({0: found["good"].groups["all"]["log_loss"]})[0].word == "better"
+    assert judge_all({0: found["good"].sites["a"]["auc"]})[0].word == "better"
+    assert judge_all({0: found["same"].groups["all"]["log_loss"]})[0].word == "no clear difference"
 
 
 @pytest.mark.parametrize("seeds", [4, 5])
@@ -161,7 +161,10 @@ def unequal(sizes: list[int]) -> dict[str, list[dict[str, RecordPredictions]]]:
     for runs in ways.values():
         for _ in range(5):
             runs.append(
-                {f"s{n}": said(rng.normal(size=k), np.arange(k) % 2, place=str(n)) for n, k in enumerate(sizes)}
+                {
+                    f"s{n}": said(rng.normal(size=k), np.arange(k) % 2, place=str(n))
+                    for n, k in enumerate(sizes)
+                }
             )
     return ways
 

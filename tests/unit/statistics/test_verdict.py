@@ -18,7 +18,7 @@ from confrere.statistics.verdict import (
 def over_seeds(values: list[float]) -> Gain:
     """A gain in which only the luck of the runs plays a part."""
     between = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
-    return shown(Effect(tuple(values), between, 0.0, LEAST_RARER))
+    return judge_all({0: Effect(tuple(values), between, 0.0, LEAST_RARER)})[0]
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,10 @@ def test_too_few_seeds_or_patients_have_no_interval_and_do_not_count_in_the_corr
     assert found["few"].word == found["seeds"].word == "too few to judge"
     assert found["few"].low is None
     assert found["a"] == judge_all({"a": effect(3.0)})["a"]
+
+
+def test_an_interval_alone_makes_no_word() -> None:
+    found = shown(effect(9.0))
+    assert found.low is not None
+    assert found.low > 0
+    assert (found.word, found.judged, found.clear) == ("not judged", False, False)

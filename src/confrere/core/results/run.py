@@ -38,7 +38,7 @@ class Measured(Document):
 class Tested(Document):
     """How many distinct test patients the figures of a site rest on; in a comparison, over all seeds."""
 
-    OPTIONAL = ("rarer_class", "positive", "positive_class")
+    OPTIONAL = ("rarer_class", "positive", "positive_class", "single")
 
     patients: int
     rarer: int
@@ -48,6 +48,8 @@ class Tested(Document):
     positive: int | None = None
     """Those of class 1 (the ill), where there are two classes."""
     positive_class: str | None = None
+    single: bool | None = None
+    """True where some seed tests one patient only, so that a mean over sites that includes this one cannot be judged."""
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,7 @@ def _unclear(name: str, pooled: Gain | None, one: bool) -> tuple[str, str]:
             f"Because the interval includes both a gain and a loss. {wait}",
         )
     where = "at this site" if one else "averaged over the sites"
-    plain = "; this interval is not corrected for the number of sites" if pooled.stated is None else ""
-    found = f"Pooling {where}, by {words.metric(name).label}: {words.compared(name, pooled)}{plain}."
+    found = f"Pooling {where}, by {words.metric(name).label}: {words.compared(name, pooled)}."
     if pooled.word == "better":
         return (
             SETTINGS,

@@ -32,6 +32,7 @@ BETTER = {
     "worse": "No: together is worse than alone",
     "no clear difference": "Not clearly: no difference could be told from chance",
     "too few to judge": "There is too little to judge",
+    "not judged": "Not judged",
     EARLIER: "Not judged: the comparison was made by an earlier version",
 }
 

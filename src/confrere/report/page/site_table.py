@@ -18,10 +18,12 @@ CLASSES: dict[Word, str] = {
     "worse": "worse",
     "no clear difference": "unclear",
     "too few to judge": "unclear",
+    "not judged": "unclear",
     EARLIER: "unclear",
 }
 SIGNS: dict[Word, str] = {
-    "better": "▲", "worse": "▼", "no clear difference": "=", "too few to judge": "·", EARLIER: "·",
+    "better": "▲", "worse": "▼", "no clear difference": "=", "too few to judge": "·", "not judged": "·",
+    EARLIER: "·",
 }  # fmt: skip
 MANY = 16
 """More sites than this are summed up; the table of all of them comes at the end."""
