@@ -21,7 +21,7 @@ def report(
         typer.Option(
             "--for",
             metavar="SITE",
-            help="Write the report for one site of a comparison; shows no other site.",
+            help="Write the report for one site of a comparison. It has figures of other sites only if the data set is public.",
         ),
     ] = None,
     as_json: AsJson = False,

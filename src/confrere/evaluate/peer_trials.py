@@ -14,7 +14,7 @@ from confrere.core.results import Measured
 from confrere.simulation.simulation import Simulation
 from confrere.site.predictions import RecordPredictions, marks_of
 from confrere.statistics.contributions import effects
-from confrere.statistics.verdict import shown
+from confrere.statistics.verdict import judge_all
 
 MOST_SITES = 16
 """With more, models are not tried: every site's model on every other site's patients."""
@@ -48,18 +48,23 @@ def try_models(simulation: Simulation) -> Tried:
 
 
 def peer_gains(seeds: Sequence[Tried], metric: str | None) -> dict[str, dict[str, Measured]]:
-    """By site and peer, how much better the peer's model predicts the site's patients than its own; without words."""
+    """By site and peer, how much better the peer's model predicts the site's patients than its own.
+
+    The words are those of the one rule. They are a family of their own: the correction covers every pair of sites.
+    """
     if metric is None or not seeds or not all(seeds):
         return {}
     peers = [peer for peer in seeds[0] if peer != OWN and all(peer in seed for seed in seeds)]
     ways = {way: [seed[way] for seed in seeds] for way in (OWN, *peers)}
+    pairs = {
+        (site, peer): by_metric[metric]
+        for peer, tried in effects(ways, OWN, only=metric).items()
+        for site, by_metric in tried.sites.items()
+        if site != peer and metric in by_metric
+    }
     found: dict[str, dict[str, Measured]] = {}
-    for peer, tried in effects(ways, OWN, only=metric).items():
-        for site, by_metric in tried.sites.items():
-            if site != peer and metric in by_metric:
-                gain = shown(by_metric[metric])
-                ends = None if gain.low is None or gain.high is None else (gain.low, gain.high)
-                found.setdefault(site, {})[peer] = Measured(
-                    gain.mean, gain.std, by_metric[metric].values, ends
-                )
+    for (site, peer), gain in judge_all(pairs).items():
+        ends = None if gain.low is None or gain.high is None else (gain.low, gain.high)
+        values = pairs[site, peer].values
+        found.setdefault(site, {})[peer] = Measured(gain.mean, gain.std, values, ends, gain.stated)
     return found

@@ -7,6 +7,7 @@ from pathlib import Path
 from confrere.partners.ranking import PartnerScore, Ranking
 from confrere.partners.search import PartnerSearch
 from confrere.partners.table import approaches_lead, approaches_table, cost_text, legend, matrix_table
+from confrere.report import words
 from confrere.report.page import charts, page
 from confrere.report.page.axes import Scale, around
 from confrere.report.page.markup import Child, Markup, section, table, tag
@@ -62,7 +63,7 @@ def _ranking(ranking: Ranking) -> Markup:
     return section(
         f"{ranking.title} ({mark})",
         table(head, rows, text=2),
-        lead=f"Shown: {ranking.measures}. Bars are 95 % intervals, corrected for the number of sites; ± in words is one"
+        lead=f"Shown: {ranking.measures}. Bar: {words.CORRECTED_INTERVAL}, for the number of sites; ± in words is one"
         f" standard error. A peer sends {ranking.sends}.",
     )
 

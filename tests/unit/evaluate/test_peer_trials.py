@@ -8,6 +8,7 @@ import pytest
 import confrere
 from confrere.core.results import ComparisonResult
 from confrere.evaluate import peer_trials
+from confrere.site.predictions import RecordPredictions
 from confrere.study import Study
 
 
@@ -30,11 +31,11 @@ def test_the_peer_that_fits_is_told_from_the_one_that_does_not() -> None:
     for gain in gains.values():
         assert gain.interval is not None
         assert gain.interval[0] < gain.mean < gain.interval[1]
-        assert gain.word is None
     assert gains["friend"].interval is not None
     assert gains["opposite"].interval is not None
     assert gains["friend"].interval[1] > 0 > gains["opposite"].interval[1]
     assert gains["friend"].mean > gains["opposite"].mean
+    assert gains["opposite"].word == "worse"
     again = ComparisonResult.from_json(found.result.as_json())
     assert again.trials["small"]["friend"].mean == pytest.approx(gains["friend"].mean)
     assert not again.public
@@ -44,3 +45,19 @@ def test_many_sites_are_not_tried_on_each_other(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(peer_trials, "MOST_SITES", 2)
     found = confrere.compare(Study(name="trials", rounds=1), ["fedavg"], range(2), sites())
     assert found.result.trials == {}
+
+
+def test_the_trials_are_corrected_for_the_number_of_pairs() -> None:
+    """Sixteen sites whose models differ by chance: uncorrected, several of 240 pairs would exclude 0."""
+    draw = np.random.default_rng(3)
+    names = [f"S{n}" for n in range(16)]
+    labels = {name: (np.arange(60) % 2).astype(np.int64) for name in names}
+
+    def tried(name: str) -> RecordPredictions:
+        marks = np.array([f"{name}-{n}" for n in range(60)])
+        return RecordPredictions(draw.normal(size=(60, 2)).astype(np.float32), labels[name], marks, 1.0)
+
+    seeds = [{way: {name: tried(name) for name in names} for way in (peer_trials.OWN, *names)} for _ in range(4)]
+    gains = [gain for by_peer in peer_trials.peer_gains(seeds, "log_loss").values() for gain in by_peer.values()]
+    assert len(gains) == 240
+    assert {gain.word for gain in gains} == {"no clear difference"}

@@ -171,7 +171,7 @@ class ComparisonResult(Document):
     """Whether these are the records of a public data set, so that the page of one site may show what others have."""
     trials: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
     """By site and peer: how much better the model that the peer trained alone predicts the site's test patients than the
-    site's own does, by the primary metric, with its 95 % interval. PRIVATE to both."""
+    site's own does, by the primary metric, judged by the one rule and corrected for the number of pairs. PRIVATE to both."""
     judged: bool = True
     """Whether its intervals and words follow the one rule; False for a file of an earlier version, which has no `primary`."""
 
