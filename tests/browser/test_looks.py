@@ -23,6 +23,9 @@ from tests.unit.report.federation import THYROID, write_comparison, write_run
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: the report was not looked at")
 
 LOOKS = (Path(__file__).parent / "looks.js").read_text(encoding="utf-8")
+WORDS = ("better", "no clear difference", "worse")
+FOLD = 800
+"""What a laptop shows of a page that is 1280 pixels wide."""
 LONG = {
     "Universitätsklinikum Schleswig-Holstein Campus Kiel": 5400,
     "Groupe hospitalier Pitié-Salpêtrière": 2300,
@@ -60,10 +63,15 @@ def _complete(folder: Path, **options: Any) -> Path:
         }
         for n, site in enumerate(sites)
     }
+    ends = {site: [0.1 - 0.1 * n, 0.3 - 0.1 * n] for n, site in enumerate(sites)}
     document["trials"] = {
-        site: {p: {"mean": 0.2 - 0.1 * n, "values": [], "interval": [0.1 - 0.1 * n, 0.3 - 0.1 * n]} for p in sites if p != site}
+        site: {
+            peer: {"mean": sum(ends[site]) / 2, "values": [], "interval": ends[site], "word": WORDS[n % 3]}
+            for peer in sites
+            if peer != site
+        }
         for n, site in enumerate(sites)
-    }  # fmt: skip
+    }
     (folder / "comparison.json").write_text(json.dumps({**document, "public": True}))
     return folder
 
@@ -75,7 +83,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     many = {f"District {n:02d}": 60 + 37 * n for n in range(20)}
     write_run(place / "run", "proxyfl", 0, THYROID, 6, {s: {"auc": 0.9, "log_loss": 0.3} for s in THYROID})
     write_comparison(place / "many", sites=many, rounds=4, seeds=3)
+    short = _complete(place / "short", sites=THYROID, rounds=4)
     return {
+        "short names": write_report(short),
+        "short names, one site": write_report(short, None, "SVHC"),
         "comparison": write_report(long),
         "one site": write_report(long, None, "Groupe hospitalier Pitié-Salpêtrière"),
         "many sites": write_report(place / "many"),
@@ -95,7 +106,28 @@ def test_the_first_screen_has_seven_answers(browser: Browser, pages: dict[str, P
     script = "[document.querySelectorAll('header .questions dt').length, document.querySelectorAll('.asked').length]"
     assert browser.measure(script) == [6, 1]
     browser.open(pages["one site"], FORMS[2])
-    assert browser.measure(script) == [7, 0]
+    assert browser.measure(script) == [6, 1]
+
+
+@pytest.mark.parametrize("page", ["short names", "short names, one site"])
+def test_all_seven_answers_are_above_the_fold(browser: Browser, pages: dict[str, Path], page: str) -> None:
+    browser.open(pages[page], FORMS[2])
+    script = (
+        "[...document.querySelectorAll('header .answer, header .hundred, header .questions dd > p')]"
+        ".map(e => Math.round(e.getBoundingClientRect().bottom))"
+    )
+    ends = browser.measure(script)
+    assert len(ends) >= 2 + 6
+    assert max(ends) <= FOLD
+
+
+@pytest.mark.parametrize("form", [FORMS[2], FORMS[3]], ids=lambda form: form.name)
+def test_the_picture_leaves_room_for_the_answer(browser: Browser, pages: dict[str, Path], form: Form) -> None:
+    browser.open(pages["short names"], form)
+    words, whole = browser.measure(
+        "[...document.querySelectorAll('.opening > div, .opening')].map(e => e.clientWidth).sort((a, b) => a - b)"
+    )
+    assert words > whole / 2
 
 
 BROKEN = {

@@ -236,7 +236,7 @@ def f1(p: Predictions, weights: Weights) -> Floats:
 @metric(
     "log_loss",
     label="log loss",
-    meaning="how wrong the stated probabilities are; a confident mistake costs most, and lower is better",
+    meaning="how far the predicted probabilities are from what happened; lower is better",
     forms=("classes", "labels"),
     higher_is_better=False,
     proper=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from confrere.core import metrics
@@ -76,6 +76,19 @@ def not_worth_it(comparison: ComparisonResult) -> str | None:
         return words.LOST
     excluded = overall.high is not None and not words.signed(name, overall.high).startswith("+")
     return words.NOT_WORTH_IT if excluded else None
+
+
+def words_stated(comparison: ComparisonResult) -> int:
+    """How many words the correction of a comparison covers; those with too few patients do not count."""
+    name = comparison.headline or ""
+    found: list[Mapping[str, Measured]] = [s.gains for s in comparison.strategies.values()]
+    found += [site.gains for s in comparison.strategies.values() for site in s.sites.values()]
+    found += [group.gains for s in comparison.strategies.values() for group in s.by_columns.values()]
+    found += [s.common.gains for s in comparison.strategies.values() if s.common]
+    stated = [gains[name].word for gains in found if name in gains]
+    return (
+        sum(word in ("better", "worse", "no clear difference") for word in stated) if comparison.judged else 0
+    )
 
 
 def too_few(comparison: ComparisonResult) -> list[str]:

@@ -24,6 +24,7 @@ from confrere.report.gains import (
     stated_gain,
     tested_at,
     too_few,
+    words_stated,
 )
 from confrere.report.history import read_history
 from confrere.report.results_folder import primary_of, with_ledgers
@@ -217,7 +218,9 @@ def _by_columns(comparison: ComparisonResult, metric: str) -> Table:
     table = _table()
     table.add_column(f"Mean {words.metric(metric).label} over")
     for kind, group in kinds.items():
-        table.add_column(words.of_kind(kind, len(group.sites)), justify="right")
+        counts = words.tested(tested_at(comparison, group.sites))
+        heading = words.of_kind(kind, len(group.sites))
+        table.add_column(f"{heading}\n{counts}" if counts else heading, justify="right")
     for strategy in comparison.strategies.values():
         groups = (strategy.by_columns.get(kind) for kind in kinds)
         means = (words.measured(metric, g.mean.get(metric) if g else None) for g in groups)
@@ -315,8 +318,8 @@ def _footnote(comparison: ComparisonResult) -> str:
         else ""
     )
     return (
-        f"{spread} Words are judged by {label} only, in pairs over test patients and seeds, and corrected for the "
-        f"number of words.{note}"
+        f"{spread} Words are judged by {label} only, in pairs over test patients and seeds, and corrected for "
+        f"{words.count(words_stated(comparison), 'word')}.{note}"
     )
 
 

@@ -57,7 +57,11 @@ def test_the_trials_are_corrected_for_the_number_of_pairs() -> None:
         marks = np.array([f"{name}-{n}" for n in range(60)])
         return RecordPredictions(draw.normal(size=(60, 2)).astype(np.float32), labels[name], marks, 1.0)
 
-    seeds = [{way: {name: tried(name) for name in names} for way in (peer_trials.OWN, *names)} for _ in range(4)]
-    gains = [gain for by_peer in peer_trials.peer_gains(seeds, "log_loss").values() for gain in by_peer.values()]
+    seeds = [
+        {way: {name: tried(name) for name in names} for way in (peer_trials.OWN, *names)} for _ in range(4)
+    ]
+    gains = [
+        gain for by_peer in peer_trials.peer_gains(seeds, "log_loss").values() for gain in by_peer.values()
+    ]
     assert len(gains) == 240
     assert {gain.word for gain in gains} == {"no clear difference"}

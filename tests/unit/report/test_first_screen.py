@@ -40,7 +40,8 @@ FEW = Gain(0.1, 0.01, None, None, 5, "too few to judge")
 
 
 def text(answer: Answer) -> str:
-    rest = (re.sub(r"<[^>]+>", "", str(part)).replace("\u00a0", " ") for part in answer.rest)
+    parts = [part for part in (*answer.rest, *answer.more) if part]
+    rest = (re.sub(r"<[^>]+>", "", str(part)).replace("\u00a0", " ") for part in parts)
     return " ".join([answer.short, *rest])
 
 
@@ -69,8 +70,8 @@ def test_help_is_measured_by_how_much_of_a_model_builds_on_the_proxy() -> None:
     runs = [history([fitted("A", [0.5, 0.5]), fitted("B", [1.0])]), history([fitted("A", [0.1, 0.9])])]
     answer = who_helped({"A": BETTER, "B": UNCLEAR}, runs)
     said = text(answer)
-    assert said.startswith("A gained from the other sites")
-    assert "A 70 % and B 0 %" in said
+    assert said.startswith("«A» gained from the other sites")
+    assert "«A» 70 % and «B» 0 %" in said
     assert "The part of one peer in learning together was not measured" in said
     assert [command for _, command in answer.commands] == ["confrere partners STUDY.toml --site SITE"]
 
@@ -99,7 +100,7 @@ def test_a_partner_search_in_the_folder_is_quoted_if_it_is_of_this_study(tmp_pat
     (tmp_path / "partners-SVHD.json").write_text(json.dumps(other))
     (tmp_path / "partners-broken.json").write_text("{")
     said = words_of(write_report(tmp_path))
-    assert "SVI: SVHC. Chosen by influence." in said
+    assert "«SVI»: SVHC. Chosen by influence." in said
     assert "None of this study" not in said
 
 
@@ -126,7 +127,7 @@ def records(**more: Any) -> dict[str, SiteRecords]:
 )
 def test_a_site_that_differs_is_named_with_what_differs(odd: dict[str, Any], said: str) -> None:
     answer = odd_records(records(**odd))
-    assert answer.short == "C stands out"
+    assert answer.short == "«C» stands out"
     assert said in text(answer)
 
 
@@ -140,7 +141,7 @@ def test_a_small_site_is_not_odd_by_chance() -> None:
 
 def test_the_furthest_of_many_columns_is_not_odd_by_chance() -> None:
     odd = {"records": 30, "apart": {"tsh": 0.7}}
-    assert odd_records(records(**odd)).short == "C stands out"
+    assert odd_records(records(**odd)).short == "«C» stands out"
     assert odd_records(records(**odd, columns=2000)).short == "No site stands out"
 
 
@@ -189,22 +190,59 @@ def with_trials(folder: Path, public: bool) -> Path:
         }
         for s in THYROID
     }
-    document["trials"]["SVHC"]["SVI"]["interval"] = [0.1, 0.3]
+    for peers in document["trials"].values():
+        for gain in peers.values():
+            gain["word"] = "no clear difference"
+    document["trials"]["SVHC"]["SVI"] |= {"interval": [0.1, 0.3], "word": "better"}
+    document["trials"]["SVHC"]["STMW"] |= {"interval": [-0.2, -0.1], "word": "worse"}
     (folder / "comparison.json").write_text(json.dumps({**document, "public": public}))
     return folder
 
 
 def test_who_helped_is_measured_by_trying_the_models_of_peers(tmp_path: Path) -> None:
     comparison = read_comparison(with_trials(tmp_path, public=True))
-    said = text(Answer("", "", tuple(tried_models(comparison, {"SVHC": BETTER, "SVI": UNCLEAR}))))
-    assert "the test patients of SVHC (60 patients, 14 of them «abnormal»): " in said
-    assert "SVI +0.200 (+0.100 to +0.300)" in said
-    assert "the test patients of SVI" not in said
-    unclear = tried_models(comparison, {"SVHC": UNCLEAR, "SVI": UNCLEAR})
-    assert "in 1 of 20 pairs of sites" in text(Answer("", "", tuple(unclear)))
+    judged = {"SVHC": BETTER, "SVI": UNCLEAR}
+    answer = who_helped(judged, [], tried=tried_models(comparison, judged))
+    fits = "The model of «SVI» fits «SVHC»’s patients; those of «other» and «SVHD» do not clearly; that of «STMW» does not"
+    assert answer.short == fits
+    said = text(answer)
+    assert "by AUC, on 60 patients, 14 of them «abnormal»." in said
+    assert (
+        "«SVHC», on its test patients (60 patients, 14 of them «abnormal»), with corrected 95 % intervals"
+        in said
+    )
+    assert "«SVI» +0.200 (+0.100 to +0.300)" in said
+    assert "«SVI»’s patients" not in said
+    unclear = {"SVHC": UNCLEAR, "SVI": UNCLEAR}
+    answer = who_helped(unclear, [], tried=tried_models(comparison, unclear))
+    assert answer.short == "No site clearly gained from the others"
+    assert "in 1 of 20 pairs of sites, and clearly worse in 1 (corrected for 20 pairs)" in text(answer)
     page = words_of(write_report(tmp_path))
     assert "Whose model fits whose patients" in page
-    assert "▲ +0.200" in page
+    assert page.count("▲ +0.200") == 1
+    assert "by the rule of this page, corrected for 20 pairs of sites" in page
+
+
+def test_no_peer_is_named_as_a_help_by_an_interval_without_a_word(tmp_path: Path) -> None:
+    """Trials of an earlier version were not corrected: they are shown, without words."""
+    document = json.loads((with_trials(tmp_path, public=True) / "comparison.json").read_text())
+    for peers in document["trials"].values():
+        for gain in peers.values():
+            del gain["word"]
+    (tmp_path / "comparison.json").write_text(json.dumps(document))
+    comparison = read_comparison(tmp_path)
+    answer = who_helped({"SVHC": BETTER}, [], tried=tried_models(comparison, {"SVHC": BETTER}))
+    assert "fit" not in text(answer)
+    assert "with 95 % intervals" in text(answer)
+    page = words_of(write_report(tmp_path)).partition("Whose model fits whose patients")[2]
+    assert not {"▲ +0.200", "▼ −0.100"} & set(page.split("  "))
+    assert "+0.200 +0.100 to +0.300" in re.sub(r"\s+", " ", page)
+
+
+def test_a_gain_that_no_single_peer_explains_is_called_so(tmp_path: Path) -> None:
+    comparison = read_comparison(with_trials(tmp_path, public=True))
+    answer = who_helped({"SVI": BETTER}, [], tried=tried_models(comparison, {"SVI": BETTER}))
+    assert answer.short == "No single peer's model clearly fits «SVI»’s patients"
 
 
 @pytest.mark.parametrize("public", [True, False])
@@ -212,7 +250,7 @@ def test_a_page_for_one_site_shows_what_is_of_others_only_if_the_data_set_is_pub
     tmp_path: Path, public: bool
 ) -> None:
     said = words_of(write_report(with_trials(tmp_path, public), None, "SVHC"))
-    assert ("SVI +0.200" in said) is public
+    assert ("«SVI» +0.200" in said) is public
     assert ("other sites: 10 %" in said) is public
     assert ("The data set is public" in said) is public
     assert ("private to them, so this page does not try them" in said) is not public
@@ -242,13 +280,21 @@ def spent(epsilon: float, budget: float | None = 3.0, proven: bool = True) -> Si
 @pytest.mark.parametrize(
     ("epsilon", "short"),
     [
-        (3.0, "The agreed budget is spent"),
-        (2.999, "The agreed budget is spent"),
-        (1.126, "ε = 1.87 is left"),
+        (3.0, "None of the agreed budget"),
+        (2.999, "None of the agreed budget"),
+        (1.126, "ε = 1.87 would be left"),
     ],
 )
 def test_what_is_left_is_never_rounded_up(epsilon: float, short: str) -> None:
     assert privacy_left([spent(epsilon)], None).short == short
+
+
+def test_a_simulation_does_not_claim_that_it_protects() -> None:
+    said = text(privacy_left([spent(3.0)], None))
+    assert "This run protects nothing: its noise is drawn from a seed." in said
+    assert (
+        "On real nodes this study would use up its whole budget: 3.0 of 3.0 (ε, δ = 1e-5, per record" in said
+    )
 
 
 def test_privacy_is_explained_in_a_sentence() -> None:
@@ -338,7 +384,8 @@ def test_the_advice_to_a_site_goes_by_what_pooling_gains_there(own: Gain, short:
 def test_over_all_sites_the_patients_of_all_are_counted(tmp_path: Path) -> None:
     comparison = read_comparison(with_patients(tmp_path))
     answer = by_how_much(comparison, "log_loss", dict.fromkeys(comparison.sites, UNCLEAR))
-    assert "the sites, 25 with the condition; based on 300 patients, 65 of them «abnormal»." in text(answer)
+    counted = "based on 300 patients, 65 of them «abnormal». Each site counts by its test patients."
+    assert f"the sites, 25 with the condition; {counted}" in text(answer)
 
 
 def test_without_classes_the_patients_of_all_sites_are_counted(tmp_path: Path) -> None:
@@ -378,7 +425,11 @@ def test_where_some_sites_gain_their_patients_come_first(tmp_path: Path) -> None
     answer = by_how_much(found, "log_loss", judged)
     assert answer.short == "Missed 12 → 2, false alarms 4 → 4"
     based = "based on 60 patients, 9 of them «abnormal»"
-    assert f"Of 100 patients like those of «SVHD», 25 with the condition; {based}. Over all sites:" in text(
-        answer
+    assert f"Of 100 patients like those of «SVHD», 25 with the condition; {based}." in text(answer)
+    weighted = (
+        "Over all sites, where each site counts by its test patients: missed 12 → 6, false alarms 4 → 4"
     )
-    assert "missed 12 → 6, false alarms 4 → 4." in text(answer)
+    assert f"{weighted}, on 300 patients, 65 of them «abnormal»." in text(answer)
+    page = words_of(write_report(with_patients(tmp_path)))
+    assert "100 patients like those of «" in page
+    assert ", the site with the largest gain" in page

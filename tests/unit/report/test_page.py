@@ -104,7 +104,7 @@ def test_a_site_that_is_worse_off_is_named_in_the_first_sentence(thyroid: Path) 
     [
         "Do the referral centres recognise abnormal thyroid function better together than alone?",
         "made differentially private before they left. No record is among them.",
-        "Privacy spent: 3.0 of 3.0 (ε, δ = 1e-5, per record, accountant pld); proven; at every site.",
+        "On real nodes this study would spend: 3.0 of 3.0 (ε, δ = 1e-5, per record, accountant pld); proven; at every site.",
         "Compared with pooling all records",
         "«SVHD» gains most",
         "«other» loses most: worse by 0.010 (corrected 95",
@@ -179,7 +179,7 @@ def test_every_epsilon_has_its_delta(thyroid: Path) -> None:
 
 def test_an_unproven_guarantee_is_called_so(tmp_path: Path) -> None:
     said = report_of(tmp_path, proven=False)
-    assert "Privacy claimed, not proven" in said
+    assert "would spend, as claimed, not proven: 3.0 of 3.0" in said
     assert "as published, not proven" in said
     assert "made differentially private" not in said
 
@@ -499,7 +499,8 @@ def test_a_report_for_one_site_answers_seven_questions_and_shows_no_other_site(t
     ):  # fmt: skip
         assert question in said
     assert "Of 100 patients like yours, 25 have the condition: missed 12 → 7" in said
-    assert "Privacy spent: 3.0 (ε, δ = 1e-5, per record" in said
+    assert "On real nodes this study would spend: 3.0 (ε, δ = 1e-5, per record" in said
+    assert "100 patients like yours" in said
     assert not any(other in said for other in ("SVHC", "STMW", "SVHD"))
 
 

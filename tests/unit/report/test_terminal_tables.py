@@ -83,6 +83,42 @@ def test_the_patients_behind_the_figures_are_counted(document: dict[str, Any], w
     assert "3 well" in text
 
 
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_patients_behind_the_means_of_groups_are_counted(document: dict[str, Any], width: int) -> None:
+    stated = json.loads(json.dumps(document))
+    for row in stated["strategies"]["local"]["sites"].values():
+        row["tested"] = {
+            "patients": 71,
+            "rarer": 19,
+            "rarer_class": "ill",
+            "positive": 19,
+            "positive_class": "ill",
+        }
+    sites = list(THYROID)
+    groups = {"complete": sites[:2], "lacking": sites[2:]}
+    for strategy in stated["strategies"].values():
+        strategy["by_columns"] = {k: {"sites": v, "mean": {"log_loss": 0.3}} for k, v in groups.items()}
+    text = " ".join(printed(comparison_table(ComparisonResult.from_json(stated)), width).split())
+    for count in (
+        "142 patients, 38 of",
+        "213 patients, 57 of",
+    ):  # beside each other, broken into lines at 80 columns
+        assert count in text
+
+
+def test_the_number_of_words_that_the_correction_covers_is_stated(document: dict[str, Any]) -> None:
+    comparison = ComparisonResult.from_json(document)
+    text = " ".join(printed(comparison_table(comparison), 200).split())
+    stated = sum(
+        gains[comparison.headline].word is not None
+        for s in comparison.strategies.values()
+        for gains in (s.gains, *(site.gains for site in s.sites.values()))
+        if comparison.headline in gains
+    )
+    assert stated >= len(THYROID)
+    assert f"corrected for {stated} words." in text
+
+
 def test_the_primary_metric_leads(document: dict[str, Any], tmp_path: Path) -> None:
     table = printed(comparison_table(ComparisonResult.from_json(document)), 200)
     first = next(line for line in table.splitlines() if line.startswith("SVHD"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from confrere.core.results import ComparisonResult
 from confrere.report import words
-from confrere.report.gains import not_worth_it, site_gain, too_few
+from confrere.report.gains import not_worth_it, site_gain, too_few, words_stated
 from confrere.report.history import History
 from confrere.report.page.by_how_much import by_how_much, condition, featured, in_metric, later_than, pooling
 from confrere.report.page.in_patients import hundred_patients
@@ -88,7 +88,7 @@ def answer(
     kicker = [
         comparison.title if comparison.question else "",
         words.count(len(comparison.sites), "site"),
-        _seeds(len(comparison.seeds)),
+        repetitions(comparison),
     ]
     head = [
         tag("p", tag("b", "Confrère"), *(f" · {k}" for k in kicker if k), class_="kicker"),
@@ -107,7 +107,7 @@ def answer(
         tag("p", tag("strong", worth, class_="worse")) if worth else None,
     )
     shown = featured(comparison, judged)
-    picture = hundred_patients(*shown, condition(comparison)) if shown else None
+    picture = hundred_patients(_like(shown[0]), shown[1], condition(comparison)) if shown else None
     return tag(
         "header",
         tag("div", words_of, picture, class_="opening") if picture else words_of,
@@ -117,6 +117,13 @@ def answer(
         tag("p", _others(comparison, name), class_="under"),
         tag("p", pooled, class_="under") if (pooled := pooling(comparison, name)) else None,
     )
+
+
+def _like(site: str | None) -> str:
+    """Whose patients the picture shows, and why theirs."""
+    if site is None:
+        return "those of all sites, each counting by its test patients"
+    return f"those of «{site}», the site with the largest gain"
 
 
 def answers(
@@ -161,6 +168,8 @@ def _others(comparison: ComparisonResult, name: str) -> str:
     """What the answer is judged by, and the means by the other metrics."""
     plain = words.metric(name).meaning
     judged = f"Judged by {words.metric(name).label}" + (f": {plain}." if plain else ".")
+    count = words_stated(comparison)
+    judged += f" Words and their intervals are corrected for {words.count(count, 'word')}." if count else ""
     others = []
     for other in (m for m in comparison.metrics if m != name and not words.metric(m).detail):
         means = [s.mean.get(other) for s in (comparison.alone, comparison.together) if s]
@@ -184,8 +193,13 @@ def _these(sites: Sequence[str], total: int) -> str:
     return names if len(sites) <= 3 or total == len(sites) else f"{len(sites)} ({names})"
 
 
-def _seeds(count: int) -> str:
-    return words.count(count, "seed") if count != 1 else "one seed, so no spread"
+def repetitions(comparison: ComparisonResult) -> str:
+    """«30 repetitions with other random splits (seeds)»; by date the split is always the same."""
+    count = len(comparison.seeds)
+    if count == 1:
+        return "one seed, so no spread"
+    varied = "" if later_than(comparison) else " with other random splits"
+    return f"{count} repetitions{varied} (seeds)"
 
 
 def _nothing(comparison: ComparisonResult) -> str:

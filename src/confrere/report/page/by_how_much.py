@@ -33,19 +33,22 @@ def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Ga
     tested = comparison.alone.sites[site].tested if comparison.alone and site else all_tested(comparison)
     counts = based_on(comparison, tested)
     based = f"; based on {counts}" if counts else ""
+    weighted = " Each site counts by its test patients." if site is None else ""
     told = [
-        f"Of 100 patients like those of {whose}, {with_condition(comparison, alone)}{based}.",
+        f"Of 100 patients like those of {whose}, {with_condition(comparison, alone)}{based}.{weighted}",
         changes(together, name),
     ]
+    more = []
     better = [s for s, g in judged.items() if g.word == "better" and s != site]
     for other in better[: NAMED - 1]:
         if both := both_ways(comparison, other):
-            told.append(f"«{other}»: {of_100(*both)}.")
-    if site is None:
-        told.append("Each site counts by its test patients.")
-    elif overall is not None and len(judged) > 1:
-        told.append(f"Over all sites: {of_100(*overall)}.")
-    return Answer("By how much?", words.capital(short), (sentences(*told),))
+            counts = based_on(comparison, comparison.alone.sites[other].tested if comparison.alone else None)
+            more.append(f"«{other}»: {_with_changes(*both)}{f'; based on {counts}' if counts else ''}.")
+    if site is not None and overall is not None and len(judged) > 1:
+        more.append(
+            f"Over all sites, where each site counts by its test patients: {_with_changes(*overall)}{on_all(comparison)}."
+        )
+    return Answer("By how much?", words.capital(short), (sentences(*told),), tuple(more))
 
 
 def in_metric(comparison: ComparisonResult, name: str) -> str:
@@ -116,16 +119,28 @@ def of_100(alone: InPatients, together: InPatients) -> str:
     return f"{missed}, false alarms {round(100 * alone.false_alarms)} → {round(100 * together.false_alarms)}"
 
 
+def _with_changes(alone: InPatients, together: InPatients) -> str:
+    """«missed 12 → 7, false alarms 4 → 4 (95 % intervals of the change: missed −6 to −1, false alarms −2 to +2)»."""
+    intervals = _intervals(together)
+    return of_100(alone, together) + (f" ({intervals})" if intervals else "")
+
+
 def changes(together: InPatients, name: str) -> str:
-    """«95 % intervals of the change: missed −6 to −1, false alarms −15 to −4. The verdict goes by log loss …»"""
+    """«95 % intervals of the change: missed −6 to −1, false alarms −15 to −4. The verdict goes by log loss, not …»"""
+    intervals = _intervals(together)
+    metric = words.metric(name)
+    meaning = f" {words.capital(metric.label)}: {metric.meaning}." if metric.meaning else ""
+    return f"{intervals}. The verdict goes by {metric.label}, not by these.{meaning}" if intervals else ""
+
+
+def _intervals(together: InPatients) -> str:
     if together.missed_change is None or together.false_alarms_change is None:
         return ""
     missed, alarms = (
         words.interval_of_100(together.missed_change),
         words.interval_of_100(together.false_alarms_change),
     )
-    decides = f"The verdict goes by {words.metric(name).label}, not by these."
-    return f"95 % intervals of the change: missed {missed}, false alarms {alarms}. {decides}"
+    return f"95 % intervals of the change: missed {missed}, false alarms {alarms}"
 
 
 def pooling(comparison: ComparisonResult, name: str) -> str | None:

@@ -56,14 +56,13 @@ def sentence(comparison: ComparisonResult, site: str, whose: str = "") -> str | 
     return f"{ill}: {of_100(alone, together)}{based}.{interval}{few}"
 
 
-def hundred_patients(site: str | None, both: tuple[InPatients, InPatients], name: str | None) -> Markup:
-    """The picture of the first screen: a hundred patients, alone and together."""
+def hundred_patients(whose: str, both: tuple[InPatients, InPatients], name: str | None) -> Markup:
+    """The picture of the first screen: a hundred patients like those of `whose`, alone and together."""
     alone, together = both
-    whose = f"«{site}»" if site is not None else "the sites"
     ill = f"«{name}»" if name else "ill"
     return tag(
         "figure",
-        tag("figcaption", f"100 patients like those of {whose}"),
+        tag("figcaption", f"100 patients like {whose}"),
         tag(
             "div",
             tag("div", icons(alone, f"{whose}, alone"), tag("p", "alone")),

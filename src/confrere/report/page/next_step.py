@@ -38,7 +38,7 @@ def next_step(
     short, reason = _step(comparison, name, judged, _pooled(comparison, name, site))
     unproven, commands = _unproven(comparison.together, history)
     found = (COMMANDS[short],) if short in COMMANDS else ()
-    return Answer(question, short, (sentences(reason, unproven),), (*found, *commands))
+    return Answer(question, short, (sentences(reason, unproven),), commands=(*found, *commands))
 
 
 def _step(

@@ -45,21 +45,26 @@ def odd_records(records: Mapping[str, SiteRecords]) -> Answer:
             QUESTION,
             "Not known",
             ("These results hold no profile of the records.",),
-            (("A profile of each site's records", "confrere compare STUDY.toml"),),
+            commands=(("A profile of each site's records", "confrere compare STUDY.toml"),),
         )
     errors = standard_errors(records)
     odd = {s: facts for s, own in records.items() if (facts := _odd(own, records, errors))}
     told = [
-        tag("span", tag("b", s), f": {words.listing(facts, 3)}.", class_="line-of")
+        tag("span", tag("b", f"«{s}»"), f": {facts[0]}.", class_="line-of")
         for s, facts in list(odd.items())[:LISTED]
     ]
+    more = [f"«{s}» also: {words.listing(facts[1:], 3)}." for s, facts in odd.items() if len(facts) > 1]
     if len(odd) > LISTED:
         told.append(tag("span", f"And {len(odd) - LISTED} more.", class_="line-of"))
     if not odd:
         return Answer(QUESTION, "No site stands out", (_NOTHING_ODD, " ", _link()))
-    names = words.listing(list(odd), 3) if len(odd) <= 3 else f"{len(odd)} of {len(records)} sites stand out"
+    names = (
+        words.listing([f"«{s}»" for s in odd], 3)
+        if len(odd) <= 3
+        else f"{len(odd)} of {len(records)} sites stand out"
+    )
     short = f"{names} stand{'s' if len(odd) == 1 else ''} out" if len(odd) <= 3 else names
-    return Answer(QUESTION, words.capital(short), (*told, _link()))
+    return Answer(QUESTION, words.capital(short), (*told, _link()), tuple(more[:LISTED]))
 
 
 def own_records(site: SiteResult[object], records: Mapping[str, SiteRecords], question: str) -> Answer:
@@ -92,7 +97,7 @@ def own_records(site: SiteResult[object], records: Mapping[str, SiteRecords], qu
         "How the site's profile compares with others, with noise where the study sets privacy.selection_share"
     )
     command = f"confrere partners STUDY.toml --site {shlex.quote(site.name)} --by profiles"
-    return Answer(question, short, (sentences(*facts), *link), ((what, command),))
+    return Answer(question, short, (sentences(*facts), *link), commands=((what, command),))
 
 
 def of_a_run(sites: Sequence[SiteResult[object]], history: History) -> Answer:

@@ -29,11 +29,10 @@ def privacy_left(sites: Iterable[SiteResult[object]], history: History | None) -
         _short(worst),
         (
             sentences(
+                f"This run protects nothing: its noise is drawn from a seed. {_on_nodes(worst, proven)}: "
+                f"{words.privacy(worst)}; {'proven; ' if proven else ''}{_where(spent, rows)}.",
                 _means(worst, history, proven),
-                f"{'Privacy spent' if proven else 'Privacy claimed, not proven'}: {words.privacy(worst)}; "
-                f"{'proven; ' if proven else ''}{_where(spent, rows)}.",
                 f"{words.count(missing, 'site has', 'sites have')} {words.NO_NOISE}." if missing else None,
-                "That is for a real run. Here the noise is drawn from a seed, so the files of this run are not private.",
             ),
         ),
     )
@@ -42,9 +41,22 @@ def privacy_left(sites: Iterable[SiteResult[object]], history: History | None) -
 def _short(spent: PrivacySpent) -> str:
     """What is left of the budget, rounded down."""
     if spent.budget is None:
-        return f"ε = {words.epsilon(spent.epsilon)} spent"
-    left = math.floor(round(100 * (spent.budget - spent.epsilon), 6)) / 100
-    return "The agreed budget is spent" if left < 0.01 else f"ε = {left:.2f} is left"
+        return f"It would spend ε = {words.epsilon(spent.epsilon)}"
+    left = _left(spent)
+    return "None of the agreed budget" if not left else f"ε = {left:.2f} would be left"
+
+
+def _left(spent: PrivacySpent) -> float:
+    """What is left of the budget, rounded down; 0 where that is less than 0.01 or there is no budget."""
+    left = 0.0 if spent.budget is None else math.floor(round(100 * (spent.budget - spent.epsilon), 6)) / 100
+    return left if left >= 0.01 else 0.0
+
+
+def _on_nodes(spent: PrivacySpent, proven: bool) -> str:
+    """«On real nodes this study would use up its whole budget»."""
+    if spent.budget is None or _left(spent):
+        return f"On real nodes this study would spend{'' if proven else ', as claimed, not proven'}"
+    return f"On real nodes this study would use up its whole budget{'' if proven else ', as claimed, not proven'}"
 
 
 def _where(spent: list[PrivacySpent], rows: list[SiteResult[object]]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from confrere.report.page.markup import Child, Markup, section, tag
+from confrere.report.page.markup import Child, Markup, folded, section, tag
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Answer:
     question: str
     short: str
     rest: tuple[Child, ...] = ()
+    more: tuple[Child, ...] = ()
+    """Paragraphs that a reader may open; in print they are shown."""
     commands: tuple[tuple[str, str], ...] = ()
     """What would tell more or come next, and the command: for the person who runs the study, not for this answer."""
 
@@ -37,6 +39,7 @@ def _row(answer: Answer) -> Markup:
             "dd",
             tag("p", answer.short, class_="big"),
             tag("p", *answer.rest) if answer.rest else None,
+            folded("More", *more) if (more := [part for part in answer.more if part]) else None,
         ),
     )
 

@@ -92,7 +92,7 @@ def _answers(run: RunRecord, rows: Sequence[SiteResult[float]]) -> list[Answer]:
             "What next?",
             "Compare with alone",
             ("Because only that can show a gain.",),
-            (("Together against alone, over five seeds", "confrere compare STUDY.toml"),),
+            commands=(("Together against alone, over five seeds", "confrere compare STUDY.toml"),),
         ),
     ]
 

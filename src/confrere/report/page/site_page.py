@@ -15,16 +15,18 @@ from confrere.core.results import ComparisonResult, Measured
 from confrere.report import words
 from confrere.report.gains import site_gain
 from confrere.report.history import History
-from confrere.report.page.by_how_much import based_on, both_ways, of_100
-from confrere.report.page.in_patients import in_patients, sentence
+from confrere.report.page.answer import repetitions
+from confrere.report.page.by_how_much import based_on, both_ways, condition, of_100
+from confrere.report.page.in_patients import hundred_patients, in_patients, sentence
 from confrere.report.page.markup import Child, tag
 from confrere.report.page.next_step import next_step
 from confrere.report.page.odd_records import own_picture, own_records
 from confrere.report.page.privacy_left import privacy_left
 from confrere.report.page.provenance import how_to_read
 from confrere.report.page.questions import Answer, for_the_researcher, laid_out
+from confrere.report.page.site_table import CLASSES
 from confrere.report.page.what_left import what_left
-from confrere.report.page.who_helped import tried_models, who_helped
+from confrere.report.page.who_helped import Tried, tried_models, who_helped
 from confrere.statistics.verdict import EARLIER
 
 BETTER = {
@@ -60,19 +62,33 @@ def site_page(
         records, trials = dict(comparison.records), {s: t for s, t in comparison.trials.items() if s == site}
     only = replace(comparison, strategies=strategies, records=records, trials=trials)
     title = comparison.title or comparison.question or "A comparison"
-    seeds = words.count(len(comparison.seeds), "seed")
     found_answers = answers(only, site, histories, found)
-    header = tag(
-        "header",
-        tag("p", tag("b", "Confrère"), f" · {title} · {seeds}", class_="kicker"),
+    head = [
+        tag("p", tag("b", "Confrère"), f" · {title} · {repetitions(comparison)}", class_="kicker"),
         tag("h1", f"What learning together means for {site}"),
-        laid_out(found_answers)
-        if found_answers
-        else tag("p", "There is no answer: this site was not measured both ways."),
-    )
+    ]
+    if found_answers:
+        first, *others = found_answers
+        head += [
+            tag("p", first.question, class_="asked"),
+            tag("p", tag("strong", first.short, class_=_kind(only, site)), class_="answer"),
+            tag("p", *first.rest, class_="under"),
+        ]
+        both = both_ways(only, site)
+        picture = hundred_patients("yours", both, condition(only)) if both else None
+        opening = tag("div", tag("div", *head), picture, class_="opening") if picture else tag("div", *head)
+        header = tag("header", opening, laid_out(others))
+    else:
+        header = tag("header", *head, tag("p", "There is no answer: this site was not measured both ways."))
     pictures = (own_picture(site, only.records), in_patients(only))
     body: list[Child] = [header, *pictures, for_the_researcher(found_answers)]
     return f"{site}: {title}", [*body, how_to_read(only.metrics, len(only.seeds))]
+
+
+def _kind(comparison: ComparisonResult, site: str) -> str:
+    """The class that colours the verdict: better, worse or unclear."""
+    gain = site_gain(comparison, site, comparison.headline or "")
+    return CLASSES[gain.word] if gain else "unclear"
 
 
 def answers(
@@ -93,8 +109,8 @@ def answers(
     based = f", on {based_on(comparison, before.tested)}" if before.tested else ""
     patients = sentence(comparison, site, "yours")
     both = both_ways(comparison, site)
-    private = "Models of single peers are private to them, so this page does not try them on your patients. "
-    elsewhere = [] if comparison.public else [private]
+    private = "Models of single peers are private to them, so this page does not try them on your patients."
+    tried = tried_models(comparison, judged, "your") if comparison.public else Tried(None, (private,))
     short = of_100(*both) if both else words.compared(name, gain)
     return [
         Answer(
@@ -112,7 +128,7 @@ def answers(
         ),
         what_left([own], first, "What left our building?"),
         privacy_left([own], first),
-        who_helped(judged, histories, found, "Who helped us?", tried_models(comparison, judged) or elsewhere),
+        who_helped(judged, histories, found, "Who helped us?", tried),
         own_records(before, comparison.records, "Is our data odd?"),
         next_step(comparison, name, judged, first, "What should we do next?", site),
     ]

@@ -11,23 +11,26 @@ from __future__ import annotations
 import json
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from confrere.core.results import ComparisonResult, Measured
+from confrere.core.results import ComparisonResult, Measured, Tested
 from confrere.report import words
 from confrere.report.gains import tested_at
 from confrere.report.history import History
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.questions import Answer, sentences
 from confrere.report.page.sections import of_comparison
-from confrere.statistics.verdict import Gain
+from confrere.statistics.verdict import EARLIER, WORDS, Gain
 
 QUESTION = "Who helped?"
 NAMED = 3
 """More sites that gained are counted."""
 WIDEST = 8
 """With more sites, the table of trials is left out."""
+LISTED = 4
+"""Peers that are named in one list."""
 SHOWN = 6
 """Sites that are listed one by one; of more, the least and the most are stated."""
 
@@ -37,16 +40,16 @@ def who_helped(
     histories: Sequence[History],
     found: Mapping[str, str] | None = None,
     question: str = QUESTION,
-    tried: Sequence[Child] = (),
+    tried: Tried | None = None,
 ) -> Answer:
     """For these sites. `judged` are their gains, and `found` what partner searches found, both by site.
 
-    `tried` is what trials of single peers' models found, line by line.
+    `tried` is what trials of single peers' models found; without them, the rest is the answer.
     """
     sites = list(judged) or list(dict.fromkeys(s for h in histories for s in h.used))
     weighed = _weights(histories, sites)
     used = {s: u for s in sites if (u := _used(histories, s)) is not None}
-    measured = [f"{site}: {reason}" for site, reason in (found or {}).items() if site in sites]
+    measured = [f"«{site}»: {reason}" for site, reason in (found or {}).items() if site in sites]
     parts = [_in_words(weighed) if weighed else _of_the_model(used) if used else None, *measured]
     commands: tuple[tuple[str, str], ...] = ()
     if not weighed and len(measured) < len(sites):
@@ -56,39 +59,101 @@ def who_helped(
         commands = (
             ("What each peer brings to a site", f"confrere partners STUDY.toml --site {shlex.quote(site)}"),
         )
-    return Answer(question, _short(judged, used, bool(weighed)), (*tried, sentences(*parts)), commands)
+    short, told = _short(judged, used, bool(weighed)), sentences(*parts)
+    if tried is None or not (tried.rest or tried.more):
+        return Answer(question, short, (told,), commands=commands)
+    return Answer(question, tried.short or short, tried.rest, (*tried.more, told), commands)
 
 
-def tried_models(comparison: ComparisonResult, judged: Mapping[str, Gain]) -> list[Child]:
-    """What single peers' models, trained alone, do for the patients of sites that gain; or in how many pairs one is ahead."""
+@dataclass(frozen=True)
+class Tried:
+    """What the trials of single peers' models say: the answer in a few words, what it rests on, and the figures."""
+
+    short: str | None = None
+    rest: tuple[Child, ...] = ()
+    more: tuple[Child, ...] = ()
+
+
+def tried_models(comparison: ComparisonResult, judged: Mapping[str, Gain], whose: str | None = None) -> Tried:
+    """Whose models, trained alone, fit the patients of the sites that gain, largest gain first; or in how many pairs one does.
+
+    `whose` is how the page addresses its one site: «your».
+    """
     name, trials = comparison.headline or "", comparison.trials
     if not trials:
-        return []
-    label = words.metric(name).label
-    lines: list[Child] = []
-    for site in [s for s in judged if s in trials and (len(judged) == 1 or judged[s].word == "better")][
-        :NAMED
-    ]:
-        counts = words.tested(tested_at(comparison, [site]))
-        whose = f"the test patients of {site}" + (f" ({counts})" if counts else "")
-        gain = f"gain in {label} over the site's own model, with 95 % intervals; + is better."
-        lines.append(_line(f"The model that each peer trained alone, tried on {whose}: {gain}"))
-        peers = sorted(trials[site], key=lambda p: -trials[site][p].mean)
-        lines += [_line(tag("b", peer), f" {_gain(name, trials[site][peer])}") for peer in peers[:SHOWN]]
-    if lines:
-        return lines
+        return Tried()
+    gained = [s for s in judged if s in trials and (whose or judged[s].word == "better")]
+    gained = sorted(gained, key=lambda s: -judged[s].mean)[:NAMED]
     pairs = [gain for peers in trials.values() for gain in peers.values()]
-    ahead = sum(gain.interval is not None and gain.interval[0] > 0 for gain in pairs)
-    counted = (
-        f"in {ahead} of {len(pairs)} pairs of sites" if ahead else f"in none of {len(pairs)} pairs of sites"
+    link = tag("a", "All pairs", href="#trials") if whose is None and len(trials) <= WIDEST else None
+    if not gained:
+        return Tried(None, (_in_pairs(pairs), link))
+    fits = {s: _fitting(trials[s], f"{whose or f'«{s}»’s'} patients") for s in gained}
+    first = gained[0]
+    clear = judged[first].word == "better"
+    label = words.metric(name).label
+    method = (
+        f"Fits: predicts them better than the site's own model does, both trained alone; by {label}, on "
+        f"{words.tested(tested_at(comparison, [first])) or 'its test patients'}."
     )
-    return [
-        _line(
-            f"The model that a peer trained alone, tried on the test patients of a site, is ahead of the site's own by {label} "
-            f"{counted} (95 % interval above 0). ",
-            tag("a", "All pairs", href="#trials") if len(trials) <= WIDEST else None,
-        )
+    others = (f"{text}." for site, text in fits.items() if text and (site != first or not clear))
+    figures = [
+        part for site in gained for part in _figures(name, site, trials[site], tested_at(comparison, [site]))
     ]
+    told = method if any(fits.values()) else None
+    return Tried(fits[first] if clear else None, (*map(_line, others), told, " ", link), tuple(figures))
+
+
+def _fitting(trials: Mapping[str, Measured], whose: str) -> str | None:
+    """«Models of «B» and «C» fit «A»’s patients; that of «D» does not clearly»; None where nothing was judged."""
+    ranked = sorted(trials, key=lambda p: -trials[p].mean)
+    by = {w: [f"«{p}»" for p in ranked if trials[p].word == w] for w in WORDS}
+    fit, unclear, worse = by["better"], by["no clear difference"], by["worse"]
+    if not (fit or unclear or worse):
+        return f"Too few patients to judge whose model fits {whose}" if by["too few to judge"] else None
+    if not fit:
+        return f"No single peer's model clearly fits {whose}"
+    told = [
+        f"{'The model' if len(fit) == 1 else 'Models'} of {words.listing(fit, LISTED)} fit{'s' if len(fit) == 1 else ''} {whose}"
+    ]
+    for rest, how in ((unclear, " clearly"), (worse, "")):
+        if rest:
+            which = "that" if len(rest) == 1 else "those"
+            told.append(
+                f"{which} of {words.listing(rest, LISTED)} {'does' if len(rest) == 1 else 'do'} not{how}"
+            )
+    return "; ".join(told)
+
+
+def _figures(name: str, site: str, trials: Mapping[str, Measured], counts: Tested | None) -> list[Child]:
+    """The gain of each peer's model over the site's own, with its interval."""
+    on = f" ({words.tested(counts)})" if counts else ""
+    peers = sorted(trials, key=lambda p: -trials[p].mean)
+    lines = [_line(tag("b", f"«{peer}»"), f" {_gain(name, trials[peer])}") for peer in peers[:SHOWN]]
+    lead = (
+        f"Gain in {words.metric(name).label} over the own model of «{site}», on its test patients{on}, with "
+        f"{_interval(trials.values())}s; + is better."
+    )
+    return [tag("span", lead, *lines)]
+
+
+def _in_pairs(pairs: Sequence[Measured]) -> str:
+    """In how many pairs of sites a peer's model fits, where no site clearly gains."""
+    judged = [gain.word for gain in pairs if gain.word in ("better", "worse", "no clear difference")]
+    if not judged:
+        few = any(gain.word for gain in pairs)
+        return f"Models of single peers were tried on every site's test patients: {'too few to judge' if few else EARLIER}."
+    better, worse = judged.count("better"), judged.count("worse")
+    return (
+        "The model that a peer trained alone, tried on the test patients of a site, is clearly better than the site's own in "
+        f"{better or 'none'} of {words.count(len(judged), 'pair')} of sites, and clearly worse in {worse or 'none'} "
+        f"(corrected for {words.count(len(judged), 'pair')}). "
+    )
+
+
+def _interval(gains: Iterable[Measured]) -> str:
+    """Which intervals these are: corrected where they have words."""
+    return words.PLAIN_INTERVAL if all(gain.word is None for gain in gains) else words.CORRECTED_INTERVAL
 
 
 def _line(*children: Child) -> Markup:
@@ -117,10 +182,13 @@ def whose_model_fits(comparison: ComparisonResult) -> Markup | None:
         rows.append([tag("span", site, tag("small", counts) if counts else None), *cells])
     metric = words.metric(name)
     unit = " in points" if metric.percent else ""
+    pairs = [gain for peers in trials.values() for gain in peers.values()]
+    count = sum(gain.word not in (None, "too few to judge") for gain in pairs)
+    marks = f"▲ better and ▼ worse, by the rule of this page, corrected for {words.count(count, 'pair')} of sites. "
     lead = (
         f"Each peer's model, trained alone and without noise, tried on the test patients of a site: gain in {metric.label}{unit} "
-        "over the site's own model (+ is better), with its 95 % interval. ▲ and ▼ mark intervals that exclude 0; they are not "
-        "corrected for the number of cells. This shows whose records fit whose patients, not how much of that passes through "
+        f"over the site's own model (+ is better), with its {_interval(pairs)}. {marks if count else ''}"
+        "This shows whose records fit whose patients, not how much of that passes through "
         "the noise of learning together."
     )
     head: list[Child] = ["Patients of", *(f"Model of {peer}" for peer in sites)]
@@ -130,8 +198,7 @@ def whose_model_fits(comparison: ComparisonResult) -> Markup | None:
 def _cell(name: str, gain: Measured | None) -> Markup:
     if gain is None:
         return tag("span", "own", class_="cell plain")
-    low, high = gain.interval or (-1.0, 1.0)
-    sign, kind = ("▲ ", "above") if low > 0 else ("▼ ", "below") if high < 0 else ("", "plain")
+    sign, kind = {"better": ("▲ ", "above"), "worse": ("▼ ", "below")}.get(gain.word or "", ("", "plain"))
     ends = " to ".join(words.signed(name, end) for end in gain.interval) if gain.interval else "too few"
     return tag(
         "span", f"{sign}{words.signed(name, gain.mean)}", tag("small", ends), class_=f"cell trial {kind}"
@@ -168,7 +235,11 @@ def _short(judged: Mapping[str, Gain], used: Mapping[str, float], weighed: bool)
             return "Every site gained from the others"
         if better:
             named = len(better) <= NAMED
-            who = words.listing(better) if named else f"{len(better)} of {len(judged)} sites"
+            who = (
+                words.listing([f"«{s}»" for s in better])
+                if named
+                else f"{len(better)} of {len(judged)} sites"
+            )
             return f"{words.capital(who)} gained from the other sites"
         few = all(g.word == "too few to judge" for g in judged.values())
         return "Too few to judge" if few else "No site clearly gained from the others"
@@ -189,10 +260,10 @@ def _of_the_model(used: Mapping[str, float]) -> str:
             f"{share} of the site's model builds on the shared model, by cross-validation on its own records."
         )
     elif len(used) <= SHOWN:
-        each = words.listing([f"{s} {100 * u:.0f} %" for s, u in used.items()], SHOWN)
+        each = words.listing([f"«{s}» {100 * u:.0f} %" for s, u in used.items()], SHOWN)
     else:
         low, high = min(used, key=lambda s: used[s]), max(used, key=lambda s: used[s])
-        each = f"from {100 * used[low]:.0f} % ({low}) to {100 * used[high]:.0f} % ({high})"
+        each = f"from {100 * used[low]:.0f} % («{low}») to {100 * used[high]:.0f} % («{high}»)"
     return f"Share of a site's model that builds on the shared model, by cross-validation on its own records: {each}."
 
 
