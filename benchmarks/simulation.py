@@ -44,7 +44,7 @@ TOLERANCE = 0.05
 PLAIN = ("ours", "bare", "pfl", "flwr")
 PRIVATE = ("ours-dp", "opacus")
 OTHERS = ("pfl", "flwr")
-GOALS = {"bare": 10.0, "opacus": 20.0}
+GOALS = {"bare": 8.0, "opacus": 16.0}
 
 
 def ours(sites: int, rounds: int, private: bool = False) -> tuple[float, float]:
