@@ -141,4 +141,4 @@ def test_a_site_that_is_lost_holds_up_nobody(row: Row) -> None:
     runs = [simulate(study(row, rounds=4), sites(), trainer=t, faults=(fault,)) for t in ("cohort", "one")]
     trained = [sorted((e.site, e.round) for e in run.events if e.kind == "trained") for run in runs]
     assert trained[0] == trained[1]
-    assert len(trained[0]) == 12
+    assert len(set(trained[0])) == 12

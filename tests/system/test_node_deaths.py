@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from confrere.node import node as node_module
-from confrere.node import replay, store
+from confrere.node import replay, setup, store
 from confrere.node.config import NodeConfig
 from confrere.node.failpoints import POINTS
 from confrere.node.node import Node
@@ -85,7 +84,7 @@ def die_at(point: str, time: int, monkeypatch: pytest.MonkeyPatch) -> None:
             if left[0] == 0:
                 raise Killed
 
-    for module in (replay, node_module, store):
+    for module in (replay, setup, store):
         monkeypatch.setattr(module, "reach", reach)
 
 

@@ -59,7 +59,7 @@ def test_predictions_are_readable_by_their_owner_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(saved, "SavedModel", lambda path: path)
-    monkeypatch.setattr(saved, "predictions", lambda model, data: pd.DataFrame({"risk": [0.25]}))
+    monkeypatch.setattr(saved, "predictions", lambda model, data, encoder: pd.DataFrame({"risk": [0.25]}))
     predict_command.predict(tmp_path / "model", tmp_path / "data.csv", tmp_path / "out.csv")
     assert mode(tmp_path / "out.csv") == 0o600
     assert (tmp_path / "out.csv").read_text() == "risk\n0.25\n"

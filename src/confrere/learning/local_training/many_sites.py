@@ -153,7 +153,8 @@ class _JointTraining:
         source = torch.Generator()
         for job, row, n, count in zip(self.jobs, rows.unbind(0), self.sizes, batches, strict=True):
             source.manual_seed(derive(job.seed, "order"))
-            for at in range(0, epochs * count * size, count * size):
+            for epoch in range(epochs):
+                at = epoch * count * size
                 torch.randperm(n, generator=source, out=row[at : at + n])
         rows += torch.tensor(self.starts).unsqueeze(1)
         for role in self.plain_sgd.keys() & objective.keys():
