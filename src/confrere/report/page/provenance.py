@@ -79,7 +79,8 @@ def how_to_read(metrics: Sequence[str], seeds: int) -> Markup:
             "the interval of the paired differences lies wholly on one side of zero; otherwise «no clear difference». The "
             "interval allows for the luck of a run and for the chance of which patients were tested, and is corrected for the "
             "number of words on the page («corrected 95 % interval»), so that a page on which nothing differs contains a wrong "
-            "word in about 1 of 20 cases. Only the study's primary metric has words; the intervals of other figures are plain. "
+            "word in about 1 of 20 cases. Trials of peers' models are corrected apart from them, for the number of pairs. "
+            "Only the study's primary metric has words; the intervals of other figures are plain. "
             "«Too few to judge»: fewer than 3 seeds, or fewer than 10 "
             "distinct test patients of the rarer class",
         ),
