@@ -97,6 +97,18 @@ def too_few(comparison: ComparisonResult) -> list[str]:
     return [s.name for s in sites if s.tested is not None and s.tested.rarer < LEAST_RARER]
 
 
+def tested_singly(comparison: ComparisonResult) -> list[str]:
+    """The sites of which some seed tests one patient only, so that a mean over sites that includes them is not judged."""
+    sites = comparison.alone.sites.values() if comparison.alone else ()
+    return [s.name for s in sites if s.tested is not None and s.tested.single]
+
+
+def measured_at(comparison: ComparisonResult, metric: str) -> list[str]:
+    """The sites in the mean of a metric: those that have it, alone and together."""
+    ways = [w for w in (comparison.alone, comparison.together) if w is not None]
+    return [s for s in comparison.sites if all(s in w.sites and metric in w.sites[s].metrics for w in ways)]
+
+
 def tested_at(comparison: ComparisonResult, names: Sequence[str]) -> Tested | None:
     """The test patients of these sites together; None where the results do not state them."""
     sites = comparison.alone.sites if comparison.alone else {}

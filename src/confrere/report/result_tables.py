@@ -19,10 +19,12 @@ from confrere.report import words
 from confrere.report.gains import (
     gap_closed,
     mean_gain,
+    measured_at,
     not_worth_it,
     site_gain,
     stated_gain,
     tested_at,
+    tested_singly,
     too_few,
     words_stated,
 )
@@ -317,6 +319,12 @@ def _footnote(comparison: ComparisonResult) -> str:
         if few
         else ""
     )
+    if single := tested_singly(comparison):
+        note += f" A mean that includes {words.listing(single, 4)} is not judged: {words.SINGLE}."
+    every = len(comparison.sites)
+    for metric in (m for m in comparison.metrics if not words.metric(m).detail):
+        if 0 < (count := len(measured_at(comparison, metric))) < every:
+            note += f" {words.capital(words.metric(metric).label)}: mean of {count} of {every} sites."
     return (
         f"{spread} Words are judged by {label} only, in pairs over test patients and seeds, and corrected for "
         f"{words.count(words_stated(comparison), 'word')}.{note}"

@@ -74,6 +74,8 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+SINGLE = "a test set there holds one patient only"
+"""Why the mean over sites is not judged."""
 PLAIN_INTERVAL, CORRECTED_INTERVAL = "95 % interval", "corrected 95 % interval"
 
 

@@ -19,7 +19,7 @@ from confrere.report import words
 from confrere.report.history import History, Weighing, history
 from confrere.report.page import write_report
 from confrere.report.page.by_how_much import by_how_much
-from confrere.report.page.next_step import next_step
+from confrere.report.page.next_step import REFUSE, REHEARSE, next_step
 from confrere.report.page.odd_records import odd_records, own_records
 from confrere.report.page.privacy_left import privacy_left
 from confrere.report.page.questions import Answer
@@ -433,3 +433,25 @@ def test_where_some_sites_gain_their_patients_come_first(tmp_path: Path) -> None
     page = words_of(write_report(with_patients(tmp_path)))
     assert "100 patients like those of «" in page
     assert ", the site with the largest gain" in page
+
+
+@pytest.mark.parametrize(("mean", "short"), [(BETTER, REHEARSE), (WORSE, REFUSE)])
+def test_the_advice_follows_a_mean_that_is_clear_where_no_site_is(mean: Gain, short: str) -> None:
+    found = compared(UNCLEAR)
+    together = found.strategies["proxyfl"]
+    gains = (
+        ComparisonResult.from_json(
+            {
+                "strategies": {"proxyfl": {"sites": {}, "gain_over_alone": {"auc": as_stated(mean)}}},
+                "seeds": [0],
+            }
+        )
+        .strategies["proxyfl"]
+        .gains
+    )
+    found = replace(found, strategies={**found.strategies, "proxyfl": replace(together, gains=gains)})
+    for judged in ({"A": UNCLEAR, "B": UNCLEAR}, {"A": FEW, "B": FEW}):
+        answer = next_step(found, "auc", judged, None)
+        assert answer.short == short
+        assert "averaged over the sites, though at no single site" in text(answer)
+    assert next_step(found, "auc", {"A": UNCLEAR}, None, site="A").short != short

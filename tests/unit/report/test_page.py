@@ -26,7 +26,7 @@ from confrere.report.page.in_patients import sentence
 from confrere.report.page.learning_curves import _band, learning_curves
 from confrere.report.page.provenance import notes
 from confrere.report.results_folder import read_comparison, read_run
-from confrere.statistics.verdict import Gain
+from confrere.statistics.verdict import Gain, Word
 
 HOSTILE = {"<script>alert(1)</script>": 500, '"><img src=x onerror=alert(2)>': 300, "St. Mary's & Co": 900}
 
@@ -290,6 +290,24 @@ def test_a_site_gains_or_loses_most_only_where_that_is_clear(
     gains = judged(**sites)
     assert smallest(gains) == least
     assert largest(gains) == most
+
+
+@pytest.mark.parametrize("word", ["better", "worse"])
+def test_where_only_the_mean_is_clear_the_answer_says_so(word: Word) -> None:
+    few, mean = Gain(0.3, 0.1, None, None, 5, "too few to judge"), Gain(0.1, 0.1, 0.1, 0.2, 5, word)
+    flat = dict(judged(A=FLAT, B=FLAT))
+    on_average = f"averaged over the sites, together is {word} than alone."
+    found = verdict({**flat, "C": few}, mean)
+    assert (
+        "".join(t for _, t in found) == f"No single site is clearly better or worse by itself; {on_average}"
+    )
+    assert found[-1][0] == word
+    alone = "".join(t for _, t in verdict({"A": few, "B": few}, mean))
+    assert alone == f"No single site can be judged by itself; {on_average}"
+    clear = dict(judged(A=UP, B=FLAT))
+    assert verdict(clear, mean) == verdict(clear)
+    unclear = Gain(0.1, 0.1, -0.1, 0.2, 5, "no clear difference")
+    assert verdict(flat, unclear) == verdict(flat)
 
 
 def test_a_site_with_too_few_patients_is_named_beside_the_answer() -> None:

@@ -181,3 +181,19 @@ def test_training_alone_spends_nothing_because_nothing_leaves(tmp_path: Path) ->
 def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
     result = write_run(tmp_path, "local", 0, {"[bold]A[/]": 10}, 2, {"[bold]A[/]": {"auc": 0.9}})
     assert "[bold]A[/]" in printed(run_table(RunResult.from_json(result)), 80)
+
+
+def test_the_means_name_the_sites_that_they_lack_or_that_prevent_a_word(tmp_path: Path) -> None:
+    """One test patient has no AUC, and no variance: the mean AUC is over fewer sites, and no mean is judged."""
+    write_comparison(tmp_path, rounds=2)
+    path = tmp_path / "comparison.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    name = next(iter(document["strategies"]["local"]["sites"]))
+    for way in ("local", "proxyfl"):
+        site = document["strategies"][way]["sites"][name]
+        site["metrics"].pop("auc")
+        site["tested"] = {"patients": 5, "rarer": 2, "single": True}
+    said = " ".join(printed(comparison_table(ComparisonResult.from_json(document)), 140).split())
+    total = len(document["strategies"]["local"]["sites"])
+    assert f"AUC: mean of {total - 1} of {total} sites." in said
+    assert f"A mean that includes {name} is not judged: a test set there holds one patient only." in said

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from confrere.core.results import ComparisonResult
 from confrere.report import words
-from confrere.report.gains import not_worth_it, site_gain, too_few, words_stated
+from confrere.report.gains import (
+    mean_gain,
+    measured_at,
+    not_worth_it,
+    site_gain,
+    tested_singly,
+    too_few,
+    words_stated,
+)
 from confrere.report.history import History
 from confrere.report.page.by_how_much import by_how_much, condition, featured, in_metric, later_than, pooling
 from confrere.report.page.in_patients import hundred_patients
@@ -25,8 +33,11 @@ Phrase = tuple[str | None, str]
 """Words, and the class that colours them (better, worse, unclear) if they matter."""
 
 
-def verdict(judged: dict[str, Gain]) -> list[Phrase]:
-    """The answer as a sentence, its decisive words marked."""
+def verdict(judged: dict[str, Gain], mean: Gain | None = None) -> list[Phrase]:
+    """The answer as a sentence, its decisive words marked.
+
+    `mean` is the gain averaged over the sites; it is part of the answer where it is clear and no single site is.
+    """
     by = {word: [s for s, g in judged.items() if g.word == word] for word in CLASSES}
     better, worse, unclear, few = (
         by[w] for w in ("better", "worse", "no clear difference", "too few to judge")
@@ -34,6 +45,11 @@ def verdict(judged: dict[str, Gain]) -> list[Phrase]:
     total = len(judged)
     if by[EARLIER]:
         return [("unclear", f"{words.capital(EARLIER)}.")]
+    if mean is not None and mean.clear and total > 1 and not better and not worse:
+        kind = CLASSES[mean.word]
+        on_average = f"averaged over the sites, together is {mean.word} than alone."
+        apart = "can be judged by itself" if len(few) == total else "is clearly better or worse by itself"
+        return [(None, f"No single site {apart}; "), (kind, on_average)]
     if few and len(few) == total:
         ahead = sum(g.mean > 0 for g in judged.values())
         rest = f" Together is ahead at {ahead} of {words.count(total, 'site')}, which may be chance."
@@ -97,7 +113,8 @@ def answer(
     if name is None or together is None or alone is None:
         return tag("header", *head, tag("p", _nothing(comparison), class_="answer"))
     judged = _judged(comparison, name)
-    told = (tag("strong", text, class_=kind) if kind else text for kind, text in verdict(judged))
+    overall = mean_gain(comparison, name)
+    told = (tag("strong", text, class_=kind) if kind else text for kind, text in verdict(judged, overall))
     worth = not_worth_it(comparison)
     words_of = tag(
         "div",
@@ -170,20 +187,22 @@ def _others(comparison: ComparisonResult, name: str) -> str:
     judged = f"Judged by {words.metric(name).label}" + (f": {plain}." if plain else ".")
     count = words_stated(comparison)
     judged += f" Words and their intervals are corrected for {words.count(count, 'word')}." if count else ""
-    others = []
+    others, every, few = [], len(comparison.sites), too_few(comparison)
     for other in (m for m in comparison.metrics if m != name and not words.metric(m).detail):
         means = [s.mean.get(other) for s in (comparison.alone, comparison.together) if s]
         if all(m is not None for m in means):
+            measured = measured_at(comparison, other)
+            some = f" (mean of {len(measured)} of {every} sites)" if len(measured) < every else ""
+            few = [s for s in few if s in measured]
             others.append(
-                f"{words.metric(other).label} {' → '.join(words.measured(other, m) for m in means)}"
+                f"{words.metric(other).label} {' → '.join(words.measured(other, m) for m in means)}{some}"
             )
     shown = f" Also shown, mean over sites: {'; '.join(others)}." if others else ""
-    few = too_few(comparison)
-    note = (
-        f" The means include {_these(few, len(comparison.sites))}, with too few test patients." if few else ""
-    )
+    note = f" The means include {_these(few, every)}, with too few test patients." if few else ""
     mean = in_metric(comparison, name)
-    return judged + (f" {mean}" if mean else "") + shown + (note if others else "")
+    single = tested_singly(comparison)
+    why = f" A mean that includes {_these(single, every)} is not judged: {words.SINGLE}." if single else ""
+    return judged + (f" {mean}" if mean else "") + why + shown + (note if others else "")
 
 
 def _these(sites: Sequence[str], total: int) -> str:

@@ -59,6 +59,9 @@ def _step(
             "Run more seeds",
             f"Because {have} cannot be judged; at least {LEAST_SEEDS} are needed, five is the default.",
         )
+    overall = None if one else mean_gain(comparison, name)
+    if overall is not None and overall.clear and not better and not worse:
+        return _on_average(overall)
     if few and len(few) == len(judged):
         return "Test on more patients", f"Because {_too_few(comparison, few)}."
     if better and not worse:
@@ -83,6 +86,21 @@ def _step(
             f"Because {who}. Other settings, or a larger ε, may help; that can be estimated first.",
         )
     return _unclear(name, pooled, one)
+
+
+def _on_average(overall: Gain) -> tuple[str, str]:
+    """The mean over the sites is clear, and no single site is."""
+    if overall.word == "better":
+        return (
+            REHEARSE,
+            "Because together is clearly better averaged over the sites, though at no single site by itself. More test patients "
+            "would show which sites gain. This was a simulation; a rehearsal runs the real software of all sites on one machine.",
+        )
+    return (
+        REFUSE,
+        "Because together is clearly worse averaged over the sites, though at no single site by itself. Other settings, or a "
+        "larger ε, may help; that can be estimated first.",
+    )
 
 
 def _pooled(comparison: ComparisonResult, name: str, site: str | None) -> Gain | None:
