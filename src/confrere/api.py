@@ -1,4 +1,4 @@
-"""The public API: the names that `import confrere` finds here on first use.
+"""The public API: everything that `import confrere` offers, loaded on first use.
 
 Everything that a command of `confrere` does is a function here; both call the same code.
 """

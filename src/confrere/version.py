@@ -1,4 +1,4 @@
-"""The one place that states the version, and those of the packages that results depend on."""
+"""The version of Confrère, and the versions of the packages that results depend on."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""What commands print (JSON, tables and notes on standard output), and the run folder and overrides that they share."""
+"""Helpers shared by the commands: print JSON and notes, choose the run folder, apply a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`confrere predict`: a site's own model on a file of records, without its node."""
+"""`confrere predict`: apply a site's saved model to a file of records; no node is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Custody: who may see a value. It travels with the value and never falls by mixing."""
+"""Custody: who may see a value, and the tagged numbers that carry it."""
 
 from __future__ import annotations
 

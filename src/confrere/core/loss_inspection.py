@@ -1,4 +1,4 @@
-"""Look into a loss: how closely what it holds must be kept, its options as text, and whether something is hidden in it."""
+"""Inspect a loss: the custody of what it holds, its options as text, and any hidden state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics: how good predictions are. This table is the only place that names, computes, orders or words a metric.
+"""Metrics: how good predictions are, with the name, formula, order and wording of each in one table.
 
 A metric is a function of predictions and record weights. `weights` has one row per draw of a bootstrap and one column
 per record; a single row of ones gives the plain figure, so the reported value and its interval cannot disagree. Add a

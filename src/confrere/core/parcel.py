@@ -1,4 +1,4 @@
-"""Parcels and the inbox: one message from one site to another, and what arrived in a round."""
+"""Parcels, the inbox of a round, and the ledger mark that a parcel carries."""
 
 from __future__ import annotations
 

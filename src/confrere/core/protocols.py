@@ -1,4 +1,4 @@
-"""What a strategy may touch: a site (inside the building), its peers (outside), and objectives."""
+"""The interfaces between the parts: strategy, site, peers, loss, topology, combiner and transport."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Core data types: Records, SiteData, Task, Card and Federation."""
+"""Core data types: Records, SiteData, Card and Federation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judge all gains of a comparison: an interval for each, and words for the primary metric, corrected for their number."""
+"""Judge the gains of a comparison: intervals, and verdicts on the primary metric corrected for multiple testing."""
 
 from __future__ import annotations
 

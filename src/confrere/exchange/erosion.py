@@ -1,4 +1,4 @@
-"""Weight Erosion: peers whose gradients point away from the user's count less and less.
+"""Weight Erosion: a peer whose gradients point away from the user's gets less and less weight.
 
 Every peer starts with weight 1 and loses in each of its rounds
 

@@ -1,4 +1,4 @@
-"""Compress outgoing models and restore incoming ones, with error feedback that conserves mass.
+"""Compress models on their way out and restore them on arrival; error feedback conserves mass.
 
 Strategies send and receive whole models; parcels are compressed here. Two things hold for every compression.
 

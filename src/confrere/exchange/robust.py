@@ -1,4 +1,4 @@
-"""Combiners that stay near the honest models when some of the models are not.
+"""Robust combiners: stay close to the honest models even if some models are malicious.
 
 One's own model and the newest one of each sender stand side by side, one vote each: declared weights do not
 count, since an attacker would declare a large one. What does not fit or is not finite is left aside, so

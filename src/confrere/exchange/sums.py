@@ -1,4 +1,4 @@
-"""Sum the vectors of many sites: only those computed from the same common state are added.
+"""Add up the sites' vectors without masks: only those computed from the same common state.
 
 Every site that opens a sum adds the same vectors in the same order, so that all of them hold the same result to the
 bit. The vectors are added as they arrive, so each must be fit to leave its site by itself.

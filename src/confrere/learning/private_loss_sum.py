@@ -1,4 +1,4 @@
-"""Release the sum of a site's losses (so its mean loss) under differential privacy, charged like a model.
+"""Release the sum of a site's losses, and hence their mean, under differential privacy, charged like a model.
 
 A private step releases a sum of per-record gradients. Here the gradient of each record, with respect to a single weight,
 is its loss cut off at a public bound; so the mean loss is released by the same mechanism as a model.

@@ -1,4 +1,4 @@
-"""Metrics of a running node for Prometheus, on the loopback interface only, and none of them from records.
+"""Prometheus metrics of a running node, on loopback only; none is derived from records.
 
 Model quality, losses and dropped records are PRIVATE and are not here: a monitoring system is outside the building.
 """

@@ -1,4 +1,4 @@
-"""The status of a node as typed values: what `confrere status` shows, and for Python."""
+"""The status of a node as typed values, for `confrere status` and for Python users."""
 
 from __future__ import annotations
 

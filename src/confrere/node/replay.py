@@ -1,4 +1,4 @@
-"""Replay of a round after a crash: what the strategy did and received before is read back, not repeated.
+"""A round that survives a crash: the result of every call is stored, and read back instead of repeated.
 
 A strategy sees the same `Site` and `Peers` as in a simulation. Behind them, each call that cannot be repeated has
 a number within its round. If the store has a result under that number, it is handed out; otherwise the call

@@ -1,4 +1,4 @@
-"""Build a node's parts, and refuse to start where a guarantee could not hold."""
+"""Build the parts of a node, and refuse to start if a guarantee could not be kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status of a node, in full, for its owner; figures from its records never leave the site."""
+"""Collect the status of a running or stopped node, as JSON for its owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Influence: what a peer's records do to predictions for the user's own patients.
+"""Influence: how the held-out loss of a site changes when a peer is added, left out, or followed during training.
 
 All three forms are measured on records of the user that the model has not been trained on.
 

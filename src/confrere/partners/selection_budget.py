@@ -1,4 +1,4 @@
-"""The privacy budget for choosing partners: what peers release for it, and what each release is charged.
+"""One site's search for partners: the sites' records, the privacy budget, and the ledgers charged.
 
 With `privacy.selection_share` noise is added to all releases, which together stay within that share of ε and δ:
 four tenths pay for a gradient in every round, three for each peer's model, and one each for that model's loss on the

@@ -1,4 +1,4 @@
-"""A budget: how much may be spent on a data set in all."""
+"""A budget: how much may be spent on a data set in total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of a population of patients: what was spent on it, written before it is spent, and never more than the budget.
+"""The ledger of a patient population: every charge is recorded before it is spent, and the budget is never exceeded.
 
 One ledger per institution and population; all studies and all exports of its records compose. An entry holds integer
 counts of mechanism events. Entries are chained by SHA-256 from a random 256-bit number, so that an edited ledger is

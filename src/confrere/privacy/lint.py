@@ -1,4 +1,4 @@
-"""Check that a model can be trained privately: no layer and no loss may mix records or store them.
+"""Check that a model can be trained privately, and replace layers that mix records.
 
 Clipping bounds what one record does to the sum only if that record reaches no other record's output, neither by its
 values nor by its presence: a record that is removed moves the others up by one place, and leaves one fewer.

@@ -1,4 +1,4 @@
-"""Keyed hashes of the patients that a ledger was charged for; the key is stored next to the ledger and never leaves.
+"""Keyed hashes of the patients a ledger was charged for; the key is kept next to the ledger.
 
 A hash of a patient id without a key could be guessed by anyone who reads the file. The secret is one for the ledger's
 file, so that all sites and studies of an institution recognise the same patients.

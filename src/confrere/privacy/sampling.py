@@ -1,4 +1,4 @@
-"""Sampling: which records take part in a step: Poisson samples of records or of whole patients, or all of them.
+"""Which records take part in a step: Poisson samples of records or of whole patients, or all records.
 
 The cost of a step is stated for exactly this sampling: each unit is in with probability q, independently of
 all others and of every other step. A batch has no fixed size, and may be empty. q comes from the *declared*

@@ -1,4 +1,4 @@
-"""Find lines of a custom strategy by which a number or a weight could leave with a looser custody than it has.
+"""Inspect the source of a custom strategy: lines that may loosen custody, and the number names it may send.
 
 Custody travels with `Scalar` and `Model`, and what is read out of a private `Scalar` keeps it. Python cannot follow a
 number through `float`, NumPy or a tensor, nor a write by way of `.data`. A strategy that does this is not refused: it may

@@ -1,4 +1,4 @@
-"""The gains of a comparison, at each site and on the mean; `statistics.verdict` judges them."""
+"""The gains of a comparison, at each site and on average; `statistics.verdict` judges them."""
 
 from __future__ import annotations
 

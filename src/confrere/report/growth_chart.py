@@ -1,4 +1,4 @@
-"""Draw how the time of a round grows with the number of sites, for each method."""
+"""The chart of `confrere traffic`: how the time of a round grows with the number of sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on the collaborative model of one run, at one site: the one rule, over the site's test patients.
+"""The verdict on one run's collaborative model at one site, from the site's test patients.
 
 A site in the field has one run and one model, and no other seeds. The claim is about that model only: is it better than
 the model that the site gets alone, for patients like those tested? docs/decisions/0012-one-rule.md compares this with the

@@ -1,4 +1,4 @@
-"""The content of a checkpoint: strategy states, optimiser memory and parcels on their way, in one file, whole or not at all.
+"""The content of a checkpoint: strategy states, optimiser state and parcels in transit, written atomically to one file.
 
 Tensors go into a safetensors file, everything else into its metadata as JSON. Nothing is pickled: reading a
 checkpoint can build dataclasses that the program knows, and nothing else.

@@ -77,21 +77,25 @@ class PairedErrors:
 
 
 def with_changes(found: InPatients, sites: Sequence[PairedErrors], weights: Sequence[float]) -> InPatients:
-    """With the intervals of what changed over training alone, on the weighted mean of these sites."""
+    """With the intervals of what changed over training alone, on the weighted mean of these sites.
+
+    They end where all the ill, or all the others, would be affected.
+    """
     share = np.asarray(weights) / np.sum(weights)
     rarer = sum(site.rarer for site in sites)
 
-    def interval(parts: Sequence[tuple[Floats, Floats]]) -> tuple[float, float] | None:
+    def interval(parts: Sequence[tuple[Floats, Floats]], most: float) -> tuple[float, float] | None:
         by_seed = np.sum([w * d for w, (d, _) in zip(share, parts, strict=True)], axis=0)
         every = np.concatenate([w * c for w, (_, c) in zip(share, parts, strict=True)], axis=1)
         if len(by_seed) < 2:
             return None
-        return Effect.of(by_seed, every, rarer).interval()
+        found = Effect.of(by_seed, every, rarer).interval()
+        return found and (max(found[0], -most), min(found[1], most))
 
     return replace(
         found,
-        missed_change=interval([s.missed for s in sites]),
-        false_alarms_change=interval([s.false_alarms for s in sites]),
+        missed_change=interval([s.missed for s in sites], found.ill),
+        false_alarms_change=interval([s.false_alarms for s in sites], 1 - found.ill),
     )
 
 

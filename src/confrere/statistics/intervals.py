@@ -1,4 +1,4 @@
-"""The one rule's interval and p-value of a mean difference over seeds, with variance from two sources: runs and patients.
+"""Interval and p-value of a mean difference over seeds, with variance from runs and from patients.
 
 A paired difference of patient i in seed s is modelled as μ + run_s + patient_i + rest_si. Seeds share patients, because
 they re-split one set of records or use a common test set, so they are not independent. With D_s the difference in seed s

@@ -1,4 +1,4 @@
-"""Change one key of a study's file and nothing else: comments, order and layout are kept."""
+"""Set one list in a study file and leave everything else as it is, comments included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masked sums in a study: combiner = "masked-sum" with the table [masked], and what does not go with them.
+"""Masked sums in a study: combiner = "masked-sum", the table [masked], and the settings they exclude.
 
 combiner = "masked-sum"
 masked = { colluding = 1, dropouts = 1 }

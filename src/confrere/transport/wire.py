@@ -1,4 +1,4 @@
-"""Parcels as bytes: a strict header and safetensors, in exactly one encoding.
+"""Parcels as signed bytes: a strict header and safetensors, in exactly one encoding.
 
     "CFP1" · header length (4 bytes, big-endian) · header (JSON) · tensors (safetensors, if there is a model)
 

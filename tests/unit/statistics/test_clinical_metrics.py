@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from confrere.core.metrics import Predictions
+from confrere.core.results import InPatients
 from confrere.site.predictions import RecordPredictions
 from confrere.statistics.clinical_metrics import PairedErrors, in_patients, net_benefit, with_changes
 from confrere.statistics.contributions import effects
@@ -105,3 +106,15 @@ def test_the_interval_of_a_change_is_that_of_the_same_change_in_accuracy() -> No
 
 def test_the_same_models_change_nothing() -> None:
     assert changed(runs(0.0), runs(0.0)) == (0.0, 0.0)
+
+
+def test_no_more_than_all_of_the_ill_are_missed_or_found_again() -> None:
+    found = InPatients(0.5, 0.2, 0.1, 0.1, (), ())
+    by_seed = np.array([-0.3, 0.1, -0.4, 0.2, -0.1])  # a wide interval: -0.44 to +0.24
+    errors = (by_seed, np.zeros((5, 50)))
+    site = PairedErrors(errors, errors, rarer=10)
+    found = with_changes(found, [site], [1.0])
+    assert found.missed_change == (-0.2, 0.2)
+    assert found.false_alarms_change is not None
+    assert found.false_alarms_change[0] < -0.2
+    assert found.false_alarms_change[1] > 0.2

@@ -1,4 +1,4 @@
-"""Typed results of runs and comparisons, and the JSON documents that state them.
+"""Typed results of runs and comparisons, and their JSON form.
 
 `as_json` is the document that `--json` prints and a run folder keeps; `from_json` reads it back, and accepts documents
 of earlier versions, which state less.

@@ -1,4 +1,4 @@
-"""Movie reviews of two sources: long ones and one-liners."""
+"""Movie reviews from two sources: long reviews and one-liners."""
 
 from __future__ import annotations
 

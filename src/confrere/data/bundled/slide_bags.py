@@ -1,4 +1,4 @@
-"""Bags of pictures in place of whole-slide images: each «slide» is a set of patches, most of which show its subtype."""
+"""Simulated whole-slide images: bags of digit pictures, most of which show the slide's subtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pandas table out of a pickle, without unpickling: nothing that the file names is imported or called.
+"""Read a pandas table from a pickle safely: nothing named in the file is imported or called.
 
 Some packages hold their tables as pickles, and loading a pickle runs whatever it asks for. Here every global
 that a pickle names becomes an inert `PickledObject` that only remembers its arguments; a name that no table needs is

@@ -1,4 +1,4 @@
-"""Features that were computed once, kept on the disk: one SQLite file per encoder, for its owner only.
+"""A cache of computed features on disk: one SQLite file per encoder, readable only by its owner.
 
 The key of an entry is a hash of the picture; the file's name is the identity of the encoder. Features are PRIVATE, like
 the pictures. Entries are committed in groups, so a killed process loses at most the last group. Every entry has a

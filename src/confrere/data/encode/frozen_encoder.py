@@ -1,4 +1,4 @@
-"""Public, frozen encoders of pictures: how a study names one, and what an opened one can do.
+"""Public, frozen picture encoders: how a study specifies one, and the interface of an opened one.
 
 An encoder that is public and never trained is a fixed function of one record, so its features cost no privacy: a guarantee
 per record (or patient) for a training on features is one for the records themselves. To make that true by construction,

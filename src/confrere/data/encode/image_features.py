@@ -1,4 +1,4 @@
-"""Fixed features of pictures, not learned from records: gradient histograms and a small picture.
+"""Replace pictures by fixed, unlearned features: gradient histograms and a thumbnail.
 
 A private step costs the same whatever it learns, so a proxy should not have to learn what edges are. These features
 are fixed: they read one picture at a time and nothing else, so they cost no privacy, and every record comes

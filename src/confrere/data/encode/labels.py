@@ -1,4 +1,4 @@
-"""The label of each record, by the schema alone. What differs between kinds of label is in `data.tasks`."""
+"""Derive the task from a schema, and encode the label of each record."""
 
 from __future__ import annotations
 

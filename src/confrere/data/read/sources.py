@@ -1,4 +1,4 @@
-"""Choose the reader of a file or address, with the options that a study states for it.
+"""Choose the reader for a file or address, with the options that a study sets.
 
 A data source is a class with the suffixes of its files, or the schemes of its addresses (`scheme://…`). A file in this
 folder is found without being listed anywhere; installed packages use the entry-point group `confrere.data_sources`,

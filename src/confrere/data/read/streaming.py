@@ -1,4 +1,4 @@
-"""Files that are encoded while they are read, so that their table is never whole in memory.
+"""Encode a file while reading it, so that the whole table is never in memory.
 
 `encode_stream` keeps the records in a file on the disk: for files that are larger than memory. `encode_file` keeps
 them in memory: it saves the table, and with it most of the time that the system needs to hand out memory.

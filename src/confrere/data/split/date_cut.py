@@ -1,4 +1,4 @@
-"""A split by date: patients who were first seen before a day train, patients first seen later test.
+"""The rule for splitting by date: patients first seen before a given day train, later ones test.
 
 Which part a record is in follows from its own date and, for a later record, from whether its patient has an earlier one:
 

@@ -1,4 +1,4 @@
-"""Masked sums: sites add up vectors that none of them may see singly (Bonawitz et al. 2017; Bell et al. 2020).
+"""Masked sums: sites add up vectors that none of them may see individually (Bonawitz et al. 2017; Bell et al. 2020).
 
 No module here sends or stores anything: messages are returned to the caller, and the ledger is passed in.
 

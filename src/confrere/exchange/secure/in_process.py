@@ -1,4 +1,4 @@
-"""All members of a masked sum in one process: for simulations, tests and measurements.
+"""All members of a masked sum in one process, for tests and benchmarks.
 
 The members are the same as on nodes; only messages are passed by function calls, and the facts of their ledgers are in memory.
 """

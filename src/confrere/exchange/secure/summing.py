@@ -1,4 +1,4 @@
-"""The site that collects the messages of a masked sum and opens it. Any member can do it, and learns only the sum.
+"""The summing site collects the messages of a masked sum and opens it; it learns only the sum. Any member can take this role.
 
 It acts on messages as they arrive, in any order and any number of times, and moves on as soon as all members have answered a
 step. `advance` ends the wait: it moves on with those that have answered if they are enough, and gives up otherwise. Who

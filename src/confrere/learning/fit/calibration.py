@@ -1,4 +1,4 @@
-"""Calibration: the factor by which a model's outputs fit a site's records best."""
+"""Calibration: the factor to scale a model's outputs by so that they fit a site's records best."""
 
 from __future__ import annotations
 

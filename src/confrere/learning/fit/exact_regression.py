@@ -1,4 +1,4 @@
-"""Regression fitted exactly: logistic, linear (ridge) and on several classes (softmax).
+"""Exactly fitted regression: logistic, linear (ridge) and multiclass (softmax).
 
 Where only the last, linear layer of a network is trainable, a few Newton steps, or one solution of linear equations,
 replace hundreds of gradient steps. So a site can afford to compare many strengths of regularisation on many folds.

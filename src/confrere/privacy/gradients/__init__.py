@@ -1,4 +1,4 @@
-"""Per-record gradients without writing them out.
+"""Per-record gradients without materialising them.
 
     recorder = Recorder(model)
     outputs = recorder.forward(batch)               # one forward pass

@@ -1,4 +1,4 @@
-"""Per-record gradients of layers without a rule, written out.
+"""Per-record gradients of layers without a rule, materialised in full.
 
 Each record gets its own copy of the parameters (a view, no memory) and the layer is run over the
 records with `torch.func.vmap`; autograd then gives one gradient per copy. Nothing is run twice, so

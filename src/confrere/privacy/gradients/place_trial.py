@@ -1,4 +1,4 @@
-"""Parts of the trial of whether a record's place in a batch, or the number of records, changes what it contributes.
+"""Test whether a record's position in the batch, or the batch size, changes its contribution.
 
 Removing a record moves others to another place and leaves one fewer. A model in which that matters changes what every
 other record contributes, and clipping does not bound it.

@@ -1,4 +1,4 @@
-"""Axes: where a value falls, and which round numbers to label."""
+"""Scales: where a value falls on an axis, and which round numbers to label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small charts as inline SVG. They stretch with the page: positions are percentages, type stays in pixels.
+"""Small inline SVG charts that stretch with the page while their text keeps its size.
 
 Colours are classes (`alone`, `together`, `pooled`, `worse` …) that style.css fills in, so that one chart
 serves light, dark and print. Every mark has a <title>.

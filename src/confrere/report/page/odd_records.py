@@ -1,4 +1,4 @@
-"""Answers «Is our data odd?» on the first screen: how far a site's records lie from those of all sites in the run.
+"""Report section and answer: how the records of each site differ from those of the other sites.
 
 These are the numbers that `confrere datasets show` draws. The page for one site has its own numbers only, because a distance
 from the other sites would disclose theirs; of a public data set it has the distances too.

@@ -1,4 +1,4 @@
-"""The seven questions of the first screen, and how their answers are laid out.
+"""A question with its answer, and how the answers are laid out on the first screen.
 
 Is it better for us? By how much? What left? How much privacy is left? Who helped? Is our data odd? What should we do next?
 Each answer comes from what was measured. Where that cannot tell, it says why. Commands are listed at the end of the page, for

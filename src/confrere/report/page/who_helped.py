@@ -1,4 +1,4 @@
-"""Answers «Who helped?» on the first screen: what the run measured about peers; that a peer sent something is not enough.
+"""Report section and answer: which peers helped, as far as the run measured it.
 
 A comparison measures help in four ways. It judges whether the peers as a whole helped. ProxyFL's sites choose by
 cross-validation how much of their own model builds on the shared proxy. Strategies that weigh peers record the weights. The

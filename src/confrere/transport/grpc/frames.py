@@ -1,4 +1,4 @@
-"""The messages on a stream between two sites: one kind each, a few bytes of head, then what it carries.
+"""The frames on a stream between two sites: a short header that gives the kind, then the content.
 
     G greeting, E memory   JSON (greeting.py)   Y  agreed              N refusal    text
     O offer      number · size · id          D  data  number · a chunk of the parcel

@@ -1,4 +1,4 @@
-"""The connection to one peer: whether it is up, why not, over which stream, and which of two streams stays.
+"""The connection to one peer: whether it is up, if not why, and which stream is kept if there are two.
 
 Where both sides can dial and both did, both keep the stream of the site whose name sorts first. A stream that is
 replaced (a new certificate) finishes what is under way; that of a peer that was restarted is dropped, and a process
