@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -26,6 +26,39 @@ SUM_RANGES = {
     **dict.fromkeys((SINCE, VERSION), (0.0, float(2**VERSION_BITS))),
 }
 """The numbers that go with sums of gradients."""
+
+
+class ModelsOrGradients:
+    """Base of strategies with the option `exchange`: a round exchanges models, or is one step on the sum of all gradients.
+
+    A subclass states what holds for models; what holds for gradients is stated here (see `StrategyTraits`).
+    """
+
+    exchange: Literal["models", "gradients"]
+    combines_models: ClassVar[str] = "models"
+    numbers_of_models: ClassVar[tuple[str, ...]] = ("weight",)
+
+    @property
+    def gradient_sums(self) -> bool:
+        return self.exchange == "gradients"
+
+    @property
+    def combines(self) -> str | None:
+        return (
+            None if self.gradient_sums else self.combines_models
+        )  # a sum does not show the parts of single sites
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return tuple(SUM_RANGES) if self.gradient_sums else self.numbers_of_models
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        return SUM_RANGES if self.gradient_sums else {}
+
+    @property
+    def steps(self) -> int | None:
+        return 1 if self.gradient_sums else None
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Literal
 
 from confrere.core.custody import Scalar, private, public
 from confrere.core.model import Model
-from confrere.core.protocols import Loss, Metrics, Predictor, Site
-from confrere.learning.common_state import StepOf
+from confrere.core.protocols import Loss, Metrics, Peers, Predictor, Site
+from confrere.learning.common_state import CommonState, StepOf, latest, step_together
 from confrere.learning.objectives import Direction, Stacked, Supervised, Teacher, mutual
 
 Auto = Literal["auto"]
@@ -102,19 +102,31 @@ class Mutual:
             objective = {**objective, "private": Stacked("proxy", stack)}
         return await site.train(objective, models, protect=["proxy"])
 
-    async def teach_own(self, site: Site, own: Model, proxy: Model, *, stack: Scalar | None = None) -> Model:
-        """One round of the private model alone, where the proxy is trained by a step of all sites together."""
+    async def step(
+        self, common: CommonState, own: Model, site: Site, peers: Peers, *, stack: Scalar | None = None
+    ) -> tuple[Model, CommonState, Scalar | None]:
+        """One round in which the proxy makes one step on the sum of all sites' gradients.
+
+        Returns the private model, the common state of the proxy, and the declared sizes of the sites in the sum.
+        """
+        common = await latest(common, site.optimiser(), peers)
+        taught = await self._teach_own(site, own, common.model, stack)
+        loss, of = self._step_of_proxy(own)
+        common, records = await step_together(common, loss, site, peers, of)
+        return taught, common, records
+
+    async def _teach_own(self, site: Site, own: Model, proxy: Model, stack: Scalar | None) -> Model:
         weight = public(0.0) if stack is not None else await self._weight(site, own, proxy)
         loss = mutual(weight, public(0.0), None, self.kl)["private"]
         if stack is not None:
             loss = Stacked("proxy", stack)
         return (await site.train({"private": loss}, {"private": own, "proxy": proxy}))["private"]
 
-    def step_of_proxy(self, own: Model) -> tuple[Loss, StepOf]:
-        """What the proxy learns in a step of all sites together.
+    def _step_of_proxy(self, own: Model) -> tuple[Loss, StepOf]:
+        """The loss of the proxy in a step of all sites together.
 
-        What peers sent is the common proxy itself there, and has nothing to teach it. The private model of before this
-        round may be its teacher, as published.
+        The peers' model is the common proxy itself there, so it cannot be its teacher. The private model from before this
+        round can, as published.
         """
         if self.teacher == "private" and self.beta:
             taught = mutual(public(0.0), public(self.beta), "private", self.kl)["proxy"]

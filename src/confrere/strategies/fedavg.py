@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -12,7 +11,7 @@ from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
 from confrere.exchange.averaging import agree, common_model
 from confrere.exchange.combine import Mean
-from confrere.learning.common_state import SUM_RANGES, CommonState, StepOf, latest, step_together
+from confrere.learning.common_state import CommonState, ModelsOrGradients, StepOf, latest, step_together
 from confrere.learning.objectives import Supervised
 
 
@@ -25,7 +24,7 @@ class State:
 
 @strategy("fedavg")
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(ModelsOrGradients):
     """One model; each site trains it, the mean weighted by declared sizes goes on (McMahan et al. 2017).
 
     With `exchange = "gradients"` (FedSGD there) a round is one step: each site releases the sum of its records' clipped
@@ -39,26 +38,6 @@ class FedAvg:
     deploys: ClassVar[tuple[str, ...]] = ("model",)
     common: ClassVar[str] = "model"
     topology: ClassVar[str] = "complete"
-
-    @property
-    def gradient_sums(self) -> bool:
-        return self.exchange == "gradients"
-
-    @property
-    def combines(self) -> str | None:
-        return None if self.gradient_sums else "models"  # a sum does not show the parts of single sites
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        return tuple(SUM_RANGES) if self.gradient_sums else ("weight",)
-
-    @property
-    def ranges(self) -> Mapping[str, tuple[float, float]]:
-        return SUM_RANGES if self.gradient_sums else {}
-
-    @property
-    def steps(self) -> int | None:
-        return 1 if self.gradient_sums else None
 
     def init(self, site: Site) -> State:
         return State(site.build(self.architecture))

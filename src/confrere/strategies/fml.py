@@ -12,7 +12,7 @@ from confrere.core.protocols import Peers, Predictor, Site
 from confrere.core.registry import strategy
 from confrere.exchange.averaging import agree, common_model
 from confrere.exchange.combine import Mean
-from confrere.learning.common_state import SUM_RANGES, CommonState, latest, step_together
+from confrere.learning.common_state import CommonState, ModelsOrGradients
 from confrere.learning.mutual import Auto, Mutual, fit_on_top, stack_weight, stacked
 from confrere.learning.objectives import Direction, Teacher, check_share
 
@@ -31,7 +31,7 @@ class State:
 
 @strategy("fml")
 @dataclass(frozen=True)
-class FederatedMutualLearning:
+class FederatedMutualLearning(ModelsOrGradients):
     """Private and proxy learn from each other, the proxies' mean goes on (Shen et al. 2020).
 
     `teacher` is whom the proxy may learn from: "private" is as published and has no proven guarantee. As in ProxyFL, the
@@ -54,26 +54,6 @@ class FederatedMutualLearning:
 
     def __post_init__(self) -> None:
         check_share(alpha=self.alpha, beta=self.beta)
-
-    @property
-    def gradient_sums(self) -> bool:
-        return self.exchange == "gradients"
-
-    @property
-    def combines(self) -> str | None:
-        return None if self.gradient_sums else "models"
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        return tuple(SUM_RANGES) if self.gradient_sums else ("weight",)
-
-    @property
-    def ranges(self) -> Mapping[str, tuple[float, float]]:
-        return SUM_RANGES if self.gradient_sums else {}
-
-    @property
-    def steps(self) -> int | None:
-        return 1 if self.gradient_sums else None
 
     @property
     def unproven(self) -> str | None:
@@ -101,12 +81,10 @@ class FederatedMutualLearning:
 
     async def _step(self, state: State, site: Site, peers: Peers) -> State:
         """A round in which the proxy makes one step on the sum of all sites' gradients."""
-        common = await latest(state.common or CommonState(state.proxy), site.optimiser(), peers)
+        common = state.common or CommonState(state.proxy)
         learning = Mutual(self.alpha, self.beta, self.teacher, self.kl)
         stack = state.weight if self.private == "stack" else None
-        own = await learning.teach_own(site, state.private, common.model, stack=stack)
-        loss, of = learning.step_of_proxy(state.private)
-        common, _ = await step_together(common, loss, site, peers, of)
+        own, common, _ = await learning.step(common, state.private, site, peers, stack=stack)
         weight = state.weight if stack is None else await stack_weight(site, common.model)
         return State(own, common.model, common.model, weight, len(peers.members), common)
 

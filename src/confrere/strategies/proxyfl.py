@@ -11,7 +11,7 @@ from confrere.core.model import Model, mix
 from confrere.core.protocols import Peers, Predictor, Site
 from confrere.core.registry import strategy
 from confrere.exchange.gossip import Mass, gossip, start_mass
-from confrere.learning.common_state import SUM_RANGES, CommonState, latest, step_together
+from confrere.learning.common_state import CommonState, ModelsOrGradients
 from confrere.learning.mutual import Auto, Mutual, fit_on_top, stack_weight, stacked
 from confrere.learning.objectives import Direction, Teacher, check_share
 from confrere.learning.private_centre import has_centre, profile
@@ -41,7 +41,7 @@ class State:
 
 @strategy("proxyfl")
 @dataclass(frozen=True)
-class ProxyFL:
+class ProxyFL(ModelsOrGradients):
     """Private and proxy models learn from each other; proxies are mixed by push-sum (Kalra, Wen et al. 2023).
 
     Our defaults differ from the published ones where those do harm or prove nothing. The proxy's `teacher` is
@@ -72,29 +72,11 @@ class ProxyFL:
     label: ClassVar[str] = "ProxyFL"
     deploys: ClassVar[tuple[str, ...]] = ("private", "proxy")
     topology: ClassVar[str] = "exponential"
+    combines_models: ClassVar[str] = "by gossip"
+    numbers_of_models: ClassVar[tuple[str, ...]] = ("mass",)
 
     def __post_init__(self) -> None:
         check_share(alpha=self.alpha, beta=self.beta, average=self.average)
-
-    @property
-    def gradient_sums(self) -> bool:
-        return self.exchange == "gradients"
-
-    @property
-    def combines(self) -> str | None:
-        return None if self.gradient_sums else "by gossip"
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        return tuple(SUM_RANGES) if self.gradient_sums else ("mass",)
-
-    @property
-    def ranges(self) -> Mapping[str, tuple[float, float]]:
-        return SUM_RANGES if self.gradient_sums else {}
-
-    @property
-    def steps(self) -> int | None:
-        return 1 if self.gradient_sums else None
 
     @property
     def unproven(self) -> str | None:
@@ -128,12 +110,10 @@ class ProxyFL:
 
     async def _step(self, state: State, site: Site, peers: Peers) -> State:
         """A round in which the proxy makes one step on the sum of all sites' gradients."""
-        common = await latest(state.common or CommonState(state.proxy), site.optimiser(), peers)
+        common = state.common or CommonState(state.proxy)
         learning = Mutual(self.alpha, self.beta, self.teacher, self.kl)
         stack = state.weight if self.private == "stack" else None
-        own = await learning.teach_own(site, state.private, common.model, stack=stack)
-        loss, of = learning.step_of_proxy(state.private)
-        common, records = await step_together(common, loss, site, peers, of)
+        own, common, records = await learning.step(common, state.private, site, peers, stack=stack)
         now = replace(
             state, private=own, proxy=common.model, received=common.model, common=common, sites=len(peers.members),
             ours=state.ours if records is None else public(site.size) / records,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,7 +14,7 @@ from confrere.core.protocols import Peers, Site
 from confrere.core.registry import strategy
 from confrere.exchange.combine import Mean
 from confrere.exchange.leader_handover import HandoverState, TrackedMean, next_mean, received_mean
-from confrere.learning.common_state import SUM_RANGES, CommonState, StepOf, latest, step_together
+from confrere.learning.common_state import CommonState, ModelsOrGradients, StepOf, latest, step_together
 from confrere.learning.objectives import Supervised
 
 
@@ -28,7 +28,7 @@ class State:
 
 @strategy("swarm")
 @dataclass(frozen=True)
-class Swarm:
+class Swarm(ModelsOrGradients):
     """One model; a leader, another site in each round, averages and answers (Warnat-Herresthal et al. 2021).
 
     A site that gets no answer continues with what it has. A leader that returns finds out whether its mean was used;
@@ -42,26 +42,7 @@ class Swarm:
     deploys: ClassVar[tuple[str, ...]] = ("model",)
     common: ClassVar[str] = "model"
     topology: ClassVar[str] = "star"
-
-    @property
-    def gradient_sums(self) -> bool:
-        return self.exchange == "gradients"
-
-    @property
-    def combines(self) -> str | None:
-        return None if self.gradient_sums else "models"
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        return tuple(SUM_RANGES) if self.gradient_sums else ("weight", "since", "line", "in * *")
-
-    @property
-    def ranges(self) -> Mapping[str, tuple[float, float]]:
-        return SUM_RANGES if self.gradient_sums else {}
-
-    @property
-    def steps(self) -> int | None:
-        return 1 if self.gradient_sums else None
+    numbers_of_models: ClassVar[tuple[str, ...]] = ("weight", "since", "line", "in * *")
 
     def init(self, site: Site) -> State:
         fresh = site.build(self.architecture)

@@ -60,17 +60,18 @@ def test_a_site_shows_records_both_ways_a_word_and_its_bytes(document: dict[str,
         assert word in text
 
 
+def with_patients(document: dict[str, Any]) -> Any:
+    """A copy of the document in which every site was tested on 71 patients, 19 of them ill."""
+    stated = json.loads(json.dumps(document))
+    tested = {"patients": 71, "rarer": 19, "rarer_class": "ill", "positive": 19, "positive_class": "ill"}
+    for row in stated["strategies"]["local"]["sites"].values():
+        row["tested"] = tested
+    return stated
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_patients_behind_the_figures_are_counted(document: dict[str, Any], width: int) -> None:
-    stated = json.loads(json.dumps(document))
-    for row in stated["strategies"]["local"]["sites"].values():
-        row["tested"] = {
-            "patients": 71,
-            "rarer": 19,
-            "rarer_class": "ill",
-            "positive": 19,
-            "positive_class": "ill",
-        }
+    stated = with_patients(document)
     text = printed(comparison_table(ComparisonResult.from_json(stated)), width)
     assert "rec." not in text
     assert text.count("71 patients,") == len(THYROID)
@@ -85,15 +86,7 @@ def test_the_patients_behind_the_figures_are_counted(document: dict[str, Any], w
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_patients_behind_the_means_of_groups_are_counted(document: dict[str, Any], width: int) -> None:
-    stated = json.loads(json.dumps(document))
-    for row in stated["strategies"]["local"]["sites"].values():
-        row["tested"] = {
-            "patients": 71,
-            "rarer": 19,
-            "rarer_class": "ill",
-            "positive": 19,
-            "positive_class": "ill",
-        }
+    stated = with_patients(document)
     sites = list(THYROID)
     groups = {"complete": sites[:2], "lacking": sites[2:]}
     for strategy in stated["strategies"].values():
