@@ -7,14 +7,21 @@ from typing import Any
 
 import pytest
 
+from confrere.core.registry import strategies
 from confrere.simulation.backends import simulate
 from confrere.simulation.finished_run import Run
 from confrere.study import Models, Study
 from confrere.study.churn import Churn
-from confrere.study.masked_settings import Masked
+from confrere.study.masked_settings import Masked, strategies_with_sums
 from tests.conformance.table import MASKED_ROWS, Row
 from tests.conformance.test_strategies import PRIVACY, TRAINING, same_models
 from tests.conftest import arrays
+
+
+def test_every_strategy_with_a_masked_form_has_a_row() -> None:
+    ours = {n for n in strategies_with_sums() if strategies[n].__module__.startswith("confrere.")}
+    assert {row.name for row in MASKED_ROWS} == ours
+
 
 EACH = pytest.mark.parametrize("row", MASKED_ROWS, ids=lambda r: r.id)
 

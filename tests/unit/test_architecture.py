@@ -273,8 +273,8 @@ def has(name: str, wanted: tuple[set[str], set[str]], classes: Classes) -> bool:
 
 
 def implementations(classes: Classes) -> set[str]:
-    """Classes of which there are several for one purpose: they have the members of a protocol that others have too, or
-    are registered under a name (`@topology("ring")`), or a class that is one of these inherits from them."""
+    """Classes of which there are several for one purpose: they have the members of a protocol that others have too, are
+    registered under a name (`@topology("ring")`), or refine another concrete class; or one of these inherits from them."""
     protocols = {
         n for n, (_, node) in classes.items() if any("Protocol" in ast.unparse(b) for b in node.bases)
     }
@@ -285,10 +285,19 @@ def implementations(classes: Classes) -> set[str]:
         for decorator in classes[name][1].decorator_list
         if isinstance(decorator, ast.Call) and decorator.args and isinstance(decorator.args[0], ast.Constant)
     }
+    found |= {name for name in concrete if refined(name, classes) - protocols}
     for wanted in (members(protocol, classes) for protocol in protocols):
         able = {name for name in concrete if wanted[0] and has(name, wanted, classes)}
         found |= able if len(able) > 1 else set()
     return found.union(*(bases(name, classes) for name in found)) & set(concrete)
+
+
+def refined(name: str, classes: Classes) -> set[str]:
+    """The classes of this package that a class inherits from and whose methods it overrides; errors are asked for by kind."""
+    own, above = members(name, {name: classes[name]})[0], bases(name, classes) & set(classes)
+    if any("Error" in b or b == "Exception" for b in bases(name, classes)):
+        return set()
+    return {b for b in above if own & members(b, {b: classes[b]})[0] - {"__init__", "__post_init__"}}
 
 
 def questions(sources: Mapping[Path, str]) -> list[str]:
@@ -326,11 +335,17 @@ class Ring(Alike):
 class Star:
     def column(self): ...
 class Value: ...
+class Cost:
+    def price(self): ...
+class Shared(Cost):
+    def price(self): ...
 """
-    asks = "isinstance(x, Ring)\nisinstance(x, Star | int)\nisinstance(x, (Alike, str))\n"
+    asks = (
+        "isinstance(x, Ring)\nisinstance(x, Star | int)\nisinstance(x, (Alike, str))\nisinstance(x, Shared)\n"
+    )
     free = "isinstance(x, Graph)\nisinstance(x, Value)\n"
     found = questions({Path("graphs"): graphs, Path("asks"): asks, Path("free"): free})
-    assert sorted(found) == ["asks: Alike", "asks: Ring", "asks: Star"]
+    assert sorted(found) == ["asks: Alike", "asks: Ring", "asks: Shared", "asks: Star"]
 
 
 def test_no_function_has_many_parameters() -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -44,6 +45,8 @@ class PrivateSteps:
     [6]
     """
 
+    keeps_sums: ClassVar[bool] = False
+    """Whether the clipped sums are kept at the site for a masked sum instead of being released."""
     mechanisms: Mapping[str, Mechanism] = field(default_factory=dict)
     count: int = 0
 

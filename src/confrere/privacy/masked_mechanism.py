@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -44,22 +45,18 @@ class MaskedMechanism(Mechanism):
         """One site adds its part: the noise of the sum over the root of the honest members that are certainly in it."""
         return self.noise_multiplier / math.sqrt(self.terms.honest)
 
-    def among(self, members: int) -> MaskedMechanism:
+    def among(self, members: int) -> Self:
         """The same for another number of members: the noise of the sum stays, and is divided anew."""
         if members == self.terms.members:
             return self
         return replace(self, terms=replace(self.terms, members=members))
-
-    def release(self, clipped: ClippedSum, state: Mapping[str, Tensor], randomness: Randomness) -> Release:
-        raise PrivacyError(
-            "with masked sums no site releases a step by itself: one clipped sum per round is masked and added up"
-        )
 
 
 @dataclass(frozen=True)
 class MaskedSteps(PrivateSteps):
     """The one step of a training call whose clipped sums are kept for a masked sum instead of being released."""
 
+    keeps_sums: ClassVar[bool] = True
     sums: dict[str, Tensor] = field(default_factory=dict)
     """By role, the clipped sum over all records, in double precision: PRIVATE."""
 

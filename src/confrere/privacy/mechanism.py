@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 from torch import Tensor
 
 from confrere.core.errors import PrivacyError
+from confrere.core.sum_terms import SumTerms
 from confrere.privacy.charges import Charge, Unit, gaussian
 from confrere.privacy.clipping import Clipping
 from confrere.privacy.gradients import ClippedSum
@@ -50,6 +52,8 @@ class Mechanism:
     expected_batch: float
     unit: Unit = "record"
     proven: bool = True
+    terms: SumTerms | None = field(default=None, kw_only=True)
+    """The terms of the masked sum that every release is a part of; None if the site releases alone."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
@@ -66,6 +70,10 @@ class Mechanism:
     def own_noise(self) -> float:
         """The noise that one site adds, in multiples of the clipping norm."""
         return self.noise_multiplier
+
+    def among(self, members: int) -> Self:
+        """The same in a round with this number of members; what a site releases alone does not depend on it."""
+        return self
 
     def charge(self, steps: int) -> Charge:
         """What this number of steps costs, whatever they draw."""
@@ -84,6 +92,10 @@ class Mechanism:
 
     def release(self, clipped: ClippedSum, state: Mapping[str, Tensor], randomness: Randomness) -> Release:
         """Add the noise and let the clipping finish. The charge must have been written before."""
+        if self.terms is not None:
+            raise PrivacyError(
+                "with masked sums no site releases a step alone: one clipped sum per round is masked and added up"
+            )
         std = self.clipping.noise_std(self.noise_multiplier, self.expected_batch, state)
         noisy = randomness.perturb(clipped.flat, std, self.clipping.sensitivity(state))
         gradient, following = self.clipping.finish(

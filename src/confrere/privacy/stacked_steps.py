@@ -21,7 +21,6 @@ from confrere.privacy.charged_steps import PrivateSteps, already_released
 from confrere.privacy.clipping import ClipState
 from confrere.privacy.gradients.batch_gradients import ClippedSum
 from confrere.privacy.gradients.per_record import BLOCK, EXPANSION, SINGLE, WeightedNorm, row_squares
-from confrere.privacy.masked_mechanism import MaskedSteps
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness, generators_of
 from confrere.privacy.sampling import FullBatch, Poisson
@@ -76,7 +75,7 @@ class StackedSteps:
     def __init__(
         self, private: Sequence[PrivateSteps], sizes: Sequence[int], randomness: Sequence[Randomness]
     ) -> None:
-        if any(isinstance(p, MaskedSteps) for p in private):
+        if any(p.keeps_sums for p in private):
             raise PrivacyError(
                 "the sums of a masked sum are kept, not released: they are computed site by site"
             )

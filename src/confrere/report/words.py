@@ -44,7 +44,7 @@ def measured(name: str, value: Measured | float | None) -> str:
     """«0.914 ± 0.012», without a spread «0.914», or a dash where nothing was measured."""
     if value is None:
         return "–"
-    if not isinstance(value, Measured):
+    if isinstance(value, float | int):
         return figure(name, value)
     if metric(name).percent and value.std is not None:
         return f"{value.mean * 100:.1f} {spread(name, value.std)} %"

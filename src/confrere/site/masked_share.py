@@ -25,7 +25,7 @@ from confrere.core.sum_terms import SumTerms
 from confrere.privacy.charged_steps import PrivateSteps
 from confrere.privacy.charges import Charge
 from confrere.privacy.gate import Gate
-from confrere.privacy.masked_mechanism import MaskedMechanism, MaskedSteps
+from confrere.privacy.masked_mechanism import MaskedSteps
 from confrere.privacy.masked_release import MaskedRelease
 from confrere.privacy.noise import Seeded
 from confrere.site.checks import check_loss_on_site, check_safe
@@ -127,9 +127,10 @@ async def masked_share(
     site: Participant, round: int, loss: Loss, models: Mapping[str, Model], role: str, again: tuple[int, ...]
 ) -> Share:
     """The share of this round; noise alone where the budget is spent or the site has stopped training."""
-    assert isinstance(site.mechanism, MaskedMechanism)
+    assert site.mechanism is not None
     assert site.members_at is not None
     mechanism, at = site.mechanism.among(site.members_at(round)), models[role]
+    assert mechanism.terms is not None
     key = "/".join(map(str, (site.run, round, role, "masked", *again)))
     seed = derive(site.study.seed, site.name, round, "masked noise", site.run, role, *again)
     source = site.randomness or Seeded(seed)

@@ -53,7 +53,6 @@ from confrere.privacy.charges import CEILING, Charge, Guarantee, conditions
 from confrere.privacy.clipping import Flat
 from confrere.privacy.interpretation import meaning, readings, trade_off
 from confrere.privacy.ledger import Ledger
-from confrere.privacy.masked_mechanism import MaskedMechanism
 from confrere.privacy.mechanism import Mechanism
 from confrere.privacy.noise import Randomness
 from confrere.privacy.patient_hashes import fingerprint
@@ -275,9 +274,7 @@ class Participant:
         steps = self.steps * self.study.rounds
         clip, batch = self.mechanism.clipping.bound, self.mechanism.expected_batch
         noise, sites = self.mechanism.noise_multiplier, self.site_count
-        if isinstance(
-            self.mechanism, MaskedMechanism
-        ):  # the records of all sites share the noise of one release
+        if self.mechanism.terms is not None:  # the records of all sites share the noise of one release
             batch, sites = float(sum(self.sizes.values())), 1
         if self._has_unit_records():
             time = time_for_unit_records(

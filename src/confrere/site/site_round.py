@@ -22,7 +22,6 @@ from confrere.learning.fit.tuning import SeenRecords, fit
 from confrere.learning.local_training.one_site import Job, failure_reason
 from confrere.learning.objectives import LearnedWith
 from confrere.privacy.charged_steps import UNPROTECTED
-from confrere.privacy.masked_mechanism import MaskedMechanism
 from confrere.site.masked_share import masked_share
 from confrere.site.participant import Participant
 from confrere.site.training import TrainingCall, check_given, slot_of
@@ -165,7 +164,7 @@ class SiteRound:
                 " use a network with group normalisation, or exchange models"
             )
         again = self._count()
-        if isinstance(site.mechanism, MaskedMechanism):
+        if site.mechanism is not None and site.mechanism.terms is not None:
             return await masked_share(site, self._round, loss, models, role, again)
         if site.stopping is not None and site.stopping.stopped:
             return None

@@ -25,7 +25,6 @@ from confrere.learning.objectives import Supervised, stated_rate
 from confrere.learning.optimisers import SGD, Collect
 from confrere.learning.private_centre import PROFILE
 from confrere.privacy.charged_steps import UNPROTECTED, PrivateSteps
-from confrere.privacy.masked_mechanism import MaskedMechanism
 from confrere.site.checks import check_loss_on_site, check_safe
 
 if TYPE_CHECKING:
@@ -104,7 +103,9 @@ class TrainingCall:
         """The private steps of the call, charged; none where nothing is protected, or the budget does not last."""
         site = self.site
         noisy = [r for r in self.protect if site.mechanism is not None and r in self.objective]
-        if noisy and isinstance(site.mechanism, MaskedMechanism):  # before anything is charged
+        if (
+            noisy and site.mechanism is not None and site.mechanism.terms is not None
+        ):  # before anything is charged
             raise PrivacyError(
                 f'"{noisy[0]}" cannot be trained with noise at a site of a study with masked sums: a site has only a part of'
                 " the noise. Use site.gradient_sum and peers.sum"

@@ -14,19 +14,13 @@ from pydantic import with_config
 
 from confrere.core.errors import StudyError
 from confrere.core.protocols import Strategy
+from confrere.core.registry import strategies
 from confrere.core.strategy_traits import traits
 from confrere.core.strict_reader import STRICT, Named, named
 from confrere.core.sum_terms import check_collusion, threshold
 from confrere.exchange.sums import MASKED_SUM
 from confrere.study.churn import Churn
 from confrere.study.settings import Privacy
-
-MASKABLE = ("fedavg", "fml", "swarm", "proxyfl")
-"""The strategies that have a masked form."""
-
-
-FIXED = ("flat", "per-layer")
-"""Clippings that are the same at all sites and in all rounds."""
 
 
 @with_config(STRICT)
@@ -143,16 +137,16 @@ def quorum(study: MaskableStudy, members: int) -> int:
 
 
 def _check_strategy(study: MaskableStudy) -> None:
-    name = study.strategy_name
-    if name in MASKABLE:
-        return
-    if name == "fedprox":
+    if not traits(study.build_strategy()).gradient_sums:
         raise StudyError(
-            f'combiner = "{MASKED_SUM}": with one step from the common model "fedprox" is "fedavg"; use that'
+            f'combiner = "{MASKED_SUM}": strategy "{study.strategy_name}" has no masked form; these have one:'
+            f" {', '.join(strategies_with_sums())}"
         )
-    raise StudyError(
-        f'combiner = "{MASKED_SUM}": strategy "{name}" has no masked form; these have one: {", ".join(MASKABLE)}'
-    )
+
+
+def strategies_with_sums() -> list[str]:
+    """The strategies that can exchange sums of gradients, which masks can hide."""
+    return [name for name in strategies.names() if hasattr(strategies[name], "gradient_sums")]
 
 
 def _check_privacy(privacy: Privacy | None) -> None:
@@ -171,8 +165,8 @@ def _check_privacy(privacy: Privacy | None) -> None:
             f'privacy.steps is {privacy.steps}; with combiner = "{MASKED_SUM}" a round is one step: a second one would read'
             " a sum that has only a part of its noise"
         )
-    clipping = named(privacy.clipping, "privacy.clipping")[0]
-    if clipping not in FIXED:
+    if not privacy.clipper().fixed_noise:
+        clipping = named(privacy.clipping, "privacy.clipping")[0]
         raise StudyError(
             f'privacy.clipping = "{clipping}" does not go with combiner = "{MASKED_SUM}": it changes with what a site has'
             ' released, and here no site releases anything by itself; use clipping = "flat"'

@@ -32,7 +32,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "fewer dropouts than none": ({"masked": {"dropouts": -1}}, "must be at least 0"),
     "robust": ({"combiner": "krum", "masked": {}}, "chooses between masks and robustness"),
     "no combiner": ({"combiner": None, "masked": {}}, 'goes with combiner = "masked-sum"'),
-    "fedprox": ({"strategy": "fedprox"}, '"fedprox" is "fedavg"'),
+    "fedprox": (
+        {"strategy": "fedprox"},
+        '"fedprox" has no masked form; these have one: fedavg, fml, proxyfl, swarm',
+    ),
     "another strategy": ({"strategy": "coln"}, "has no masked form"),
     "ring": ({"topology": "ring"}, 'set topology = "complete" or "star"'),
     "compression": ({"compression": "int8"}, "masks cannot be compressed"),

@@ -17,7 +17,6 @@ from confrere.learning.local_training.one_site import Job, OneAtATime, Trained, 
 from confrere.learning.local_training.stacked_losses import kind_of as kind_of_loss
 from confrere.learning.local_training.stacked_losses import needed
 from confrere.learning.local_training.stacked_network import Dense
-from confrere.privacy.masked_mechanism import MaskedSteps
 
 MOST_NUMBERS = 1 << 24
 """About this many numbers of records and activations are worked on at once: more would not stay in fast memory."""
@@ -133,7 +132,7 @@ def why_not_stacked(job: Job) -> str | None:
     for optimiser in job.optimisers.values():
         if getattr(optimiser, "stacking_key", None) is None:
             return f"the optimiser {type(optimiser).__name__} is not known on stacks"
-    if isinstance(job.private, MaskedSteps):
+    if job.private.keeps_sums:
         return "each site's sum of gradients is kept for a masked sum"
     for mechanism in job.private.mechanisms.values():
         if mechanism.unit != "record":
