@@ -74,6 +74,8 @@ MASKED_ROWS = [
     Row("swarm"),
     Row("proxyfl", topology="complete"),
     Row("proxyfl", {"average": 0.5, "private": "distil"}, topology="star", label="proxyfl-star"),
+    Row("afl", topology="complete", label="afl-complete"),
+    Row("afl"),
 ]
 """Strategies with a masked form, where the sites share the noise of one release."""
 

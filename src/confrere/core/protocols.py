@@ -123,6 +123,8 @@ class Site(Protocol):
     name: str
     size: int
     """The declared, public number of records: weights and rates use it, never the true count."""
+    sizes: Mapping[str, int]
+    """The declared sizes of all sites of the study, where the runtime knows them; else empty."""
     rehearsal: bool
     """Whether noise and sampling are reproducible, so that nothing here is private in earnest."""
 
@@ -143,7 +145,13 @@ class Site(Protocol):
         ...
 
     async def gradient_sum(
-        self, loss: Loss, *, at: Model, role: str = "model", reads: Mapping[str, Model] | None = None
+        self,
+        loss: Loss,
+        *,
+        at: Model,
+        role: str = "model",
+        reads: Mapping[str, Model] | None = None,
+        weights: Mapping[str, Scalar] | None = None,
     ) -> Model | Share | None:
         """The sum of the training records' gradients at a released model, as a vector of its shape.
 
@@ -152,6 +160,9 @@ class Site(Protocol):
         all records, not for those drawn. Without a mechanism it is the plain sum. `reads` are the models that the loss
         reads. None where the site's budget is spent, or the site has stopped training. With masked sums it is a `Share`,
         which is charged and noised when it is masked; a site without budget then adds its part of the noise alone.
+
+        `weights` are the weights of all sites' sums, released or public, from 0 to 1; None is 1 everywhere. The sum is
+        multiplied by that of this site, and a record then moves a share by so much less.
         """
         ...
 

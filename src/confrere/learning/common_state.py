@@ -20,6 +20,9 @@ from confrere.core.protocols import Loss, OpenedSum, Optimiser, Peers, Site
 from confrere.exchange.screening import LARGEST
 from confrere.exchange.sums import SINCE, SUM, VERSION, VERSION_BITS
 
+IN_COMMON = "common "
+"""The prefix of numbers that go with the common state."""
+
 SUM_RANGES = {
     **dict.fromkeys(("weight", f"{SUM}weight"), (1e-9, LARGEST)),  # gradients are divided by it
     **dict.fromkeys(("rate", f"{SUM}rate", "steps"), (0.0, LARGEST)),  # rates are bounded by the weights too
@@ -35,7 +38,7 @@ class ModelsOrGradients:
     """
 
     exchange: Literal["models", "gradients"]
-    combines_models: ClassVar[str] = "models"
+    combines_models: ClassVar[str | None] = "models"
     numbers_of_models: ClassVar[tuple[str, ...]] = ("weight",)
 
     @property
@@ -71,6 +74,8 @@ class CommonState:
     version: int = 0
     """Identifies the sums that the state was made of."""
     steps: int = 0
+    numbers: dict[str, Scalar] = field(default_factory=dict)
+    """Further numbers that follow from what was opened."""
 
 
 async def latest(state: CommonState, optimiser: Optimiser, peers: Peers) -> CommonState:
@@ -84,13 +89,16 @@ async def latest(state: CommonState, optimiser: Optimiser, peers: Peers) -> Comm
     held = strictest(number.custody for number in numbers.values())
     moments = {name: moment.held(held) for name, moment in zip(names, models[1:], strict=True)}
     version, steps = (int(numbers[n].value) if n in numbers else 0 for n in ("version", "steps"))
-    return CommonState(models[0].held(held), moments, version, steps)
+    more = {n.removeprefix(IN_COMMON): v for n, v in numbers.items() if n.startswith(IN_COMMON)}
+    return CommonState(models[0].held(held), moments, version, steps, more)
 
 
 async def send(state: CommonState, optimiser: Optimiser, peers: Peers) -> None:
     """Send the common state to sites that missed the round."""
     moments = [state.moments[name] for name in _vectors(optimiser)]
-    await peers.send_common(state.model, *moments, version=public(state.version), steps=public(state.steps))
+    numbers = {"version": public(state.version), "steps": public(state.steps)}
+    numbers |= {f"{IN_COMMON}{name}": value for name, value in state.numbers.items()}
+    await peers.send_common(state.model, *moments, **numbers)
 
 
 @dataclass(frozen=True)
@@ -114,21 +122,28 @@ async def step_together(
     opened = await peers.sum(gradient, since=common.version, weight=size, rate=size * rule.learning_rate)
     if opened is None:
         return common, None
-    module = site.module(of.architecture)
-    trainable = [name for name, p in module.named_parameters() if p.requires_grad]
-    common = stepped(common, rule, opened, trainable)
+    common = stepped(common, rule, opened, trainable_names(site, of.architecture))
     await send(common, rule, peers)
     return common, opened.scalars["weight"]
 
 
+def trainable_names(site: Site, role: str) -> list[str]:
+    """The names of the weights of a role's network that are trained."""
+    return [name for name, p in site.module(role).named_parameters() if p.requires_grad]
+
+
 def stepped(
-    state: CommonState, optimiser: Optimiser, opened: OpenedSum, trainable: Collection[str]
+    state: CommonState,
+    optimiser: Optimiser,
+    opened: OpenedSum,
+    trainable: Collection[str],
+    divisor: str = "weight",
 ) -> CommonState:
     """The state after one step along the mean gradient: the sum over the declared sizes of those that are in it.
 
-    `opened` holds the declared sizes as `weight`, and each learning rate times that as `rate`.
+    `opened` holds the declared sizes, or another `divisor`, and each learning rate times that as `rate`.
     """
-    weight, rate = opened.scalars["weight"], opened.scalars["rate"]
+    weight, rate = opened.scalars[divisor], opened.scalars["rate"]
     common: Any = replace(optimiser, learning_rate=rate.value / weight.value)  # type: ignore[type-var]
     model, names = state.model, sorted(trainable)
     weights = _joined(model.params, names)
@@ -147,7 +162,7 @@ def stepped(
 
     nothing = model.params * 0.0
     moments = {key: shaped(memory[key], nothing) for key in _vectors(optimiser)}
-    return CommonState(shaped(weights, model.params), moments, opened.version, state.steps + 1)
+    return CommonState(shaped(weights, model.params), moments, opened.version, state.steps + 1, state.numbers)
 
 
 def _vectors(optimiser: Optimiser) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from confrere.core.custody import Custody, Share, may_leave
+from confrere.core.custody import Custody, Scalar, Share, may_leave
 from confrere.core.errors import PrivacyError, StudyError
 from confrere.core.events import Event
 from confrere.core.model import Model
@@ -118,10 +118,16 @@ class DurableSiteRound(SiteRound):
         return await self._once(lambda site: site.train(objective, models, protect=protect))
 
     async def gradient_sum(
-        self, loss: Loss, *, at: Model, role: str = "model", reads: Mapping[str, Model] | None = None
+        self,
+        loss: Loss,
+        *,
+        at: Model,
+        role: str = "model",
+        reads: Mapping[str, Model] | None = None,
+        weights: Mapping[str, Scalar] | None = None,
     ) -> Model | None:
         async def by_role(site: SiteRound) -> Mapping[str, Model]:
-            found = await site.gradient_sum(loss, at=at, role=role, reads=reads)
+            found = await site.gradient_sum(loss, at=at, role=role, reads=reads, weights=weights)
             if isinstance(found, Share):
                 raise StudyError("nodes cannot take part in masked sums yet")
             return {} if found is None else {role: found}

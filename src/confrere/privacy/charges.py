@@ -159,15 +159,20 @@ def gaussian(
 
 
 @lru_cache(maxsize=1024)
-def masked(terms: SumTerms, count: int = 1, *, unit: Unit = "record", proven: bool = True) -> Charge:
+def masked(
+    terms: SumTerms, count: int = 1, *, unit: Unit = "record", proven: bool = True, weight: float = 1.0
+) -> Charge:
     """The charge of one share of a masked sum over full batches.
 
-    The event has the noise of the opened sum and its grid in multiples of what one unit adds at most.
+    The event has the noise of the opened sum and its grid in multiples of what one unit adds at most: of the clipping norm
+    times the `weight` of the share.
 
     >>> masked(SumTerms(8, 2, 2, noise_std=1.5, clip=1.0, size=1000)).condition
     'if at most 2 of the other 7 sites pool what they see or depart from the protocol'
     """
-    noise, grid = terms.noise_std / terms.clip, terms.grid / terms.clip
+    if not 0 < weight <= 1:
+        raise PrivacyError(f"the weight of a share lies above 0 and is at most 1, not {weight}")
+    noise, grid = terms.noise_std / (weight * terms.clip), terms.grid / (weight * terms.clip)
     fields = {"kind": "masked", "noise_multiplier": repr(noise), "grid": repr(grid)}
     fields |= {"parameters": str(terms.size), "members": str(terms.members)}
     fields |= {"colluding": str(terms.colluding), "dropouts": str(terms.dropouts)}

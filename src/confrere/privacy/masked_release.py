@@ -4,7 +4,8 @@ The sites of a masked sum share the noise of one release. A share by itself carr
 read by a further step: it may only be masked and added up (`exchange.secure`). What is proven for the sum of shares
 (Kairouz, Liu, Steinke 2021), if at most t members collude and at most d are missing:
 
-1. Projecting a sum onto a ball does not move two neighbouring sums apart, so the sensitivity stays C.
+1. A sum is multiplied by its public weight w of at most 1, so one record moves it by at most w·C. Projecting it onto a ball
+   of radius w·C·declared does not move two neighbouring sums apart, so the sensitivity stays w·C.
 2. Rounding to the grid γ moves each of P coordinates by at most γ/2, two neighbouring sums by at most γ√P.
 3. Each of the h = n − t − d honest members that are certainly in the sum adds discrete Gaussian noise of variance σ²/h.
    Rounded continuous noise would not do: its sums are not covered by the theorem.
@@ -12,7 +13,7 @@ read by a further step: it may only be masked and added up (`exchange.secure`). 
 As for unmasked releases (`privacy.noise`), the sum that is handed in must be one whose *computed* value moves by at most C.
 `Clipping.sum` makes such sums: records are clipped by so much more that rounding is covered, and more than a few hundred
 of them are added up in double precision (`clipping.ROUNDING`, `per_record.SINGLE`). A sum in single precision is
-refused here, since it could have been added up in any other way.
+refused here, since it could have been added up in any other way. `MARGIN` covers the rounding of the weighted sum.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torch import Tensor
 from confrere.core.errors import PrivacyError
 from confrere.core.sum_terms import SumTerms
 from confrere.privacy.charged_steps import already_released
-from confrere.privacy.charges import Unit, masked
+from confrere.privacy.charges import masked
 from confrere.privacy.discrete_gaussian import discrete_gaussian
 from confrere.privacy.noise import Randomness
 
@@ -48,15 +49,18 @@ class MaskedRelease:
         terms: SumTerms,
         declared: int,
         randomness: Randomness,
-        unit: Unit = "record",
+        weight: float = 1.0,
         *,
         simulated: bool = False,
     ) -> None:
+        if not 0 < weight <= 1:
+            raise PrivacyError(f"the weight of a share lies above 0 and is at most 1, not {weight}")
         if not (randomness.secure or simulated):
             raise PrivacyError("the noise of a masked sum must come from a secure source of randomness")
         self.name, self.terms = name, terms
-        self.radius = declared * terms.clip * math.sqrt(terms.vectors)
-        self.charge = masked(terms, unit=unit)
+        self.weight = weight
+        self.radius = weight * declared * terms.clip * math.sqrt(terms.vectors)
+        self.charge = masked(terms, weight=weight)
         self._randomness: Randomness | None = randomness
 
     def release(self, total: Tensor) -> NDArray[np.int64]:
@@ -68,6 +72,7 @@ class MaskedRelease:
             raise PrivacyError(f'"{self.name}" has {flat.numel()} numbers, and {self.terms.size} were agreed')
         if not bool(torch.isfinite(flat).all()):
             raise PrivacyError("a sum that is not finite cannot be protected by noise; nothing was released")
+        flat = flat * self.weight
         length = float(torch.linalg.vector_norm(flat))
         if length > self.radius:
             flat = flat * (self.radius / length)

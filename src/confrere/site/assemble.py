@@ -229,9 +229,11 @@ def _masked_mechanism(study: Study, site: Participant, strategy: Strategy) -> Ma
     if noise is None:
         assert training.epsilon is not None
         target = Budget(training.epsilon, training.delta, training.unit)
+        # what a site releases beside its share, such as a loss, has the same noise and costs no more than a share
+        releases = study.rounds * site.releases
         terms = site.network_cache.once(
-            ("masked noise", target, study.rounds, terms),
-            lambda: calibrate_masked(target, study.rounds, terms),
+            ("masked noise", target, releases, terms),
+            lambda: calibrate_masked(target, releases, terms),
         )
     terms.check_sum(sum(site.sizes.values()))
     return MaskedMechanism(

@@ -24,6 +24,7 @@ class OneCallAtATime:
     def __init__(self, inner: Site) -> None:
         self._inner, self._turn, self._over = inner, asyncio.Lock(), False
         self.name, self.size, self.rehearsal = inner.name, inner.size, inner.rehearsal
+        self.sizes = inner.sizes
 
     async def close(self) -> None:
         """Wait for a call that the strategy did not wait for; later ones are refused."""
@@ -44,11 +45,17 @@ class OneCallAtATime:
             return await self._inner.train(objective, models, protect=protect)
 
     async def gradient_sum(
-        self, loss: Loss, *, at: Model, role: str = "model", reads: Mapping[str, Model] | None = None
+        self,
+        loss: Loss,
+        *,
+        at: Model,
+        role: str = "model",
+        reads: Mapping[str, Model] | None = None,
+        weights: Mapping[str, Scalar] | None = None,
     ) -> Model | Share | None:
         async with self._turn:
             self._check_open()
-            return await self._inner.gradient_sum(loss, at=at, role=role, reads=reads)
+            return await self._inner.gradient_sum(loss, at=at, role=role, reads=reads, weights=weights)
 
     async def evaluate(self, models: Mapping[str, Model]) -> Mapping[str, Metrics]:
         async with self._turn:

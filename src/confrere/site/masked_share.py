@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from confrere.core.custody import Custody, Share, strictest
-from confrere.core.errors import PrivacyError
+from confrere.core.custody import Custody, Scalar, Share, require_may_leave, strictest
+from confrere.core.errors import PrivacyError, StudyError
 from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.params import Params
@@ -23,7 +23,7 @@ from confrere.core.protocols import Loss
 from confrere.core.seeds import derive
 from confrere.core.sum_terms import SumTerms
 from confrere.privacy.charged_steps import PrivateSteps
-from confrere.privacy.charges import Charge
+from confrere.privacy.charges import Charge, masked
 from confrere.privacy.gate import Gate
 from confrere.privacy.masked_mechanism import MaskedSteps
 from confrere.privacy.masked_release import MaskedRelease
@@ -35,9 +35,40 @@ if TYPE_CHECKING:
     from confrere.site.participant import Participant
 
 
+@dataclass(frozen=True)
+class TakenAt:
+    """Which gradients a share adds up: the loss, the models, the trained role, and which call of its round it is."""
+
+    loss: Loss
+    models: Mapping[str, Model]
+    role: str
+    again: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """What the sites' sums are multiplied by; it is known to all of them."""
+
+    own: float = 1.0
+    all_sites: Mapping[str, float] = field(default_factory=dict)
+    custody: Custody = Custody.PUBLIC
+
+    @classmethod
+    def of(cls, site: str, weights: Mapping[str, Scalar] | None) -> Weighting:
+        """Refuses weights that are beyond 1, that may not leave, or that do not name the site."""
+        if weights is None:
+            return cls()
+        custody = strictest(weight.custody for weight in weights.values())
+        require_may_leave([custody])
+        values = {name: float(weight.value) for name, weight in weights.items()}
+        if site not in values or not all(0 <= value <= 1 for value in values.values()):
+            raise StudyError("the weights of a sum are numbers from 0 to 1, one for each site")
+        return cls(values[site], values, custody)
+
+
 @dataclass
 class SiteShare:
-    """What a share holds: a clipped sum (None at a site without budget), and how it is paid for and noised."""
+    """What a share holds: a clipped sum (None at a site without budget or weight), and how it is paid for and noised."""
 
     site: Participant
     round: int
@@ -49,16 +80,15 @@ class SiteShare:
     key: str
     """Under which key the ledger is charged."""
     replay_of: str | None
+    counts: bool = False
+    """Whether the site's numbers are in the sum too; not at a site whose budget is spent."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """What each site's sum is multiplied by; 1 for a site that is not named."""
     paid: bool = False
 
     @property
     def terms(self) -> SumTerms:
         return self.release.terms
-
-    @property
-    def counts(self) -> bool:
-        """Whether records of this site are in it; otherwise it is noise alone."""
-        return self.total is not None
 
     def charge(self) -> None:
         """Write the charge; noise alone costs nothing."""
@@ -123,35 +153,38 @@ class MaskedCall(TrainingCall):
         return self._digest(list(self.protect))
 
 
-async def masked_share(
-    site: Participant, round: int, loss: Loss, models: Mapping[str, Model], role: str, again: tuple[int, ...]
-) -> Share:
-    """The share of this round; noise alone where the budget is spent or the site has stopped training."""
+async def masked_share(site: Participant, round: int, taken: TakenAt, weighting: Weighting) -> Share:
+    """The share of this round; noise alone where the budget is spent, the weight is 0 or the site has stopped training."""
     assert site.mechanism is not None
     assert site.members_at is not None
-    mechanism, at = site.mechanism.among(site.members_at(round)), models[role]
+    role, again, at = taken.role, taken.again, taken.models[taken.role]
+    mechanism, weight = site.mechanism.among(site.members_at(round)), weighting.own
     assert mechanism.terms is not None
     key = "/".join(map(str, (site.run, round, role, "masked", *again)))
     seed = derive(site.study.seed, site.name, round, "masked noise", site.run, role, *again)
     source = site.randomness or Seeded(seed)
-    release = MaskedRelease(
-        role, mechanism.terms, site.size, source, mechanism.unit, simulated=site.rehearsal
+    release = MaskedRelease(role, mechanism.terms, site.size, source, weight or 1.0, simulated=site.rehearsal)
+    release.charge = masked(  # which also says whether the cost is proven
+        mechanism.terms, unit=mechanism.unit, proven=mechanism.proven, weight=release.weight
     )
-    release.charge = mechanism.charge(1)  # which also says whether the cost is proven
     call = MaskedCall(
-        site, round, {role: loss}, models, [role], again, gradient_only=True,
+        site, round, {role: taken.loss}, taken.models, [role], again, gradient_only=True,
         steps=MaskedSteps({role: mechanism}, 1),
     )  # fmt: skip
     replay = call.digest() if site.rehearsal else None
-    share = SiteShare(site, round, release, at, role, None, key, replay)
-    stopped = site.stopping is not None and site.stopping.stopped
-    if stopped or not _affordable(site, round, share):
-        return Share(share, strictest([at.custody, Custody.PUBLIC]))
+    share = SiteShare(site, round, release, at, role, None, key, replay, weights=weighting.all_sites)
+    noise_as = strictest([at.custody, weighting.custody])
+    if site.stopping is not None and site.stopping.stopped:
+        return Share(share, noise_as)
+    if weight == 0:  # a sum of zeros, which costs nothing
+        return Share(replace(share, counts=True), noise_as)
+    if not _affordable(site, round, share):
+        return Share(share, noise_as)
     found = await call.run()
     assert found is not None
-    share = replace(share, total=call.steps.sums[role])
+    share = replace(share, total=call.steps.sums[role], counts=True)
     charges = [] if _repeated(share) else [release.charge]
-    opens_as = strictest([found[role].custody, _released_with(site, charges)])
+    opens_as = strictest([found[role].custody, weighting.custody, _released_with(site, charges)])
     return Share(share, opens_as)
 
 

@@ -367,7 +367,7 @@ class _MaskedSum:
     def _plausible(self, steps: NDArray[np.int64], survivors: Sequence[str]) -> bool:
         """Whether honest sites can add up to this; which site is to blame cannot be seen, so the whole round is discarded."""
         length = float(np.linalg.norm(steps.astype(np.float64))) * self.agreement.terms.grid
-        most = longest_sum(self.agreement, survivors)
+        most = longest_sum(self.agreement, survivors, self.share.weights)
         if length <= most:
             return True
         text = f"is discarded: it has the length {length:.3g}, and honest sites add up to {most:.3g} at most"
@@ -406,12 +406,13 @@ class _MaskedSum:
         return [parcel for parcel in found if parcel.model is not None]
 
 
-def longest_sum(agreement: Agreement, survivors: Sequence[str]) -> float:
-    """The largest length of an opened sum of honest sites: their clipped sums, rounding, and noise."""
-    terms = agreement.terms
-    clipped = (
-        terms.clip * math.sqrt(terms.vectors) * sum(agreement.member(name).declared for name in survivors)
-    )
+def longest_sum(
+    agreement: Agreement, survivors: Sequence[str], weights: Mapping[str, float] | None = None
+) -> float:
+    """The largest length of an opened sum of honest sites: their clipped sums with their weights, rounding, and noise."""
+    terms, weights = agreement.terms, weights or {}
+    records = sum(weights.get(name, 1.0) * agreement.member(name).declared for name in survivors)
+    clipped = terms.clip * math.sqrt(terms.vectors) * records
     noise = terms.noise_std * math.sqrt(len(survivors) / terms.honest) * (math.sqrt(terms.size) + FAR)
     return clipped + noise * 1.001 + terms.grid * math.sqrt(terms.size) * len(survivors)
 

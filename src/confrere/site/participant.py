@@ -185,7 +185,8 @@ class Participant:
             return self.mechanism
         m = self.mechanism
         noise = m.clipping.effective_noise_multiplier(m.noise_multiplier, m.expected_batch)
-        return replace(m, clipping=Flat(1.0), noise_multiplier=noise)
+        # also with masked sums a site releases its loss by itself, with the noise of a whole release
+        return Mechanism(m.sampling, Flat(1.0), noise, m.expected_batch, m.unit, m.proven)
 
     def network(self, role: str, name: str) -> Network:
         """The network that a role works with; load weights before you use it."""

@@ -22,7 +22,7 @@ from confrere.learning.fit.tuning import SeenRecords, fit
 from confrere.learning.local_training.one_site import Job, failure_reason
 from confrere.learning.objectives import LearnedWith
 from confrere.privacy.charged_steps import UNPROTECTED
-from confrere.site.masked_share import masked_share
+from confrere.site.masked_share import TakenAt, Weighting, masked_share
 from confrere.site.participant import Participant
 from confrere.site.training import TrainingCall, check_given, slot_of
 
@@ -33,7 +33,7 @@ class SiteRound:
     def __init__(self, participant: Participant, number: int) -> None:
         self._site, self._round = participant, number
         self.name, self.size = participant.name, participant.size
-        self.rehearsal = participant.rehearsal
+        self.rehearsal, self.sizes = participant.rehearsal, participant.sizes
         self.paid: str | None = None
         """Under which key the ledger was charged last."""
 
@@ -153,7 +153,13 @@ class SiteRound:
             self.paid = call.paid or self.paid
 
     async def gradient_sum(
-        self, loss: Loss, *, at: Model, role: str = "model", reads: Mapping[str, Model] | None = None
+        self,
+        loss: Loss,
+        *,
+        at: Model,
+        role: str = "model",
+        reads: Mapping[str, Model] | None = None,
+        weights: Mapping[str, Scalar] | None = None,
     ) -> Model | Share | None:
         site, objective, models = self._site, {role: loss}, {**(reads or {}), role: at}
         check_given(objective, models)
@@ -163,9 +169,9 @@ class SiteRound:
                 f"the {role} network {at.architecture} keeps running statistics, which are not a sum of gradients;"
                 " use a network with group normalisation, or exchange models"
             )
-        again = self._count()
+        again, weighting = self._count(), Weighting.of(self.name, weights)
         if site.mechanism is not None and site.mechanism.terms is not None:
-            return await masked_share(site, self._round, loss, models, role, again)
+            return await masked_share(site, self._round, TakenAt(loss, models, role, again), weighting)
         if site.stopping is not None and site.stopping.stopped:
             return None
         nothing = at.params * 0.0
@@ -178,8 +184,9 @@ class SiteRound:
         count = len(site.data.train) if step is None else step.expected_batch / float(step.sampling.rate)
         # without noise and records no step was made, and what is no weight has no gradient
         moved = network.trainable(network.flat) if count else {}
-        total = {n: count * t if n in moved else nothing[n] for n, t in found[role].params.items()}
-        return Model(Params(total), at.architecture, found[role].custody)
+        times = count * weighting.own
+        total = {n: times * t if n in moved else nothing[n] for n, t in found[role].params.items()}
+        return Model(Params(total), at.architecture, strictest([found[role].custody, weighting.custody]))
 
     def optimiser(self) -> Optimiser:
         return self._site.build_optimiser(self._site.mechanism is not None)

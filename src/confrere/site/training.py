@@ -103,11 +103,10 @@ class TrainingCall:
         """The private steps of the call, charged; none where nothing is protected, or the budget does not last."""
         site = self.site
         noisy = [r for r in self.protect if site.mechanism is not None and r in self.objective]
-        if (
-            noisy and site.mechanism is not None and site.mechanism.terms is not None
-        ):  # before anything is charged
+        masked = [r for r in noisy if site.mechanism_of(r).terms is not None]
+        if masked:  # before anything is charged
             raise PrivacyError(
-                f'"{noisy[0]}" cannot be trained with noise at a site of a study with masked sums: a site has only a part of'
+                f'"{masked[0]}" cannot be trained with noise at a site of a study with masked sums: a site has only a part of'
                 " the noise. Use site.gradient_sum and peers.sum"
             )
         for role in noisy:  # before anything is charged

@@ -72,7 +72,7 @@ class ProxyFL(ModelsOrGradients):
     label: ClassVar[str] = "ProxyFL"
     deploys: ClassVar[tuple[str, ...]] = ("private", "proxy")
     topology: ClassVar[str] = "exponential"
-    combines_models: ClassVar[str] = "by gossip"
+    combines_models: ClassVar[str | None] = "by gossip"
     numbers_of_models: ClassVar[tuple[str, ...]] = ("mass",)
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no combiner": ({"combiner": None, "masked": {}}, 'goes with combiner = "masked-sum"'),
     "fedprox": (
         {"strategy": "fedprox"},
-        '"fedprox" has no masked form; these have one: fedavg, fml, proxyfl, swarm',
+        '"fedprox" has no masked form; these have one: afl, fedavg, fml, proxyfl, swarm',
     ),
     "another strategy": ({"strategy": "coln"}, "has no masked form"),
     "ring": ({"topology": "ring"}, 'set topology = "complete" or "star"'),
