@@ -74,6 +74,7 @@ MASKED_ROWS = [
     Row("swarm"),
     Row("proxyfl", topology="complete"),
     Row("proxyfl", {"average": 0.5, "private": "distil"}, topology="star", label="proxyfl-star"),
+    Row("proxyfl", {"settle": 2}, topology="complete", proxy="centred-linear", label="proxyfl-centred"),
     Row("afl", topology="complete", label="afl-complete"),
     Row("afl"),
 ]

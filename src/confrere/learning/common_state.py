@@ -165,6 +165,12 @@ def stepped(
     return CommonState(shaped(weights, model.params), moments, opened.version, state.steps + 1, state.numbers)
 
 
+def at_rest(state: CommonState, optimiser: Optimiser) -> CommonState:
+    """The same model before the first step of this optimiser."""
+    nothing = Model(state.model.params * 0.0, state.model.architecture, state.model.custody)
+    return replace(state, moments=dict.fromkeys(_vectors(optimiser), nothing), steps=0)
+
+
 def _vectors(optimiser: Optimiser) -> list[str]:
     """The names of the vectors that an optimiser remembers."""
     return sorted(key for key, value in optimiser.start(1).items() if value.ndim)

@@ -45,11 +45,17 @@ class MaskedMechanism(Mechanism):
         """One site adds its part: the noise of the sum over the root of the honest members that are certainly in it."""
         return self.noise_multiplier / math.sqrt(self.terms.honest)
 
-    def among(self, members: int) -> Self:
-        """The same for another number of members: the noise of the sum stays, and is divided anew."""
-        if members == self.terms.members:
+    def among(self, members: int, size: int) -> Self:
+        """The same for another number of members, or a shorter vector.
+
+        The noise of the sum stays, and is divided anew between the members. A shorter vector has the same grid, so that
+        rounding moves it less and it costs no more.
+        """
+        if size > self.terms.size:
+            raise PrivacyError(f"a masked sum of {size} numbers, and noise was calibrated for {self.terms.size}")
+        if (members, size) == (self.terms.members, self.terms.size):
             return self
-        return replace(self, terms=replace(self.terms, members=members))
+        return replace(self, terms=replace(self.terms, members=members, size=size))
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,9 @@ class Mechanism:
         """The noise that one site adds, in multiples of the clipping norm."""
         return self.noise_multiplier
 
-    def among(self, members: int) -> Self:
-        """The same in a round with this number of members; what a site releases alone does not depend on it."""
+    def among(self, members: int, size: int) -> Self:
+        """The same for a vector of this size in a round with this number of members; what a site releases alone depends on
+        neither."""
         return self
 
     def charge(self, steps: int) -> Charge:

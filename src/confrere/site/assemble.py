@@ -15,7 +15,7 @@ from confrere.data.records import SiteData
 from confrere.data.tasks import Task
 from confrere.learning.local_training.one_site import Trainer
 from confrere.learning.networks.network import NetworkCache
-from confrere.learning.private_centre import has_centre
+from confrere.learning.private_centre import PROFILE, has_centre
 from confrere.privacy.accounting import calibrate, check_delta
 from confrere.privacy.budget import Budget, strictest
 from confrere.privacy.charges import CEILING
@@ -215,16 +215,19 @@ def _masked_mechanism(study: Study, site: Participant, strategy: Strategy) -> Ma
     assert plain is not None
     role = getattr(strategy, "architecture", "proxy")
     network = site.network(role, site.architecture(role).name)
-    if network.normalises or has_centre(site.build(role)):
+    if network.normalises:
         raise StudyError(
             f"the {role} network {site.architecture(role).name} keeps running statistics of records, which are not part of a"
             " masked sum; use a network without them, such as one with group normalisation"
         )
     training = privacy.for_training()
     clip, noise = plain.clipping.bound, training.noise_multiplier
+    size = network.flat.numel()
+    if has_centre(site.build(role)):  # which is a sum of its own, on the same grid
+        size = max(size, site.network(PROFILE, site.architecture(PROFILE).name).flat.numel())
     terms = SumTerms(
         len(site.sizes), settings.colluding, settings.dropouts,
-        noise_std=(noise or 1.0) * clip, clip=clip, size=network.flat.numel(),
+        noise_std=(noise or 1.0) * clip, clip=clip, size=size,
     )  # fmt: skip
     if noise is None:
         assert training.epsilon is not None

@@ -158,7 +158,8 @@ async def masked_share(site: Participant, round: int, taken: TakenAt, weighting:
     assert site.mechanism is not None
     assert site.members_at is not None
     role, again, at = taken.role, taken.again, taken.models[taken.role]
-    mechanism, weight = site.mechanism.among(site.members_at(round)), weighting.own
+    size, weight = site.network(role, at.architecture).flat.numel(), weighting.own
+    mechanism = site.mechanism.among(site.members_at(round), size)
     assert mechanism.terms is not None
     key = "/".join(map(str, (site.run, round, role, "masked", *again)))
     seed = derive(site.study.seed, site.name, round, "masked noise", site.run, role, *again)

@@ -23,15 +23,12 @@ from confrere.learning.networks.loss_sum import LOSS_SUM
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import Supervised, stated_rate
 from confrere.learning.optimisers import SGD, Collect
-from confrere.learning.private_centre import PROFILE
+from confrere.learning.private_centre import PROFILE, SUMS
 from confrere.privacy.charged_steps import UNPROTECTED, PrivateSteps
 from confrere.site.checks import check_loss_on_site, check_safe
 
 if TYPE_CHECKING:
     from confrere.site.participant import Participant
-
-SUMS = SGD(1.0)
-"""How a proxy is moved while its centre is released: the steps add up plain sums."""
 
 SUMMED = (PROFILE, LOSS_SUM)
 """Roles that are not trained to predict: they collect sums over records."""

@@ -14,7 +14,7 @@ from confrere.exchange.gossip import Mass, gossip, start_mass
 from confrere.learning.common_state import CommonState, ModelsOrGradients
 from confrere.learning.mutual import Auto, Mutual, fit_on_top, stack_weight, stacked
 from confrere.learning.objectives import Direction, Teacher, check_share
-from confrere.learning.private_centre import has_centre, profile
+from confrere.learning.private_centre import has_centre, profile, profile_together
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,9 @@ class ProxyFL(ModelsOrGradients):
     async def _step(self, state: State, site: Site, peers: Peers) -> State:
         """A round in which the proxy makes one step on the sum of all sites' gradients."""
         common = state.common or CommonState(state.proxy)
+        if peers.round < self.settle and has_centre(state.proxy):
+            common = await profile_together(common, site, peers)
+            return replace(state, proxy=common.model, common=common, sites=len(peers.members))
         learning = Mutual(self.alpha, self.beta, self.teacher, self.kl)
         stack = state.weight if self.private == "stack" else None
         own, common, records = await learning.step(common, state.private, site, peers, stack=stack)

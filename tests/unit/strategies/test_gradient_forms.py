@@ -10,7 +10,6 @@ import torch
 from confrere.core.errors import StudyError
 from confrere.core.params import Params
 from confrere.simulation.backends import simulate
-from confrere.simulation.simulation import Simulation
 from confrere.study import Models, Privacy, Study, Training
 from confrere.study.masked_settings import Masked
 from tests.property.test_gradient_sums import federation
@@ -59,12 +58,41 @@ def test_with_masks_it_is_the_same_sum(form: str) -> None:
     torch.testing.assert_close(first.flatten(), expected.flatten(), rtol=0, atol=0.005)
 
 
-def test_a_proxy_with_a_private_centre_is_refused_under_masks() -> None:
+CENTRED = Models("linear", "centred-linear")
+
+
+def centre_of(found: Study) -> tuple[torch.Tensor, torch.Tensor]:
+    """The agreed mean of the records and class shares, which all sites have in common."""
+    first, *others = common(found)
+    assert all(first.equals(other) for other in others)
+    shares = first["shares.weight"].reshape(-1)
+    return first["mean.weight"].reshape(-1) / shares.sum(), shares / shares.sum()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_first_sums_are_the_centre_of_all_records(masked: bool) -> None:
+    quiet = Privacy(noise_multiplier=0.005, delta=1e-4, clipping={"name": "flat", "norm": 9.0})
+    masks = {"combiner": "masked-sum", "masked": Masked(1, 1), "privacy": quiet}
+    form = {"name": "proxyfl", "settle": 2} | ({} if masked else {"exchange": "gradients"})
+    mean, shares = centre_of(study(form, models=CENTRED, **(masks if masked else {})))
+    records = [site.train for site in federation(SIZES).sites.values()]
+    inputs, targets = torch.cat([r.inputs for r in records]), torch.cat([r.targets for r in records])
+    torch.testing.assert_close(mean, inputs.mean(0), rtol=0, atol=0.005 if masked else 1e-5)
+    expected = torch.bincount(targets) / len(targets)
+    torch.testing.assert_close(shares, expected, rtol=0, atol=0.005 if masked else 1e-5)
+
+
+def test_a_centre_under_masks_costs_a_round_and_the_whole_study_keeps_its_epsilon() -> None:
     privacy = Privacy(epsilon=4.0, delta=1e-4)
-    centred = Models("linear", "centred-linear")
-    asked = study("proxyfl", combiner="masked-sum", privacy=privacy, models=centred)
-    with pytest.raises(StudyError, match="not part of a masked sum"):
-        Simulation(asked, federation(SIZES)).prepare()
+    asked = study("proxyfl", combiner="masked-sum", masked=Masked(1, 1), privacy=privacy, models=CENTRED)
+    run = simulate(asked.with_(rounds=5), federation(SIZES))
+    charged = [e for e in run.events if e.kind == "charged" and e.site == "site0"]
+    assert [e.data["role"] for e in charged] == ["profile"] * 3 + ["proxy"] * 2
+    found = run.sites["site0"].privacy
+    assert found is not None
+    assert 3.9 < found.epsilon <= 4.0
+    assert found.proven
+    assert found.condition
 
 
 def test_proxyfl_needs_a_graph_that_reaches_all_sites() -> None:
