@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 from confrere.core.custody import Custody
+from confrere.core.sum_terms import SumTerms
 from confrere.data.records import Federation
-from confrere.evaluate.audit import AuditEffort, canaries, membership_inference, reconstruction
+from confrere.evaluate.audit import AuditEffort, audit, canaries, membership_inference, reconstruction
 from confrere.evaluate.audit.canaries import CanaryResult
 from confrere.privacy.charged_steps import Draw, PrivateSteps
 from confrere.privacy.clipping import BatchGradients, ClipState, Flat, S
@@ -25,6 +27,8 @@ from confrere.site.training import TrainingCall
 from confrere.strategies import discover, strategies
 from confrere.strategies.proxyfl import ProxyFL
 from confrere.study import Models, Privacy, Study, Training
+from confrere.study.masked_settings import Masked
+from tests.conftest import arrays
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -119,6 +123,20 @@ EROSION = study("weight_erosion", None, sampling="poisson", batch_size=8, steps=
 TAUGHT = {"name": "proxyfl", "private": "distil", "alpha": 0.5, "beta": 0.5, "teacher": "private"}
 SAMPLED = study(sampling="poisson", batch_size=2, steps=1)
 
+MASKS = "masked-sum"
+
+
+def masked_study(strategy: Any, epsilon: float, colluding: int, dropouts: int, rounds: int = 1) -> Study:
+    base = study(strategy, epsilon, rounds)
+    return base.with_(topology="complete", combiner=MASKS, masked=Masked(colluding, dropouts))
+
+
+def noise_divided_by_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if nobody colluded or was missing: n sites share the noise, and h of them are certainly in the sum."""
+    among_all = property(lambda self: self.noise_std / math.sqrt(self.members) / self.grid)
+    monkeypatch.setattr(SumTerms, "share_scale", among_all)
+
+
 FLAWS: dict[str, tuple[Plant, Study, dict[str, int]]] = {
     "half the noise": (half_the_noise, study(), {"runs": 700, "canary_count": 500}),
     "no clipping of one role": (
@@ -130,6 +148,11 @@ FLAWS: dict[str, tuple[Plant, Study, dict[str, int]]] = {
         releases_of_one_sample_charged_apart,
         EROSION,
         {"runs": 150, "canary_count": 500, "count": 8},
+    ),
+    "noise divided by all members": (
+        noise_divided_by_all_members,
+        masked_study("fedavg", 3.0, colluding=14, dropouts=0),
+        {"runs": 60, "count": 16},
     ),
     "private teacher": (private_teacher_labelled_proven, study(TAUGHT, rounds=2), {"runs": 120}),
     "one record in every sample": (
@@ -146,7 +169,12 @@ def slow(names: Iterable[str], *which: str) -> list[Any]:
 
 
 # the last of these is noticed without an audit too: tests/property/test_drawn_and_charged.py
-LONG = ("half the noise", "one record in every sample", "releases of one sample charged apart")
+LONG = (
+    "half the noise",
+    "noise divided by all members",
+    "one record in every sample",
+    "releases of one sample charged apart",
+)
 
 
 @pytest.mark.parametrize("flaw", slow(FLAWS, *LONG))
@@ -160,6 +188,12 @@ HONEST = {
     "full batch": (study(), {"runs": 700, "canary_count": 500}),
     "two roles": (study("weight_erosion"), {"runs": 20, "canary_count": 100, "count": 3}),
     "several roles of one sample": (EROSION, {"runs": 150, "canary_count": 500, "count": 8}),
+    "masked, most collude": (
+        masked_study("fedavg", 3.0, colluding=14, dropouts=0),
+        {"runs": 60, "count": 16},
+    ),
+    "masked, some missing": (masked_study("proxyfl", 3.0, 2, 1, rounds=2), {"runs": 60, "count": 5}),
+    "masked and weighted": (masked_study("afl", 3.0, 1, 1, rounds=2), {"runs": 60, "count": 4}),
     "taught by peers": (study({**TAUGHT, "teacher": "peers"}, rounds=2), {"runs": 120}),
     "sampled": (SAMPLED, {"runs": 1000, "canary_count": 20}),
     "adaptive clipping": (study(clipping="adaclip", rounds=2), {"runs": 100}),
@@ -167,7 +201,9 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize("name", slow(HONEST, "full batch", "sampled", "several roles of one sample"))
+@pytest.mark.parametrize(
+    "name", slow(HONEST, "full batch", "masked, most collude", "sampled", "several roles of one sample")
+)
 def test_an_honest_study_is_not_flagged(name: str) -> None:
     plan, effort = HONEST[name]
     assert not broken(attacked(plan, **effort))
@@ -256,3 +292,17 @@ def test_behind_a_hidden_layer_a_record_is_rebuilt_too() -> None:
     found = reconstruction.attack(plan, sites(plan, records=120, columns=20), "a", attempts=3)
     assert found["released without noise"].similarity > 0.9
     assert found["released"].similarity < found["released without noise"].similarity
+
+
+def test_the_audit_of_a_masked_study_reads_what_colluding_sites_see() -> None:
+    """Opened sums for canaries and reconstruction, the common model for membership; and it says so."""
+    plan = masked_study("fedavg", 3.0, colluding=1, dropouts=1).with_(models=Models("linear", "linear"))
+    effort = AuditEffort(runs=8, canaries=20, shadows=8, attempts=2)
+    found = audit(plan, arrays(4, 40), effort=effort)
+    assert not found.broken
+    assert found.claimed is not None
+    assert found.claimed.condition
+    assert set(found.membership) == {"released"}
+    assert set(found.reconstruction) == {"released"}
+    assert "the vectors and the noise of 1 colluding site; 1 more was missing" in found.known
+    assert found.as_json()["known"] == found.known

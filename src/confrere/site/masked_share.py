@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -33,6 +33,15 @@ from confrere.site.training import TrainingCall
 
 if TYPE_CHECKING:
     from confrere.site.participant import Participant
+
+
+class ShareHook(Protocol):
+    """Sees, and may replace, what a site adds to masked sums in a rehearsal. No node has one."""
+
+    def leaving(self, share: SiteShare, vector: NDArray[np.int64]) -> NDArray[np.int64]: ...
+
+    def opened(self, share: SiteShare, steps: NDArray[np.int64]) -> None:
+        """The sum that the site was given, in grid steps."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +122,19 @@ class SiteShare:
 
     def draw(self) -> NDArray[np.int64]:
         """The vector in grid steps, with this site's part of the noise; refused the second time, and before the charge."""
-        if self.total is None:
-            return self.release.noise_only()
-        if not self.paid:
+        if self.total is not None and not self.paid:
             raise PrivacyError(f'"{self.role}" was not charged; nothing was released')
-        return self.release.release(self.total)
+        vector = self.release.noise_only() if self.total is None else self.release.release(self.total)
+        return vector if self.site.share_hook is None else self.site.share_hook.leaving(self, vector)
 
     def opened(self, steps: NDArray[np.int64], custody: Custody) -> Model:
         """An opened sum as a vector in the shape of the model; what is not trained has no gradient."""
+        if self.site.share_hook is not None:
+            self.site.share_hook.opened(self, steps)
+        return self.shaped(steps, custody)
+
+    def shaped(self, steps: NDArray[np.int64], custody: Custody) -> Model:
+        """A vector in grid steps in the shape of the model."""
         network = self.site.network(self.role, self.at.architecture)
         flat = torch.from_numpy(steps.astype(np.float64) * self.terms.grid)
         moved = network.trainable(flat)

@@ -115,6 +115,8 @@ class Participant:
     _shares: Shares | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
     """The public training sizes of all sites, where masked sums need them."""
+    share_hook: Any = None
+    """Of a rehearsal: a `ShareHook` that sees, and may replace, the site's vectors in masked sums."""
     members_at: Callable[[int], int] | None = None
     """The number of members in a round: how many share the noise of a masked sum."""
     reuses: bool = False

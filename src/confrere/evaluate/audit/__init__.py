@@ -23,6 +23,7 @@ from confrere.evaluate.audit.reconstruction import ReconstructionResult
 from confrere.privacy.charges import Guarantee
 from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study
+from confrere.study.masked_settings import masked_of
 
 ATTACKER_KNOWS = (
     "all other records, all weights that a training began with and every setting;"
@@ -66,6 +67,18 @@ class Audit:
         doubt = "" if self.claimed.proven else " (as published, not proven)"
         return f"{self.detected.against(self.claimed.epsilon)}{doubt}"
 
+    @property
+    def known(self) -> str:
+        """What the attacker knew."""
+        settings = masked_of(self.study)
+        if settings is None:
+            return ATTACKER_KNOWS
+        missing = f"; {_were(settings.dropouts)} missing" if settings.dropouts else ""
+        return (
+            f"every opened sum, the vectors and the noise of {_many(settings.colluding, 'colluding site')}{missing};"
+            f" {ATTACKER_KNOWS}"
+        )
+
     def sentences(self) -> list[str]:
         """The audit for people."""
         c = self.canaries
@@ -75,7 +88,7 @@ class Audit:
             f'{c.canaries} canaries at site "{self.site}" that were in or out by a coin of their own. '
             f"{_many(c.releases, 'release')} of each run {'was' if c.releases == 1 else 'were'} read together; "
             f"half of the runs chose the test, the others judged it.",
-            f"The attacker knew {ATTACKER_KNOWS}.",
+            f"The attacker knew {self.known}.",
         ]
         for role, found in self.membership.items():
             a = found.attack
@@ -109,7 +122,7 @@ class Audit:
             "rounds": c.rounds,
             "canaries": c.canaries,
             "releases": c.releases,
-            "known": ATTACKER_KNOWS,
+            "known": self.known,
             "membership": {
                 _key(role): {
                     "area": g.attack.area,
@@ -183,6 +196,10 @@ def _key(role: str) -> str:
 
 def _many(count: int, what: str) -> str:
     return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def _were(count: int) -> str:
+    return f"{count} more {'was' if count == 1 else 'were'}"
 
 
 def _capital(text: str) -> str:

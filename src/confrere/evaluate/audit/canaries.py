@@ -125,13 +125,13 @@ def attack(
     canary_records = make_canary_records(plan, effort.canaries)
     began, number = time.perf_counter(), 0
     coins, movements = [], []
-    reader: ReleaseReader | None = None
+    reader: ReleaseReader | SumReader | None = None
     claimed = None
     while _continues(number, effort, time.perf_counter() - began):
         chance = generator(study.seed, "audit", "coins", number)
         included = torch.rand(effort.canaries, generator=chance) < 0.5
         run = observed.run_once(number, canary_records.records(included))
-        reader = reader or ReleaseReader.of(run)
+        reader = reader or (SumReader.of(run) if run.sums else ReleaseReader.of(run))
         if not reader.origins:
             raise StudyError(f'strategy "{study.strategy_name}" sends nothing: there is nothing to audit')
         coins.append(included.numpy())
@@ -153,7 +153,7 @@ def _continues(done: int, effort: AuditEffort, passed: float) -> bool:
 
 def _trials(
     site: Participant,
-    reader: ReleaseReader,
+    reader: ReleaseReader | SumReader,
     canaries: CanaryRecords,
     movements: Numbers,
     coins: NDArray[np.bool_],
@@ -294,6 +294,24 @@ class ReleaseReader:
             ) / o.shown
             rows.append((-canary_records.sign.double() * end).numpy())
         return np.stack(rows) if rows else np.zeros((0, canary_records.size))
+
+
+@dataclass(frozen=True)
+class SumReader:
+    """How the opened masked sums of a run show what one site put into them: as they are, less what colluding sites know."""
+
+    origins: tuple[ReleaseOrigin, ...]
+
+    @classmethod
+    def of(cls, run: ObservedRun) -> SumReader:
+        return cls(tuple(ReleaseOrigin(at, at, at, 0.0, 1.0) for at in range(len(run.sums))))
+
+    def moved(self, run: ObservedRun, canary_records: CanaryRecords) -> Numbers:
+        """For each sum, how far it lies against each canary's gradient."""
+        if len(run.sums) != len(self.origins):
+            raise StudyError("the number of opened sums differs from run to run")
+        rows = [_row(found.params, canary_records.size).double() for found in run.sums]
+        return np.stack([(canary_records.sign.double() * row).numpy() for row in rows])
 
 
 def _origin(at: int, model: Model, trained: Sequence[ObservedTraining]) -> ReleaseOrigin | None:

@@ -15,6 +15,7 @@ from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.seeds import derive
 from confrere.data.records import Federation, Records
+from confrere.evaluate.audit.colluding_sites import ColludingSites
 from confrere.learning.evaluation import predict
 from confrere.learning.local_training.one_site import Job, Trained, train_site
 from confrere.learning.objectives import supervised_loss
@@ -23,6 +24,7 @@ from confrere.privacy.ledger import Ledger
 from confrere.simulation.simulation import Simulation
 from confrere.site.peers import OutgoingHook
 from confrere.study import Study
+from confrere.study.masked_settings import masked_of
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class ObservedRun:
     first_weights: Mapping[str, Params]
     """The weights of each role before its first step."""
     claimed: Guarantee | None
+    sums: tuple[Model, ...] = ()
+    """Of masked sums: what colluding sites know of each, once they have taken off their own vectors."""
 
     def start(self, at: int) -> Params | None:
         """The start of the training that ended nearest to a model, of those that were done when it left."""
@@ -100,7 +104,11 @@ class ReseededTrainer:
         self.first_weights: dict[str, Params] = {}
 
     async def run(self, job: Job) -> Trained:
-        if job.site != self.observed and not self.peers_train:
+        if job.site != self.observed and not self.peers_train and job.private.keeps_sums:
+            job = replace(
+                job, records=job.records.select([])
+            )  # what the attacker knows to be in the sum is left out
+        elif job.site != self.observed and not self.peers_train:
             return Trained({role: job.weights[role] for role in job.objective}, job.memory)
         job = replace(job, seed=derive(job.seed, "audit", self.run_number))
         before = {r: job.weights[r] for r in job.objective} if job.site == self.observed else {}
@@ -125,6 +133,10 @@ class ObservedSimulation(Simulation):
         self.site, self.reseeded.observed = site, site
         self.tap = ReleaseTap(self.reseeded.trained, self.peers[site].outgoing)
         self.peers[site].outgoing = self.tap
+        settings = masked_of(study)
+        least = 0 if settings is None else settings.colluding + settings.dropouts
+        self.against = ColludingSites(site, tuple(sorted(set(self.sites) - {site})[:least]))
+        self.run_ids = {name: found.run for name, found in self.sites.items()}
         self._to_completion, self._passed_before = False, 0
 
     def run_once(self, number: int, records: Records | None = None, *, finish: bool = False) -> ObservedRun:
@@ -148,6 +160,7 @@ class ObservedSimulation(Simulation):
             private_models,
             dict(self.reseeded.first_weights),
             site.guarantee(),
+            tuple(self.against.sums),
         )
 
     def losses(self, model: Model, records: Records) -> Tensor:
@@ -181,8 +194,11 @@ class ObservedSimulation(Simulation):
         self.use(journal)
         for name, site in self.sites.items():
             site.ledger = Ledger(dataset=name, accountant=site.ledger.accountant)
+            site.share_hook = self.against
+            site.run = f"{self.run_ids[name]}, audit {number}"  # masked noise is drawn by it
             self.peers[name].counters.clear()
         self.tap.passed.clear()
+        self.against.restart()
         self._passed_before = 0
         self.reseeded.trained.clear()
         self.reseeded.first_weights, self.reseeded.calls, self.reseeded.run_number = {}, 0, number

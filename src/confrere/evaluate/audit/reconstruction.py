@@ -21,6 +21,7 @@ from confrere.data.records import Federation, Records
 from confrere.evaluate.audit.observed_simulation import ObservedRun, ObservedSimulation
 from confrere.learning.objectives import supervised_loss
 from confrere.study import Study
+from confrere.study.masked_settings import masked_of
 
 SEARCH = 150
 """Steps of the search where there is no shortcut."""
@@ -49,14 +50,21 @@ def attack(
     attempts: int,
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, ReconstructionResult]:
-    """Attack what left with noise («released»), what would leave without it, and the models that stay."""
+    """Attack what left with noise («released»), what would leave without it, and the models that stay.
+
+    With masked sums, what left is the opened sum less what colluding sites know; nothing would leave without noise.
+    """
     once = replace(study, rounds=1, churn=type(study.churn)())
     t = study.training
-    open_ = replace(once, privacy=None, training=replace(t, **t.protected, protected={}))
+    plans = {"released": once}
+    if masked_of(study) is None:
+        plans["released without noise"] = replace(
+            once, privacy=None, training=replace(t, **t.protected, protected={})
+        )
     pool = federation.sites[site].train
     chosen = torch.randperm(len(pool), generator=generator(study.seed, "audit", "victims"))[:attempts]
     out: dict[str, list[tuple[float, float, bool]]] = {}
-    for name, plan in (("released", once), ("released without noise", open_)):
+    for name, plan in plans.items():
         if name == "released" and study.privacy is None:
             continue
         observed = ObservedSimulation(plan, federation, site)
@@ -71,7 +79,10 @@ def attack(
 
 def _updates(seen: ObservedRun, name: str) -> list[tuple[str, Params, Params, str]]:
     found = []
-    if seen.released and (start := seen.start(0)) is not None:
+    if seen.sums:
+        opened = seen.sums[0]
+        found.append((name, opened.params * 0.0, opened.params, opened.architecture))
+    elif seen.released and (start := seen.start(0)) is not None:
         found.append((name, start, seen.released[0].params, seen.released[0].architecture))
     if name == "released":
         for role, model in seen.private_models.items():
