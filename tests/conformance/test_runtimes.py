@@ -38,7 +38,6 @@ rounds = 5
 strategy = "proxyfl"
 patience = 600.0
 [training]
-tune_priors = [0.1]
 tune_lengths = [5]
 [privacy]
 epsilon = 8.0
@@ -251,6 +250,21 @@ def test_progress_moves_through_every_round(runtime: str, seen: Runs) -> None:
     progress = seen[runtime].progress
     assert progress == sorted(progress)
     assert set(progress) == set(range(6))
+
+
+@pytest.mark.parametrize("runtime", OTHERS)
+def test_training_alone_has_its_public_prior_in_every_runtime(runtime: str, tmp_path: Path) -> None:
+    body = 'rounds = 1\nstrategy = "local"\npatience = 600.0\n[training]\ntune_alone = [{}, 0.7]\n'
+    found = {}
+    for median in (5.0, 500.0):
+        folder = tmp_path / str(median)
+        folder.mkdir()
+        study = load(write_study(folder, body.format(median), records=60))
+        run, expected = (start(r, study, folder / r) for r in (runtime, "memory"))
+        same_models(run, expected, 1e-5)
+        found[median] = [e.data["prior"] for e in run.events if e.kind == "fitted"]
+    assert len(found[5.0]) == len(SITES)
+    assert max(found[5.0]) < min(found[500.0])
 
 
 @pytest.mark.parametrize("runtime", ["workers", "nodes"])

@@ -14,6 +14,7 @@ from confrere.core.custody import Scalar, private, public
 from confrere.core.model import Model
 from confrere.core.protocols import Loss, Metrics, Peers, Predictor, Site
 from confrere.learning.common_state import CommonState, StepOf, latest, step_together
+from confrere.learning.fit.exact_regression import head_of
 from confrere.learning.objectives import Direction, Stacked, Supervised, Teacher, mutual
 
 Auto = Literal["auto"]
@@ -44,25 +45,30 @@ async def stack_weight(site: Site, proxy: Model) -> Scalar:
     return (await site.evaluate({"proxy": proxy}))["proxy"]["scale"]
 
 
+PARTS = (0.5, 1.0)
+"""How much of the proxy a regression with one output tries. How far each counts is a matter of the public prior."""
+
 FRACTIONS = (0.25, 0.5, 1.0)
-"""How much of the proxy is tried, in multiples of the scale that fits the site's records."""
+"""How much of the proxy other networks try, in multiples of the scale that fits the site's records."""
 
 
 async def fit_on_top(site: Site, proxy: Model, ours: Scalar) -> tuple[Model, Scalar]:
     """The site's own model, trained to completion on top of the proxy, weighted by how much the proxy helps, and that weight.
 
-    Cross-validation judges the model without the proxy and with fractions of it. `ours` is the share of this site in
-    the records that the proxy has learned from, and by which it is judged here too well
-    (docs/decisions/0005-do-no-harm.md).
+    Cross-validation judges the model without the proxy and with parts of it. With s = ½ the model is trained on top of
+    half of the proxy's outputs. `ours` is the share of this site in the records that the proxy has learned from, and by
+    which it is judged here too well (docs/decisions/0005-do-no-harm.md). A proxy whose outputs point the wrong way at
+    this site (scale 0) is not on offer: the site is left with what it has alone.
     """
     scale = (await stack_weight(site, proxy)).value
     start = site.build("private")
+    parts = PARTS if head_of(site.module("private")) else tuple(scale * part for part in FRACTIONS)
     losses: list[Loss] = [Supervised()]
     if scale > 0:
-        losses += [Stacked("proxy", private(scale * part), ours) for part in FRACTIONS]
+        losses += [Stacked("proxy", private(part), ours) for part in parts]
     fitted = await site.fit(losses, "private", {"private": start, "proxy": proxy})
     shares = fitted.shares or tuple(float(n == fitted.loss) for n in range(len(losses)))
-    weight = sum(share * scale * part for share, part in zip(shares[1:], FRACTIONS, strict=False))
+    weight = sum(share * part for share, part in zip(shares[1:], parts, strict=False))
     return fitted.model, private(float(weight))
 
 

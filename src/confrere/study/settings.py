@@ -14,6 +14,7 @@ from confrere.core.metrics import METRICS
 from confrere.core.protocols import Optimiser
 from confrere.core.registry import nearest
 from confrere.core.strict_reader import STRICT, Named, build, named, short
+from confrere.learning.fit.public_prior import PublicPrior
 from confrere.learning.fit.tuning import Search
 from confrere.learning.optimisers import optimiser
 from confrere.privacy.charges import CEILING, check_noise
@@ -92,8 +93,17 @@ class Training:
     """Whether all classes count equally, however many records each has."""
     tune: bool = True
     """Whether a site's own model is retrained at the end, regularised by cross-validation."""
-    tune_priors: tuple[float, ...] = Search.priors
-    """The strengths of regularisation that cross-validation tries."""
+    tune_priors: tuple[float, ...] | None = None
+    """The strengths of regularisation that cross-validation tries, in records. Left out, a regression has those of the
+    public prior below, from 0.1 to 100,000, and other networks 0.1 to 1,000. Listed strengths count equally beforehand."""
+    tune_alone: tuple[float, float] = PublicPrior.alone
+    """The public prior of a regression that is trained alone: the median strength, and the standard deviation of its log."""
+    tune_own: tuple[float, float] = PublicPrior.own
+    """The same for candidates without the proxy where others use it."""
+    tune_on_proxy: tuple[float, float] = PublicPrior.on_proxy
+    """The same for candidates on top of the proxy."""
+    tune_trust: float = PublicPrior.trust
+    """The public prior share of all candidates on top of the proxy, from 0 to below 1."""
     tune_lengths: tuple[int, ...] = Search.lengths
     """The numbers of epochs that cross-validation tries."""
 
@@ -101,7 +111,8 @@ class Training:
         return self.site_epochs.get(site, self.epochs)
 
     def search(self) -> Search:
-        return Search(self.tune_priors, self.tune_lengths)
+        public = PublicPrior(self.tune_alone, self.tune_own, self.tune_on_proxy, self.tune_trust)
+        return Search(self.tune_priors, self.tune_lengths, public=public)
 
     @property
     def states_steps(self) -> bool:
@@ -135,8 +146,16 @@ class Training:
     def check(self) -> None:
         if self.learning_rate <= 0:
             raise StudyError(f"training.learning_rate is {self.learning_rate}; it must be above 0")
-        if not self.tune_priors or not all(0 <= p < math.inf for p in self.tune_priors):
+        listed = self.tune_priors
+        if listed is not None and (not listed or not all(0 <= p < math.inf for p in listed)):
             raise StudyError("training.tune_priors are strengths of at least 0, and at least one of them")
+        for key in ("tune_alone", "tune_own", "tune_on_proxy"):
+            if not all(0 < value < math.inf for value in getattr(self, key)):
+                raise StudyError(
+                    f"training.{key} is a median strength and the standard deviation of its log, both above 0"
+                )
+        if not 0 <= self.tune_trust < 1:
+            raise StudyError(f"training.tune_trust is a share from 0 to below 1, not {self.tune_trust}")
         if not self.tune_lengths or list(self.tune_lengths) != sorted(set(self.tune_lengths)):
             raise StudyError(
                 "training.tune_lengths are whole numbers of at least 1, each larger than the one before"

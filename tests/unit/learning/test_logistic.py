@@ -72,7 +72,7 @@ def test_what_cannot_be_told_from_the_best_counts_almost_as_much_and_what_is_beh
     rng = np.random.default_rng(0)
     best = rng.random(400)
     close, far = best + rng.normal(size=400) * 0.5 + 0.005, best + 0.2 + rng.normal(size=400) * 0.1
-    shares = near_best(np.array([best, close, far]), [0, 1, 1])
+    shares = near_best(np.array([best, close, far]), [0.5, 0.25, 0.25])
     assert shares.sum() == pytest.approx(1)
     assert shares[1] > 0.15
     assert shares[2] == 0

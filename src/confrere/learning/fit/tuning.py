@@ -2,8 +2,9 @@
 
 A comparison is worth nothing if training alone is tuned badly. So the same search serves every strategy: each
 loss on offer is trained with each strength of regularisation on folds of the site's records and judged on the
-records left out. Logistic regression then becomes the mean of all that are near the best, seen against how sure that is; of
-other networks the winner is trained again on all records. The result is PRIVATE.
+records left out. A regression then becomes the mean of all candidates, each weighted by its public prior share
+(`public_prior.py`) and by how near it is to the best, seen against how sure that is; of other networks the winner is
+trained again on all records. The result is PRIVATE.
 
 Where a loss reads a model that has learned from these very records (a proxy), it is judged by what that model would
 predict had it not learned from each record (`leave_one_out.py`), or on records that it never saw.
@@ -12,7 +13,7 @@ predict had it not learned from each record (`leave_one_out.py`), or on records 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ from confrere.learning.fit.exact_regression import (
     softmax,
 )
 from confrere.learning.fit.leave_one_out import ProxyTraining, left_out_outputs
+from confrere.learning.fit.public_prior import DECADES, STRENGTHS, PublicPrior
 from confrere.learning.local_training.one_site import Job, train_site
 from confrere.learning.networks.network import Network
 from confrere.learning.objectives import SummedLoss, is_multilabel
@@ -74,12 +76,15 @@ class Search:
     so that one list serves small sites and large ones. Constants (biases) are left alone.
     """
 
-    priors: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0, 1000.0)
+    priors: tuple[float, ...] | None = None
+    """The strengths; None for those of the public prior (regressions) and for decades (other networks)."""
     lengths: tuple[int, ...] = (10, 100)
     """Iterations of L-BFGS for small networks; epochs for large ones, in tenths. Logistic regression needs none."""
     folds: int = 5
     repeats: int = 3
     """How often small sites divide their records into folds anew: one division of 50 records says little."""
+    public: PublicPrior = field(default_factory=PublicPrior)
+    """How much each candidate of a regression counts before any record is seen; with listed `priors`, strengths count equally."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +180,15 @@ class _Case:
         return [(a.numpy(), b.numpy()) for a, b in found]
 
     def near_best(self, table: Sequence[Matrix], priors: Sequence[float]) -> TuningChoice:
-        """How much each candidate counts, by how near it is to the best one.
+        """How much each candidate counts, by its public prior share and by how near it is to the best one.
 
         `table` has the losses of left-out records (priors × records) for each loss on offer.
         """
         tried = [(number, prior) for number in range(len(self.losses)) for prior in priors]
         judged = np.concatenate(table)[:, self.rows.numpy()]
-        weights = near_best(judged, [min(number, 1) for number, _ in tried])
+        search = self.search
+        before = search.public.shares(len(self.losses), priors, flat=search.priors is not None)
+        weights = near_best(judged, before)
         averaged = [(*candidate, w) for candidate, w in zip(tried, weights.tolist(), strict=True) if w > 0]
         shares = [sum(w for n, _, w in averaged if n == number) for number in range(len(self.losses))]
         most = int(weights.argmax())
@@ -212,7 +219,8 @@ def _averaged(case: _Case, head: Head) -> tuple[Params, TuningChoice]:
     def trained(number: int, prior: float) -> Vector:
         return fitted(slice(None), prior, _under(case.losses[number], case.others[number].raw, len(labels)))
 
-    priors, folds = (*case.search.priors, NOTHING), case.folds()
+    listed, folds = case.search.priors, case.folds()
+    priors = STRENGTHS if listed is None else (*listed, NOTHING)
     chosen = case.near_best(list(map(left_out, case.losses, case.others)), priors)
     head.put(chosen.mean(trained))
     return case.network.params(), chosen
@@ -250,7 +258,7 @@ def _averaged_classes(case: _Case, layer: nn.Linear) -> tuple[Params, TuningChoi
         raw = _under_classes(case.losses[number], case.others[number].raw, len(labels), classes)
         return np.asarray(softmax(features, labels, raw + logs, prior), dtype=np.float64)
 
-    priors, folds = case.search.priors, case.folds()
+    priors, folds = case.search.priors or DECADES, case.folds()
     chosen = case.near_best(list(map(left_out, case.losses, case.others)), priors)
     mean = chosen.mean(trained)
     layer.weight.data.copy_(torch.from_numpy(mean[:-1].T))
@@ -266,18 +274,20 @@ def _under_classes(loss: Loss, others: Others, records: int, classes: int) -> Si
     return np.asarray(added.float().numpy(), dtype=np.float32)
 
 
-def near_best(judged: NDArray[np.float64], groups: Sequence[int]) -> Vector:
-    """How much each candidate counts, from its losses (candidates × records): 1 for the best, less for those behind it.
+def near_best(judged: NDArray[np.float64], before: Sequence[float] | Vector) -> Vector:
+    """How much each candidate counts, from its losses (candidates × records) and its share before any record was seen.
 
-    A candidate that is t standard errors of the paired difference behind counts exp(−t²/2): the one-standard-error rule
-    (Breiman et al. 1984), but smooth. With few records the least loss is often luck, and the mean of all that may be
-    best is a safer bet than any of them. Groups count alike, however many candidates they have.
+    A candidate that is t standard errors of the paired difference behind the best counts its share × exp(−t²/2): the
+    one-standard-error rule (Breiman et al. 1984), but smooth. With few records the least loss is often luck, and the mean of
+    all that may be best is a safer bet than any of them. Without records the share decides. What counts less than 0.003
+    of the largest is left out.
     """
+    if not judged.shape[1]:
+        judged = np.zeros((len(judged), 1))
     means = judged.mean(1)
     behind = judged - judged[means.argmin()]
-    doubt = behind.std(1) / max(1, judged.shape[1]) ** 0.5 + 1e-12
-    sizes = np.array([list(groups).count(g) for g in groups])
-    shares = np.exp(-0.5 * np.square(behind.mean(1) / doubt)) / sizes
+    doubt = behind.std(1) / judged.shape[1] ** 0.5 + 1e-12
+    shares = np.asarray(before) * np.exp(-0.5 * np.square(behind.mean(1) / doubt))
     shares[shares < 0.003 * shares.max()] = 0.0
     return np.asarray(shares / shares.sum())
 
@@ -291,7 +301,8 @@ def _chosen(case: _Case, start: Params) -> TuningChoice:
     if not small:  # a network of convolutions or recurrences makes at least as many steps at a small site
         lengths = tuple(max(1, n // 10, n // in_epoch if costly else 1) for n in search.lengths)
     train = _converge if small else _descend
-    priors = search.priors if small else search.priors[::2]
+    priors = search.priors or DECADES
+    priors = priors if small else priors[::2]
     folds = _folds(job.records, search, job.seed, rows=rows)[: FEWER if costly else None]
     judged_by = max(1, int(rows[torch.unique(torch.cat([b for _, b in folds]))].sum()))
     winners: list[tuple[TuningChoice, Tensor]] = []
