@@ -35,10 +35,10 @@ from confrere.core.results import ALONE, POOLED
 from confrere.evaluate.compare import variant
 from confrere.evaluate.plan import plan as plan_study
 from confrere.privacy.forecast import CANNOT_KNOW, CLEAR, ENOUGH, NEGLIGIBLE, USEFUL
-from confrere.report.method_style import KNOWN
 from confrere.site.open_sites import open_sites
 from confrere.statistics.verdict import WORDS
 from confrere.study import load
+from repro.method_style import KNOWN
 
 MEASURES = ("log_loss", "rmse")
 PROXYFL = KNOWN["proxyfl"]

@@ -1,6 +1,6 @@
 """Pictures of comparisons: curves over rounds, settings side by side, groups as dots, and two ways as a pyramid.
 
-Methods have one name and one colour in all figures (`confrere.report.method_style`). Bars begin at zero; what would need a
+Methods have one name and one colour in all figures (`repro.method_style`). Bars begin at zero; what would need a
 cut axis is drawn as dots. Figures are small, so that their type is legible in a column of text.
 """
 
@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from confrere.core.errors import StudyError
-from confrere.report.method_style import method_styles
+from repro.method_style import method_styles
 
 Points = Sequence[Mapping[str, float]]
 """`round`, `mean` and `std` of each point of a curve."""

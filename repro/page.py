@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from confrere.report.growth_chart import draw_growth
-from confrere.report.method_style import method_styles
 from confrere.report.words import listing
 from confrere.study import Study, scaled
 from repro.experiment import result_file, settings
@@ -22,6 +21,7 @@ from repro.figures import (
     draw_settings,
 )
 from repro.judgement import PROXY, rejudged
+from repro.method_style import method_styles
 from repro.reported import Experiment, Reported
 from repro.table import judged, label, sides
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from confrere.core.errors import StudyError
-from confrere.report.method_style import KNOWN, method_styles
 from repro.figures import (
     draw_curves,
     draw_groups,
@@ -16,6 +15,7 @@ from repro.figures import (
     draw_scope,
     draw_settings,
 )
+from repro.method_style import KNOWN, method_styles
 
 CURVES = {
     "a": [{"round": 1, "mean": 0.5, "std": 0.1}, {"round": 2, "mean": 0.7, "std": 0.1}],

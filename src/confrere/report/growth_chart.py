@@ -11,28 +11,35 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from confrere.core.errors import StudyError
-from confrere.report.method_style import method_styles
+from confrere.core.registry import strategies
 
 Points = Sequence[tuple[int, float]]
 """Number of sites, seconds per round."""
 MARKS = ("o", "s", "^", "D", "v", "x")
 WIDTHS = (5.0, 3.0, 1.5)
 """Lines that overlap can still be distinguished."""
+COLOURS = ("#0b62ad", "#2e7d32", "#b3123a", "#cf6f05", "#8a3fa0", "#8a6d00", "#c0408f", "#7a4a21")
+"""One for each strategy, in the order of the chart; the first is that of ProxyFL in the report."""
 
 
 def draw_growth(methods: Mapping[str, Points], title: str, path: Path) -> Path:
-    """Draw seconds per round against the number of sites, both on a logarithmic scale; the ending says PNG, SVG or PDF."""
+    """Draw seconds per round against the number of sites, both on a logarithmic scale; the ending says PNG, SVG or PDF.
+
+    A method is a strategy and its topology: «proxyfl, exponential».
+    """
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise StudyError(f"{path}: a figure ends with .png, .svg or .pdf")
     figure, axes = plt.subplots(figsize=(4.8, 3.6), layout="constrained")
     try:
-        styles = method_styles(list(methods))
+        order = list(dict.fromkeys(name.partition(",")[0] for name in methods))
         for number, (name, points) in enumerate(methods.items()):
-            style, width = styles[name], WIDTHS[number % len(WIDTHS)]
+            strategy, comma, topology = name.partition(",")
+            label = getattr(strategies[strategy], "label", strategy) + comma + topology
+            colour, width = COLOURS[order.index(strategy) % len(COLOURS)], WIDTHS[number % len(WIDTHS)]
             across, up = [n for n, _ in points], [s for _, s in points]
             axes.plot(
-                across, up, style.line, marker=MARKS[number % len(MARKS)], label=style.label, markersize=4,
-                linewidth=width, color=style.colour,
+                across, up, "-", marker=MARKS[number % len(MARKS)], label=label, markersize=4,
+                linewidth=width, color=colour,
             )  # fmt: skip
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
