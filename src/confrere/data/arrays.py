@@ -123,8 +123,8 @@ def _inputs(site: str, given: Any) -> torch.Tensor:
     parts = {n: _numbers(site, a, f" of {n}") for n, a in given.items()}
     counts = {n: len(p) for n, p in parts.items()}
     if len(set(counts.values())) > 1:
-        said = ", ".join(f"{n} {c}" for n, c in counts.items())
-        raise DataError(f'site "{site}": each record needs all branches; there are {said}')
+        listed = ", ".join(f"{n} {c}" for n, c in counts.items())
+        raise DataError(f'site "{site}": each record needs all branches; there are {listed}')
     return torch.from_numpy(np.concatenate([p.reshape(len(p), -1) for p in parts.values()], axis=1))
 
 

@@ -70,8 +70,8 @@ async def gossip(peers: Peers, before: Model, after: Model, mass: Mass) -> tuple
     inbox = await peers.exchange(model if held.value > 0 else None, mass=held)
     arrived = [p for p in inbox if p.model is not None]
     mixed, now = push_sum(model, held, peers.kept, arrived)
-    heard, weight = push_sum(model, ZERO, 0.0, arrived)
-    return mixed, replace(mass, held=now, epoch=peers.epoch), heard if weight.value > 0 else None
+    received, weight = push_sum(model, ZERO, 0.0, arrived)
+    return mixed, replace(mass, held=now, epoch=peers.epoch), received if weight.value > 0 else None
 
 
 async def _cautious(
@@ -82,5 +82,5 @@ async def _cautious(
     # a site whose budget is spent trains no more
     step = Scalar(moved, strictest([before.custody, after.custody])) if moved else mass.step
     inbox = await peers.exchange(after)
-    mixed, heard = combiner.gossip(after, inbox.current, peers.kept, step)
-    return mixed, replace(mass, held=mass.start, epoch=peers.epoch, step=step), heard
+    mixed, received = combiner.gossip(after, inbox.current, peers.kept, step)
+    return mixed, replace(mass, held=mass.start, epoch=peers.epoch, step=step), received

@@ -91,10 +91,10 @@ class Packing:
         target = flat + rest / weight if weight else flat
         pressed = compression.press(target, model.params, told, moment)
         if not whole:
-            said = compression.spread(pressed, start, model.params.shapes, moment)
+            restored = compression.spread(pressed, start, model.params.shapes, moment)
             custody = strictest([before.custody, model.custody, *([leaving.custody] if leaving else [])])
             self.memory[key] = Memory(
-                rest + weight * (flat - said) if weight else before.rest,
+                rest + weight * (flat - restored) if weight else before.rest,
                 compression.spread(pressed, told, model.params.shapes, moment) if compression.sparse else None,
                 flat if compression.sparse else None, epoch, custody,
             )  # fmt: skip
@@ -121,9 +121,9 @@ class Packing:
         flat = compression.spread(model.params, fill, shapes, moment)
         custody = strictest([model.custody, held])
         if "mass" in parcel.scalars:
-            said = compression.spread(model.params, start, shapes, moment)
+            restored = compression.spread(model.params, start, shapes, moment)
             mass = parcel.scalars["mass"]
-            self._owe(parcel, mass.value * (said - flat), strictest([custody, mass.custody]))
+            self._owe(parcel, mass.value * (restored - flat), strictest([custody, mass.custody]))
         opened = replace(model, params=filled(flat, model.params, shapes), custody=custody)
         return replace(parcel, model=opened)
 

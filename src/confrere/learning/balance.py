@@ -33,12 +33,12 @@ def released(model: Model) -> Shares | None:
     """The class shares that a proxy carries, with the proxy's custody; None before anything was released."""
     if "shares.weight" not in model.params:
         return None
-    told = model.params["shares.weight"].double().reshape(-1)
-    total = float(told.sum())
+    shares = model.params["shares.weight"].double().reshape(-1)
+    total = float(shares.sum())
     if total <= 0:
         return None
-    told = (told / total).clamp_min(LEAST / len(told))
-    return tuple(Scalar(float(s), model.custody) for s in told / told.sum())
+    shares = (shares / total).clamp_min(LEAST / len(shares))
+    return tuple(Scalar(float(s), model.custody) for s in shares / shares.sum())
 
 
 def log_shares(shares: Shares, outputs: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""One site's search for partners: the sites' records, the privacy budget, and the ledgers charged.
+"""The privacy budget of a search for partners: how it is divided, and the ledgers that are charged.
 
 With `privacy.selection_share` noise is added to all releases, which together stay within that share of ε and δ:
 four tenths pay for a gradient in every round, three for each peer's model, and one each for that model's loss on the
@@ -34,7 +34,7 @@ MARGIN = 1.01
 
 
 class Selection:
-    """One site's search for partners: the records of all sites, and the ledgers that its peers are charged in."""
+    """The budget of one site's search: the records of all sites, and the ledgers in which its peers are charged."""
 
     def __init__(self, study: Study, federation: Federation, user: str) -> None:
         self.study, self.federation, self.user = study, federation, user

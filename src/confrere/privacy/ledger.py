@@ -417,8 +417,8 @@ class Ledger:
         for fields in entries:
             try:
                 charges = tuple(Charge(event, count) for event, count in fields["charges"])
-                told = [*(fields[k] for k in ("at", "previous", "hash")), fields.get("records", "")]
-                entry = Entry(fields["counter"], fields["key"], charges, *told)
+                rest = [*(fields[k] for k in ("at", "previous", "hash")), fields.get("records", "")]
+                entry = Entry(fields["counter"], fields["key"], charges, *rest)
             except (KeyError, TypeError, ValueError, PrivacyError) as error:
                 raise PrivacyError(f"an entry of the saved ledger cannot be read: {error}") from None
             ledger._storage.append(ledger._verified(entry))

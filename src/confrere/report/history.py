@@ -131,8 +131,8 @@ class History:
     @property
     def rounds(self) -> tuple[int, ...]:
         """The rounds that something happened in. Models that sites fit to the end afterwards make no round."""
-        told = {*self.members, *(s.round for s in self.sendings)}
-        return tuple(sorted(told or {p.round for c in self.curves for p in c.points}))
+        found = {*self.members, *(s.round for s in self.sendings)}
+        return tuple(sorted(found or {p.round for c in self.curves for p in c.points}))
 
     def bytes_by_sender(self) -> dict[str, int]:
         total = dict.fromkeys(self.sites, 0)

@@ -130,8 +130,8 @@ def _bar(console: Console, follower: Follower, title: str) -> Iterator[Callable[
     def listener(event: Event) -> None:
         follower(event)
         left = time_left(follower.done, follower.total, time.monotonic() - began)
-        said = f"{title}: {follower.what}" if follower.what else title
-        short = follower.what if console.width < 110 and follower.what else said
+        full = f"{title}: {follower.what}" if follower.what else title
+        short = follower.what if console.width < 110 and follower.what else full
         bar.update(task, completed=follower.done, total=follower.total, description=short, left=left)
 
     try:
@@ -149,20 +149,20 @@ def counting(title: str, *, console: Console | None = None) -> Iterator[Callable
         done(128, 40_000)
     """
     where = console or Console(file=sys.stderr)
-    began = said = time.monotonic()
+    began = printed = time.monotonic()
     own: list[tuple[Progress, TaskID]] = []
 
     def show(done: int, total: int) -> None:
-        nonlocal said
+        nonlocal printed
         now = time.monotonic()
         left = time_left(done, total, now - began)
         if not where.is_terminal:
-            if now - said >= EVERY:
-                said = now
-                told = "; ".join(
+            if now - printed >= EVERY:
+                printed = now
+                line = "; ".join(
                     p for p in (f"{done:,} of {total:,}", words.duration(now - began), left) if p
                 )
-                where.print(Text(f"{title}: {told}"), soft_wrap=True)
+                where.print(Text(f"{title}: {line}"), soft_wrap=True)
             return
         if not own:
             bar = bars[-1] if bars else _columns(where)
@@ -184,18 +184,18 @@ def counting(title: str, *, console: Console | None = None) -> Iterator[Callable
 
 @contextmanager
 def _lines(console: Console, follower: Follower, title: str) -> Iterator[Callable[[Event], None]]:
-    began = said = time.monotonic()
+    began = printed = time.monotonic()
 
     def listener(event: Event) -> None:
-        nonlocal said
+        nonlocal printed
         follower(event)
         now = time.monotonic()
-        if now - said >= EVERY:
-            said = now
+        if now - printed >= EVERY:
+            printed = now
             total = f" of {follower.total}" if follower.total else ""
             parts = [f"{follower.done}{total} rounds", follower.what, words.duration(now - began)]
             left = time_left(follower.done, follower.total, now - began)
-            told = "; ".join(p for p in (*parts, left) if p)
-            console.print(Text(f"{title}: {told}"), soft_wrap=True)
+            line = "; ".join(p for p in (*parts, left) if p)
+            console.print(Text(f"{title}: {line}"), soft_wrap=True)
 
     yield listener

@@ -239,17 +239,19 @@ def _named(site: SiteResult[object]) -> Text:
 def _privacy_lines(sites: Iterable[SiteResult[object]]) -> list[str]:
     """«Privacy spent: 1.8 of 3.0 (ε, δ = 1e-5, per record)», once for all sites that spent the same."""
     sites = list(sites)
-    said: dict[str, list[str]] = {}
+    names_by_text: dict[str, list[str]] = {}
     for site in sites:
         if site.privacy is None and site.bytes_sent == 0:
             text = "nothing left the site"
         else:
             text = words.privacy(site.privacy, accountant=False)
-        said.setdefault(text, []).append(site.name)
+        names_by_text.setdefault(text, []).append(site.name)
     label = [f"{words.capital(NOT_PRIVATE)}."] if any(s.privacy is not None for s in sites) else []
-    if len(said) == 1:
-        return [f"Privacy spent at every site: {next(iter(said))}", *label]
-    return [f"Privacy spent at {words.listing(names, 4)}: {text}" for text, names in said.items()] + label
+    if len(names_by_text) == 1:
+        return [f"Privacy spent at every site: {next(iter(names_by_text))}", *label]
+    return [
+        f"Privacy spent at {words.listing(names, 4)}: {text}" for text, names in names_by_text.items()
+    ] + label
 
 
 def _common_lines(comparison: ComparisonResult) -> list[str]:

@@ -98,7 +98,7 @@ def effects(
         seeds = [seed for seed, run in enumerate(alone) if site in run]
         base = [alone[seed][site] for seed in seeds]
         places = _Blocks.of(base)
-        before = [places.contributions(number, said, only) for number, said in enumerate(base)]
+        before = [places.contributions(number, judged, only) for number, judged in enumerate(base)]
         counted = _counted(base)
         for name, runs in paired.items():
             after = [
@@ -147,15 +147,15 @@ def _same(runs: Way, alone: Way, sites: Sequence[str]) -> bool:
 def _counted(runs: Iterable[Judged]) -> PatientCounts:
     names, outside, classes = list[NDArray[np.str_]](), list[NDArray[np.str_]](), 0
     ill = list[NDArray[np.str_]]()
-    said = list(runs)
-    truth = np.concatenate([r.predictions.targets for r in said]) if said else np.zeros(0)
+    judged = list(runs)
+    truth = np.concatenate([r.predictions.targets for r in judged]) if judged else np.zeros(0)
     binary = False
     common = 0
-    if said and said[0].predictions.form == "classes" and len(truth):
-        classes = max(r.predictions.logs.shape[1] for r in said)
+    if judged and judged[0].predictions.form == "classes" and len(truth):
+        classes = max(r.predictions.logs.shape[1] for r in judged)
         common = int(np.bincount(truth.astype(int).reshape(-1), minlength=classes).argmax())
         binary = classes == 2
-    for run in said:
+    for run in judged:
         names.append(run.marks)
         targets = run.predictions.targets
         outside.append(run.marks[targets.reshape(-1) != common] if classes else run.marks)
@@ -189,7 +189,7 @@ class _Blocks:
         return cls(names, count, rows, tuple(len(np.unique(run.marks)) for run in runs))
 
     def contributions(
-        self, seed: int, said: Judged, only: str | None = None
+        self, seed: int, judged: Judged, only: str | None = None
     ) -> dict[str, tuple[float, Floats]]:
         """By metric, its value and what each block contributes to it."""
         rows, patients = self.rows[seed], self.patients[seed]
@@ -198,7 +198,7 @@ class _Blocks:
         scale = np.sqrt(patients / max(1, patients - 1)) / STEP
         return {
             metric: (float(values[0]), scale * (values[1:] - values[0]))
-            for metric, values in weighted(said.predictions, weights, only).items()
+            for metric, values in weighted(judged.predictions, weights, only).items()
         }
 
 

@@ -18,11 +18,11 @@ from confrere.core.results import ComparisonResult, PrivacySpent, SiteRecords, S
 from confrere.report import words
 from confrere.report.history import History, Weighing, history
 from confrere.report.page import write_report
+from confrere.report.page.answers import Answer
 from confrere.report.page.by_how_much import by_how_much
 from confrere.report.page.next_step import REFUSE, REHEARSE, next_step
 from confrere.report.page.odd_records import odd_records, own_records
 from confrere.report.page.privacy_left import privacy_left
-from confrere.report.page.questions import Answer
 from confrere.report.page.what_left import what_left
 from confrere.report.page.who_helped import tried_models, who_helped
 from confrere.report.results_folder import read_comparison

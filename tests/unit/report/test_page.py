@@ -20,8 +20,8 @@ from confrere.core.events import Event
 from confrere.core.results import ComparisonResult
 from confrere.report.history import history
 from confrere.report.page import write_report
-from confrere.report.page.answer import verdict
 from confrere.report.page.by_how_much import largest, smallest
+from confrere.report.page.first_screen import verdict
 from confrere.report.page.in_patients import sentence
 from confrere.report.page.learning_curves import _band, learning_curves
 from confrere.report.page.provenance import notes

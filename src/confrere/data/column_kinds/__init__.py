@@ -273,9 +273,9 @@ def _column_problems(c: Column) -> list[str]:
     out += c.traits.problems(c)
     if len(set(c.categories)) != len(c.categories):
         out.append("a category is listed twice")
-    for said, meant in c.spellings:
+    for written, meant in c.spellings:
         if meant not in c.categories:
-            out.append(f"spellings: {said!r} stands for {meant!r}, which is not a category")
+            out.append(f"spellings: {written!r} stands for {meant!r}, which is not a category")
     if c.date_format and not _is_date_format(c.date_format):
         out.append(f'date_format = "{c.date_format}" names no day, month and year, such as "%d/%m/%Y"')
     if c.buckets < 2 or c.ngrams < 1 or c.length < 1 or min(c.size) < 1 or c.prefix < 0:

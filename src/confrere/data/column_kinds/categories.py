@@ -56,7 +56,7 @@ class CategoryColumn(ColumnKind):
         )  # each value once; the last stands for a gap
         if column.prefix:
             kinds = np.array([None if k is None else k[: column.prefix] for k in kinds], dtype=object)
-        words = (*column.categories, *(said for said, _ in column.spellings))
+        words = (*column.categories, *(written for written, _ in column.spellings))
         texts = pd.Series(as_words(kinds, words, decimal), dtype=object)
         if column.spellings:
             texts = texts.replace(dict(column.spellings))

@@ -167,7 +167,7 @@ def as_flags(
     own, texts = kinds_of(series, column.missing, decimal)
     if column.categories:
         known = {column.categories[0]: 0.0, column.categories[1]: 1.0}
-        known.update({said: known[meant] for said, meant in column.spellings})
+        known.update({written: known[meant] for written, meant in column.spellings})
     else:
         known = {**dict.fromkeys(NO, 0.0), **dict.fromkeys(YES, 1.0)}
         texts = np.array([None if t is None else t.lower() for t in texts], dtype=object)

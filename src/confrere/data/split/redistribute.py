@@ -63,8 +63,10 @@ def _by_values(federation: Federation, everything: Records, **options: Any) -> d
     """A site for each value of a column; patients stay together, where their first record puts them."""
     unknown = set(options) - {"column", "edges"}
     if unknown or not options.get("column"):
-        told = f"has no option {sorted(unknown)[0]!r}" if unknown else "needs its column"
-        raise StudyError(f"partition 'column' {told}; it has column (a name) and edges (a list, for numbers)")
+        problem = f"has no option {sorted(unknown)[0]!r}" if unknown else "needs its column"
+        raise StudyError(
+            f"partition 'column' {problem}; it has column (a name) and edges (a list, for numbers)"
+        )
     values = np.array(_values(federation, everything, str(options["column"]), list(options.get("edges", []))))
     if everything.units is not None:
         _, first, own = np.unique(everything.units.numpy(), return_index=True, return_inverse=True)
@@ -92,16 +94,16 @@ def _values(federation: Federation, records: Records, column: str, edges: list[f
     )
     kinds = [(i, n) for i, n in enumerate(names) if n.startswith(f"{column}=")]
     if kinds:
-        said = np.array([n for _, n in kinds])[flat[:, [i for i, _ in kinds]].argmax(1)]
+        groups = np.array([n for _, n in kinds])[flat[:, [i for i, _ in kinds]].argmax(1)]
     else:
         numbers = flat[:, names.index(column)]
         described = federation.schema.column(column) if federation.schema is not None else None
         words = () if described is None else described.traits.no_and_yes(described)
         if words:
-            said = np.array([f"{column}={w}" for w in words])[(numbers > 0.5).astype(int)]
+            groups = np.array([f"{column}={w}" for w in words])[(numbers > 0.5).astype(int)]
         else:
-            said = _intervals(column, numbers, edges, described)
-    return [f"{column} {NOT_KNOWN}" if lost else str(value) for lost, value in zip(gone, said, strict=True)]
+            groups = _intervals(column, numbers, edges, described)
+    return [f"{column} {NOT_KNOWN}" if lost else str(value) for lost, value in zip(gone, groups, strict=True)]
 
 
 def _intervals(column: str, numbers: NDArray[np.float32], edges: list[float], described: Any) -> NDArray[Any]:

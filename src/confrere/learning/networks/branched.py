@@ -42,11 +42,11 @@ class Branches(nn.Module):
         self.head = nn.Linear(features * len(encoders), outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        said = []
+        encoded = []
         for part, encoder in zip(self.parts, self.encoders, strict=True):
             own = x[:, part.start : part.start + flat(part.shape)].reshape(len(x), *part.shape)
-            said.append(torch.relu(encoder(own)))
-        return self.head(torch.cat(said, 1))  # type: ignore[no-any-return]
+            encoded.append(torch.relu(encoder(own)))
+        return self.head(torch.cat(encoded, 1))  # type: ignore[no-any-return]
 
 
 @network("branches")

@@ -142,10 +142,10 @@ class DeepSets(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x, there = unmasked(x, self.mask)
-        said = self.member(x) * there
+        encoded = self.member(x) * there
         if self.pool == "max":  # after a ReLU nothing is below zero, so empty places never win
-            return self.head(said.amax(1))  # type: ignore[no-any-return]
-        total = said.sum(1)
+            return self.head(encoded.amax(1))  # type: ignore[no-any-return]
+        total = encoded.sum(1)
         return self.head(total / there.sum(1).clamp_min(1.0) if self.pool == "mean" else total)  # type: ignore[no-any-return]
 
 

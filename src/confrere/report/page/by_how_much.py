@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from confrere.core.results import ComparisonResult, InPatients, StrategyResult, Tested
 from confrere.report import words
 from confrere.report.gains import gap_closed, mean_gain, site_gain, tested_at
-from confrere.report.page.questions import Answer, sentences
+from confrere.report.page.answers import Answer, sentences
 from confrere.statistics.clinical_metrics import over_sites
 from confrere.statistics.verdict import EARLIER, Gain
 
@@ -34,7 +34,7 @@ def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Ga
     counts = based_on(comparison, tested)
     based = f"; based on {counts}" if counts else ""
     weighted = " Each site counts by its test patients." if site is None else ""
-    told = [
+    stated = [
         f"Of 100 patients like those of {whose}, {with_condition(comparison, alone)}{based}.{weighted}",
         changes(together, name),
     ]
@@ -48,7 +48,7 @@ def by_how_much(comparison: ComparisonResult, name: str, judged: Mapping[str, Ga
         more.append(
             f"Over all sites, where each site counts by its test patients: {_with_changes(*overall)}{on_all(comparison)}."
         )
-    return Answer("By how much?", words.capital(short), (sentences(*told),), tuple(more))
+    return Answer("By how much?", words.capital(short), (sentences(*stated),), tuple(more))
 
 
 def in_metric(comparison: ComparisonResult, name: str) -> str:

@@ -96,10 +96,10 @@ def who_was_missing(history: History | None, sites: Sequence[str], run: str) -> 
             title, listed, lead=f"Every site took part in all {len(history.members)} rounds ({run})."
         )
     everyone = [*sites, *(s for s in history.sites if s not in sites)]
-    told = [f"{s}: {words.count(n, 'round')}" for s, n in away.most_common()]
+    absences = [f"{s}: {words.count(n, 'round')}" for s, n in away.most_common()]
     lead = (
-        f"Of {len(history.members)} rounds ({run}) these were missed: {words.listing(told, 8)}."
-        if told
+        f"Of {len(history.members)} rounds ({run}) these were missed: {words.listing(absences, 8)}."
+        if absences
         else f"Every site took part in all {len(history.members)} rounds ({run})."
     )
     if late:

@@ -8,7 +8,7 @@ from confrere.core.results import ComparisonResult, StrategyResult
 from confrere.report import words
 from confrere.report.gains import mean_gain, site_gain
 from confrere.report.history import History
-from confrere.report.page.questions import Answer, sentences
+from confrere.report.page.answers import Answer, sentences
 from confrere.statistics.verdict import EARLIER, LEAST_RARER, LEAST_SEEDS, Gain
 
 QUESTION = "What next?"

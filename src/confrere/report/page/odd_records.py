@@ -15,9 +15,9 @@ from confrere.core.results import SiteRecords, SiteResult
 from confrere.report import words
 from confrere.report.history import History
 from confrere.report.page import charts
+from confrere.report.page.answers import Answer, sentences
 from confrere.report.page.axes import Scale
 from confrere.report.page.markup import Child, Markup, breakable, section, table, tag
-from confrere.report.page.questions import Answer, sentences
 from confrere.report.page.sections import Page, report_section
 from confrere.report.page.site_table import MANY
 
@@ -49,13 +49,13 @@ def odd_records(records: Mapping[str, SiteRecords]) -> Answer:
         )
     errors = standard_errors(records)
     odd = {s: facts for s, own in records.items() if (facts := _odd(own, records, errors))}
-    told = [
+    stated = [
         tag("span", tag("b", f"«{s}»"), f": {facts[0]}.", class_="line-of")
         for s, facts in list(odd.items())[:LISTED]
     ]
     more = [f"«{s}» also: {words.listing(facts[1:], 3)}." for s, facts in odd.items() if len(facts) > 1]
     if len(odd) > LISTED:
-        told.append(tag("span", f"And {len(odd) - LISTED} more.", class_="line-of"))
+        stated.append(tag("span", f"And {len(odd) - LISTED} more.", class_="line-of"))
     if not odd:
         return Answer(QUESTION, "No site stands out", (_NOTHING_ODD, " ", _link()))
     names = (
@@ -64,7 +64,7 @@ def odd_records(records: Mapping[str, SiteRecords]) -> Answer:
         else f"{len(odd)} of {len(records)} sites stand out"
     )
     short = f"{names} stand{'s' if len(odd) == 1 else ''} out" if len(odd) <= 3 else names
-    return Answer(QUESTION, words.capital(short), (*told, _link()), tuple(more[:LISTED]))
+    return Answer(QUESTION, words.capital(short), (*stated, _link()), tuple(more[:LISTED]))
 
 
 def own_records(site: SiteResult[object], records: Mapping[str, SiteRecords], question: str) -> Answer:
@@ -75,9 +75,9 @@ def own_records(site: SiteResult[object], records: Mapping[str, SiteRecords], qu
         short = "Yes, in part" if odd else "No: nothing stands out"
         seen = "The data set is public, so this page may compare your records with those of the other sites."
         missing = f"They lack {words.lacks(site.missing_columns)}." if site.missing_columns else None
-        told = f"{words.capital(words.listing(odd, 3))}." if odd else _NOTHING_ODD
+        stated = f"{words.capital(words.listing(odd, 3))}." if odd else _NOTHING_ODD
         return Answer(
-            question, short, (sentences(told, missing, seen), " ", _link("Your records in a picture"))
+            question, short, (sentences(stated, missing, seen), " ", _link("Your records in a picture"))
         )
     if own is not None:
         facts.append(f"{words.count(own.records, 'record')}: {labels_in_words(own.labels)}.")

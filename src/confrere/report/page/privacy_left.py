@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from confrere.core.results import PrivacySpent, SiteResult
 from confrere.report import words
 from confrere.report.history import History
-from confrere.report.page.questions import Answer, sentences
+from confrere.report.page.answers import Answer, sentences
 
 QUESTION = "How much privacy is left?"
 

@@ -14,15 +14,19 @@ from confrere.report.page.sections import Page, report_section
 
 def notes(stated: Sequence[str], histories: Sequence[History]) -> Markup | None:
     """What the comparison says about itself, and what the journals noticed: each once, site by site."""
-    said: dict[str, dict[str, None]] = {"": {n.strip(): None for n in stated if n.strip()}}
+    notes_by_site: dict[str, dict[str, None]] = {"": {n.strip(): None for n in stated if n.strip()}}
     for history in histories:
         for remark in history.remarks:
             text = remark.text.strip()
-            if remark.kind == "notice" and text and text.rstrip(".") not in {n.rstrip(".") for n in said[""]}:
+            if (
+                remark.kind == "notice"
+                and text
+                and text.rstrip(".") not in {n.rstrip(".") for n in notes_by_site[""]}
+            ):
                 when = f"round {remark.round + 1}: " if remark.round is not None else ""
-                said.setdefault(remark.site or "", {})[when + text] = None
-    general = [tag("li", n) for n in said.pop("")]
-    by_site = [tag("li", tag("b", site), " ", _few(list(texts))) for site, texts in said.items()]
+                notes_by_site.setdefault(remark.site or "", {})[when + text] = None
+    general = [tag("li", n) for n in notes_by_site.pop("")]
+    by_site = [tag("li", tag("b", site), " ", _few(list(texts))) for site, texts in notes_by_site.items()]
     if not general and not by_site:
         return None
     return section("Notes", tag("ul", *general, *by_site, class_="note-list"))

@@ -8,10 +8,10 @@ from confrere.core.metrics import in_order
 from confrere.core.results import SiteResult, is_collaboration
 from confrere.report import words
 from confrere.report.gains import tested_together
+from confrere.report.page.answers import Answer, for_the_researcher, laid_out, sentences
 from confrere.report.page.markup import Child, Markup, section, table, tag
 from confrere.report.page.odd_records import of_a_run
 from confrere.report.page.privacy_left import privacy_left
-from confrere.report.page.questions import Answer, for_the_researcher, laid_out, sentences
 from confrere.report.page.sections import Page, body, report_section
 from confrere.report.page.what_left import what_left
 from confrere.report.page.who_helped import who_helped

@@ -15,15 +15,15 @@ from confrere.core.results import ComparisonResult, Measured
 from confrere.report import words
 from confrere.report.gains import site_gain
 from confrere.report.history import History
-from confrere.report.page.answer import repetitions
+from confrere.report.page.answers import Answer, for_the_researcher, laid_out
 from confrere.report.page.by_how_much import based_on, both_ways, condition, of_100
+from confrere.report.page.first_screen import repetitions
 from confrere.report.page.in_patients import hundred_patients, in_patients, sentence
 from confrere.report.page.markup import Child, tag
 from confrere.report.page.next_step import next_step
 from confrere.report.page.odd_records import own_picture, own_records
 from confrere.report.page.privacy_left import privacy_left
 from confrere.report.page.provenance import how_to_read
-from confrere.report.page.questions import Answer, for_the_researcher, laid_out
 from confrere.report.page.site_table import CLASSES
 from confrere.report.page.what_left import what_left
 from confrere.report.page.who_helped import Tried, tried_models, who_helped

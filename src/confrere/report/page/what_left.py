@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from confrere.core.results import SiteResult
 from confrere.report import words
 from confrere.report.history import History
-from confrere.report.page.questions import Answer
+from confrere.report.page.answers import Answer
 
 QUESTION = "What left each site?"
 

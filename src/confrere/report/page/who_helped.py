@@ -19,8 +19,8 @@ from confrere.core.results import ComparisonResult, Measured, Tested
 from confrere.report import words
 from confrere.report.gains import tested_at
 from confrere.report.history import History
+from confrere.report.page.answers import Answer, sentences
 from confrere.report.page.markup import Child, Markup, section, table, tag
-from confrere.report.page.questions import Answer, sentences
 from confrere.report.page.sections import of_comparison
 from confrere.statistics.verdict import EARLIER, WORDS, Gain
 
@@ -59,10 +59,10 @@ def who_helped(
         commands = (
             ("What each peer brings to a site", f"confrere partners STUDY.toml --site {shlex.quote(site)}"),
         )
-    short, told = _short(judged, used, bool(weighed)), sentences(*parts)
+    short, stated = _short(judged, used, bool(weighed)), sentences(*parts)
     if tried is None or not (tried.rest or tried.more):
-        return Answer(question, short, (told,), commands=commands)
-    return Answer(question, tried.short or short, tried.rest, (*tried.more, told), commands)
+        return Answer(question, short, (stated,), commands=commands)
+    return Answer(question, tried.short or short, tried.rest, (*tried.more, stated), commands)
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def tried_models(comparison: ComparisonResult, judged: Mapping[str, Gain], whose
     figures = [
         part for site in gained for part in _figures(name, site, trials[site], tested_at(comparison, [site]))
     ]
-    told = method if any(fits.values()) else None
-    return Tried(fits[first] if clear else None, (*map(_line, others), told, " ", link), tuple(figures))
+    stated = method if any(fits.values()) else None
+    return Tried(fits[first] if clear else None, (*map(_line, others), stated, " ", link), tuple(figures))
 
 
 def _fitting(trials: Mapping[str, Measured], whose: str) -> str | None:
@@ -113,16 +113,16 @@ def _fitting(trials: Mapping[str, Measured], whose: str) -> str | None:
         return f"Too few patients to judge whose model fits {whose}" if by["too few to judge"] else None
     if not fit:
         return f"No single peer's model clearly fits {whose}"
-    told = [
+    stated = [
         f"{'The model' if len(fit) == 1 else 'Models'} of {words.listing(fit, LISTED)} fit{'s' if len(fit) == 1 else ''} {whose}"
     ]
     for rest, how in ((unclear, " clearly"), (worse, "")):
         if rest:
             which = "that" if len(rest) == 1 else "those"
-            told.append(
+            stated.append(
                 f"{which} of {words.listing(rest, LISTED)} {'does' if len(rest) == 1 else 'do'} not{how}"
             )
-    return "; ".join(told)
+    return "; ".join(stated)
 
 
 def _figures(name: str, site: str, trials: Mapping[str, Measured], counts: Tested | None) -> list[Child]:
@@ -282,12 +282,12 @@ def _weights(histories: Sequence[History], sites: Sequence[str]) -> dict[str, di
 
 
 def _in_words(weighed: Mapping[str, Mapping[str, float]]) -> str:
-    told = []
+    stated = []
     for user, peers in list(weighed.items())[:SHOWN]:
         ranked = sorted(peers, key=lambda p: -peers[p])
-        told.append(f"for {user}, {words.listing([f'{p} {peers[p]:.2f}' for p in ranked], SHOWN)}")
+        stated.append(f"for {user}, {words.listing([f'{p} {peers[p]:.2f}' for p in ranked], SHOWN)}")
     more = f"; and {len(weighed) - SHOWN} more users" if len(weighed) > SHOWN else ""
-    return f"Mean weight of each peer over all rounds, measured on gradients: {'; '.join(told)}{more}."
+    return f"Mean weight of each peer over all rounds, measured on gradients: {'; '.join(stated)}{more}."
 
 
 of_comparison("whose model fits", order=45)(whose_model_fits)

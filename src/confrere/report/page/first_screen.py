@@ -1,4 +1,4 @@
-"""Report section: the first screen: the question, the answer in plain words, seven questions, and the sites one by one."""
+"""Report section: the first screen, with the answer in plain words, seven questions, and the sites one by one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from confrere.report.gains import (
     words_stated,
 )
 from confrere.report.history import History
+from confrere.report.page.answers import Answer, for_the_researcher, laid_out
 from confrere.report.page.by_how_much import by_how_much, condition, featured, in_metric, later_than, pooling
 from confrere.report.page.in_patients import hundred_patients
 from confrere.report.page.markup import Markup, tag
 from confrere.report.page.next_step import next_step
 from confrere.report.page.odd_records import odd_records
 from confrere.report.page.privacy_left import privacy_left
-from confrere.report.page.questions import Answer, for_the_researcher, laid_out
 from confrere.report.page.sections import Page, report_section
 from confrere.report.page.site_table import CLASSES, MANY, site_table
 from confrere.report.page.what_left import what_left
@@ -70,21 +70,21 @@ def verdict(judged: dict[str, Gain], mean: Gain | None = None) -> list[Phrase]:
         return [("better", "Yes."), (None, f" Together is better than alone {where}.")]
     if not better and not worse:
         none = "neither" if total == 2 else "none"
-        said = f" At {none} of the {total} sites is together clearly better than alone, and at {none} worse."
+        where = f" At {none} of the {total} sites is together clearly better than alone, and at {none} worse."
         if total == 1:
-            said = " At the one site together is neither clearly better than alone nor worse."
-        return [("unclear", "No clear benefit."), (None, said)]
-    told: list[Phrase] = [("worse", "No."), (None, " Together is nowhere better than alone")]
+            where = " At the one site together is neither clearly better than alone nor worse."
+        return [("unclear", "No clear benefit."), (None, where)]
+    phrases: list[Phrase] = [("worse", "No."), (None, " Together is nowhere better than alone")]
     if better:
-        told = [("better", f"Together is better than alone at {len(better)} of {total} sites")]
+        phrases = [("better", f"Together is better than alone at {len(better)} of {total} sites")]
         if len(better) <= 3:
-            told.append((None, f" ({_these(better, total)})" if total <= MANY else ""))
+            phrases.append((None, f" ({_these(better, total)})" if total <= MANY else ""))
     if unclear:
-        told.append((None, f"; at {_these(unclear, total)} there is no clear difference"))
+        phrases.append((None, f"; at {_these(unclear, total)} there is no clear difference"))
     if worse:
-        told += [(None, f"; at {_these(worse, total)} "), ("worse", "it is worse")]
-        told.append((None, f": alone serves {'it' if len(worse) == 1 else 'them'} better"))
-    return [*told, (None, ".")]
+        phrases += [(None, f"; at {_these(worse, total)} "), ("worse", "it is worse")]
+        phrases.append((None, f": alone serves {'it' if len(worse) == 1 else 'them'} better"))
+    return [*phrases, (None, ".")]
 
 
 def answer(
@@ -114,13 +114,13 @@ def answer(
         return tag("header", *head, tag("p", _nothing(comparison), class_="answer"))
     judged = _judged(comparison, name)
     overall = mean_gain(comparison, name)
-    told = (tag("strong", text, class_=kind) if kind else text for kind, text in verdict(judged, overall))
+    phrases = (tag("strong", text, class_=kind) if kind else text for kind, text in verdict(judged, overall))
     worth = not_worth_it(comparison)
     words_of = tag(
         "div",
         *head,
         tag("p", "Is it better than learning alone?", class_="asked"),
-        tag("p", *told, class_="answer"),
+        tag("p", *phrases, class_="answer"),
         tag("p", tag("strong", worth, class_="worse")) if worth else None,
     )
     shown = featured(comparison, judged)
