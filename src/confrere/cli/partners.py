@@ -21,13 +21,13 @@ def partners(
     study: StudyFile,
     site: Annotated[str, typer.Option(metavar="NAME", help="The site that asks.")],
     by: Annotated[
-        str, typer.Option(metavar="METHOD", help=f"What decides: {', '.join(METHODS)}.")
+        str, typer.Option(metavar="METHOD", help=f"The method that decides: {', '.join(METHODS)}.")
     ] = "influence",
     top: Annotated[
         int | None, typer.Option(metavar="K", help="Choose the first K, even if no benefit is shown.")
     ] = None,
     z: Annotated[float | None, typer.Option(hidden=True)] = None,
-    groups: Annotated[int, typer.Option(help="How many groups sites are put into.")] = 2,
+    groups: Annotated[int, typer.Option(help="Number of clusters, for the method clusters.")] = 2,
     write: Annotated[
         bool | None,
         typer.Option(
@@ -44,13 +44,13 @@ def partners(
 ) -> None:
     """Rank possible partners by every method and add the choice to the study.
 
-    A site is chosen where an interval says that it helps, and where no trial on held-out patients finds it harmful. The
+    A site is chosen if an interval shows that it helps and no trial on held-out patients finds it harmful. The
     answer states what the choice brings on test patients, against training alone and against all sites. --json and
     --report have the values.
 
     The choice is a line `partners = ["NAME", …]` that you may change; a run then has these sites only.
 
-    «Simulation only» marks what needs records or unprotected models of peers: it cannot be asked in the field. With
+    «Simulation only» marks what needs records or unprotected models of peers: it is not available on nodes. With
     privacy.selection_share in the study, peers send gradients and models with noise for the other methods; that share of
     ε pays for it, and training has the rest.
 

@@ -40,7 +40,7 @@ def plan(
     delta: Delta = 1e-5,
     rounds: Annotated[str | None, typer.Option(metavar="N", help="Rounds to suggest.")] = None,
     classes: Annotated[
-        str | None, typer.Option(metavar="N", help="How many classes; a study knows it.")
+        str | None, typer.Option(metavar="N", help="Number of classes; taken from the study if there is one.")
     ] = None,
     largest_class: Annotated[
         float | None,

@@ -21,11 +21,11 @@ def predict(
     out: Annotated[Path, typer.Option("-o", "--out", metavar="OUT.csv", help="Where the predictions go.")],
     encoder: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.onnx", help="The study's ONNX file, if it is not where it was."),
+        typer.Option(metavar="FILE.onnx", help="The study's ONNX file, if it was moved."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict a file of records with a site's model. Model and predictions stay in the building.
+    """Predict a file of records with a site's model. Model and predictions stay at the site.
 
     Example: `confrere predict node/model/model.safetensors patients.csv -o predictions.csv`
     """

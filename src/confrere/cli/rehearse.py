@@ -22,7 +22,7 @@ def rehearse(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start all sites of a study as real nodes on this machine: the step before the field. Not private.
+    """Start all sites of a study as real nodes on this machine: the step before deployment. Not private.
 
     Example: `confrere rehearse studies/quickstart.toml --set rounds=5`
     """

@@ -31,7 +31,8 @@ def add(
         Path, typer.Argument(metavar="FILE.toml", help="A peer.toml, or a signature that another site sent.")
     ],
     fingerprint: Annotated[
-        str, typer.Option(help="As the other site read it out; refused if it is another.")
+        str,
+        typer.Option(help="The fingerprint that the other site read out to you; a different one is refused."),
     ] = "",
     roster: RosterFile = HERE,
 ) -> None:
@@ -130,7 +131,7 @@ def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The member that is lost.")],
     roster: RosterFile = HERE,
 ) -> None:
-    """Take out a member that is lost for good; all others sign the roster of the new epoch.
+    """Remove a member that is permanently lost; all others sign the roster of the new epoch.
 
     Example: `confrere roster remove st-mary`
     """
@@ -144,7 +145,7 @@ def remove(
 
 @app.command("leave")
 def leave(keys: Keys, roster: RosterFile = HERE) -> None:
-    """Sign that this site leaves, for good; the others take the file in with `roster add`.
+    """Sign that this site leaves permanently; the others add the file with `roster add`.
 
     Example: `confrere roster leave --keys keys`
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from confrere.data.schema_check import Report
 
 app = typer.Typer(
-    help="What columns mean: draft a schema from a file, or check files against a study's.",
+    help="Draft a schema (what columns mean) from a file, or check files against a study's.",
     no_args_is_help=True,
 )
 STATES = {
@@ -51,8 +51,8 @@ def draft_command(
     patient: Annotated[str, typer.Option(help="The column with the patient id.")] = "",
     site: Annotated[str, typer.Option(help="The column with the site name.")] = "",
     query: Annotated[str, typer.Option(help="For a database: the query.")] = "",
-    delimiter: Annotated[str, typer.Option(help="Between fields, if not found by itself.")] = "",
-    encoding: Annotated[str, typer.Option(help="Of the file, if not found by itself.")] = "",
+    delimiter: Annotated[str, typer.Option(help="Field delimiter; detected if left out.")] = "",
+    encoding: Annotated[str, typer.Option(help="Text encoding of the file; detected if left out.")] = "",
     out: Annotated[Path | None, typer.Option(help="Write the draft here instead of to the screen.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -101,9 +101,9 @@ def check_command(
     ],
     data: Annotated[list[str], typer.Argument(help="One or more files.")],
     query: Annotated[str, typer.Option(help="For a database: the query.")] = "",
-    delimiter: Annotated[str, typer.Option(help="Between fields, if not found by itself.")] = "",
-    encoding: Annotated[str, typer.Option(help="Of the files, if not found by itself.")] = "",
-    folder: Annotated[str, typer.Option(help="Where image files lie.")] = "",
+    delimiter: Annotated[str, typer.Option(help="Field delimiter; detected if left out.")] = "",
+    encoding: Annotated[str, typer.Option(help="Text encoding of the files; detected if left out.")] = "",
+    folder: Annotated[str, typer.Option(help="Folder of the image files.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Check which columns of a file fit a study, which can be derived, and which cannot be used.
