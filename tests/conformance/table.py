@@ -105,6 +105,7 @@ ONLY_IN = (
     OnlyIn("nodes", "notice", notice="settled"),
     OnlyIn("nodes", "notice", notice="rehearsal"),
     OnlyIn("nodes", "notice", notice="waiting"),
+    OnlyIn("nodes", "notice", notice="sum_terms"),
     OnlyIn("nodes", "notice", notice="leaving"),  # announced to peers, before the event `left`
     OnlyIn(
         "nodes", "notice", notice="cancelled"

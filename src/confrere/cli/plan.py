@@ -150,7 +150,7 @@ def _show(plan: Plan) -> None:
         _print(
             'With masked sums (combiner = "masked-sum", one step a round), where the sites share the noise of one release, the'
             f" signal-to-noise would be {plan.masked.signal_to_noise:.2g}, if at most one of the other sites pools what it"
-            " sees or departs from the protocol; nodes cannot take part in them yet."
+            " sees or departs from the protocol."
         )
     fits = forecast.largest_proxy
     _print(

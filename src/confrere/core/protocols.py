@@ -215,6 +215,8 @@ class Peers(Protocol):
     """How the study wants models to be combined; None leaves it to the strategy."""
     largest: float
     """The largest weight that a model of this study may have: peers refuse a model beyond it."""
+    diverged: bool
+    """Whether the last `sum` found sites in different states and opened nothing; this site sends its state to the others."""
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
         """Send along this round's edges and receive what arrives along them; None sends an empty parcel.

@@ -95,7 +95,8 @@ async def latest(state: CommonState, optimiser: Optimiser, peers: Peers) -> Comm
 
 async def send(state: CommonState, optimiser: Optimiser, peers: Peers) -> None:
     """Send the common state to sites that missed the round."""
-    moments = [state.moments[name] for name in _vectors(optimiser)]
+    nothing = Model(state.model.params * 0.0, state.model.architecture, state.model.custody)
+    moments = [state.moments.get(name, nothing) for name in _vectors(optimiser)]
     numbers = {"version": public(state.version), "steps": public(state.steps)}
     numbers |= {f"{IN_COMMON}{name}": value for name, value in state.numbers.items()}
     await peers.send_common(state.model, *moments, **numbers)
@@ -121,6 +122,8 @@ async def step_together(
     gradient = await site.gradient_sum(loss, at=common.model, role=of.role, reads=of.reads)
     opened = await peers.sum(gradient, since=common.version, weight=size, rate=size * rule.learning_rate)
     if opened is None:
+        if peers.diverged:
+            await send(common, rule, peers)
         return common, None
     common = stepped(common, rule, opened, trainable_names(site, of.architecture))
     await send(common, rule, peers)

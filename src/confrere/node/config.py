@@ -19,7 +19,7 @@ from confrere.site.exchange_limits import check_combiner
 from confrere.site.open_sites import inputs_caveat, open_sites
 from confrere.site.site_run import run_id
 from confrere.study import Caps, SiteConfig, Study, load, load_site
-from confrere.study.masked_settings import refuse_on_nodes
+from confrere.study.masked_settings import check_members, check_nodes
 from confrere.transport.grpc.identity import Identity
 from confrere.transport.grpc.member import Member
 
@@ -211,7 +211,9 @@ def load_study(path: Path, me: str, members: Mapping[str, Member]) -> Study:
         raise StudyError(
             f"{path}: attack is for rehearsals; a node takes no part in a study with dishonest sites"
         )
-    refuse_on_nodes(study)
+    check_nodes(study, len(members))
+    for round in study.churn.changes(study.rounds):
+        check_members(study, study.churn.members(round, sorted(members)), round)
     check_combiner(study, sorted(members))
     check_common_proxy(study)
     if traits(study.build_strategy()).pools:

@@ -19,6 +19,7 @@ from confrere.node.inspection import ParcelRules
 from confrere.node.replay import DurableMailbox
 from confrere.node.shortage import shortage_of
 from confrere.node.store import Store
+from confrere.site.masked_messages import is_masked
 from confrere.site.peers import ANSWER, is_common
 from confrere.transport.body import Body
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
@@ -43,6 +44,8 @@ class Links(Protocol):
     async def wait_connected(self, peer: str, timeout: float) -> None: ...
     @property
     def connected(self) -> frozenset[str]: ...
+    @property
+    def processes(self) -> Mapping[str, str]: ...
     @property
     def last_contact(self) -> Mapping[str, float]: ...
     @property
@@ -125,6 +128,12 @@ class PeerSender:
                     await connections.send(self.peer, f"{site} leaves", Body.of(body))
 
 
+class MessageReceiver(Protocol):
+    """What takes messages of masked sums: `node.sum_messages.SumMessages`."""
+
+    def receive(self, parcel: Parcel) -> Receipt: ...
+
+
 class ParcelReceiver:
     """Checks each parcel, stores it durably, and only then acknowledges it. A bad parcel changes nothing."""
 
@@ -143,6 +152,8 @@ class ParcelReceiver:
         self._marks = marks
         self.mailbox: DurableMailbox | None = None
         """Where parcels go from here; None where no further round will take them."""
+        self.sums: MessageReceiver | None = None
+        """Where messages of masked sums go."""
         self._begun: set[asyncio.Task[Receipt]] = set()
 
     async def deliver(self, sender: str, body: Body | bytes) -> Receipt:
@@ -212,8 +223,11 @@ class ParcelReceiver:
         of_round = parcel.round + is_common(parcel.phase)  # a common model is for the round after
         if parcel.epoch > await asyncio.to_thread(self._epochs.known, of_round):
             return Receipt(Outcome.DEFERRED, NO_RECORD)
-        if parcel.phase <= ANSWER and parcel.epoch < self._epochs.current():
+        former = parcel.epoch < self._epochs.current()
+        if former and (parcel.phase <= ANSWER or is_masked(parcel.phase)):
             return Receipt(Outcome.REFUSED, CANCELLED)
+        if is_masked(parcel.phase):
+            return await self._passed_on(parcel)
         if await asyncio.to_thread(store.kept_of, parcel.sender) >= self._most_waiting:
             return Receipt(Outcome.DEFERRED, f"{self._most_waiting} of its parcels wait already")
         await asyncio.to_thread(self.rules.check_bounds, parcel, store.mass_flow)
@@ -223,6 +237,15 @@ class ParcelReceiver:
         if new and self.mailbox is not None:
             self.mailbox.deliver(parcel)
         return ACCEPTED if new else DUPLICATE
+
+    async def _passed_on(self, parcel: Parcel) -> Receipt:
+        """Hand on a message of a masked sum, which is not stored."""
+        self.rules.check_message_bounds(parcel)
+        if self._marks is not None and parcel.mark is not None:
+            await asyncio.to_thread(self._marks.keep, parcel.sender, parcel.mark)
+        if self.sums is None:
+            return Receipt(Outcome.REFUSED, "this site takes part in no further sum")
+        return self.sums.receive(parcel)
 
     def _equivocated(self, signer: str, error: Equivocation) -> None:
         if error.proof is None:

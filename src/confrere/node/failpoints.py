@@ -34,6 +34,31 @@ POINTS = (
 )
 """Every step that makes something durable has an instant before it, within it, or after it."""
 
+MASKED_POINTS = (
+    "sum-numbers-sent",  # a member: each step was handed to the connection
+    "sum-keys-sent",
+    "sum-shares-sent",
+    "sum-charged",  # the ledger holds the charge, no noise is drawn
+    "sum-recording",  # the digest of a vector or a list is about to be written to the ledger
+    "sum-recorded",
+    "sum-vector-sent",
+    "sum-vote-sent",
+    "sum-opening-sent",
+    "sum-message-acknowledged",  # a peer has a message
+    "sum-received",  # the opened sum is here, and only in memory
+    "sum-ended",  # the outcome is known, and only in memory
+    "sum-kept",
+    "sum-begun",  # the summing site: it is decided who is in the sum, and nobody was told
+    "sum-told",  # the answer of each step was handed to the connection, for one member
+    "sum-keys-told",
+    "sum-shares-told",
+    "sum-list-told",
+    "sum-certificate-told",
+    "sum-opened",  # the sum is opened, and nobody was told
+    "sum-result-told",
+)
+"""The steps of a masked sum. A node that dies there drops out of the attempt."""
+
 
 def armed(setting: str) -> Callable[[str], None]:
     """What `reach` is, for this value of the variable."""

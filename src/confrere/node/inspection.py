@@ -17,6 +17,7 @@ from confrere.exchange.screening import WIDEST, Bounds, Outlier, screen
 from confrere.node.equivocation import LEAVING
 from confrere.node.malloc import give_back
 from confrere.node.store import mass_of
+from confrere.site.masked_messages import check_message, is_masked
 from confrere.site.peers import ANSWER, EXCHANGE, is_common
 from confrere.site.stopping import STOPPED_ROUNDS
 from confrere.transport import wire
@@ -53,6 +54,8 @@ class ParcelRules:
     """In which form models travel."""
     limits: wire.Limits = wire.STANDARD
     accept_unproven: bool = False
+    masked: bool = False
+    """Whether the study has masked sums."""
 
     def inspect(self, sender: str, body: Body) -> Parcel:
         """The parcel that a peer has brought, if its form is right; otherwise a BadParcel."""
@@ -89,6 +92,10 @@ class ParcelRules:
                 f"with its mass of {claimed:g} this site would hold more than all sites have, {self.bounds.mass:g}"
             )
 
+    def check_message_bounds(self, parcel: Parcel) -> None:
+        """Refuse a message of a masked sum whose numbers no honest site sends: an Outlier."""
+        screen(parcel, self.bounds, 0.0)
+
     def _check_leave_message(self, parcel: Parcel) -> None:
         """A signed record of a change in membership; any peer may bring it, whichever site it is addressed to."""
         if parcel.run != self.run:
@@ -102,6 +109,7 @@ class ParcelRules:
         if parcel.run != self.run:
             raise BadParcel("it belongs to another run")
         known = parcel.phase in (EXCHANGE, ANSWER) or is_common(parcel.phase)
+        known = known or (self.masked and is_masked(parcel.phase))
         if not known or parcel.round >= self.rounds:
             raise BadParcel(
                 f"it is for round {parcel.round + 1}, phase {parcel.phase}, which this run has not"
@@ -126,10 +134,13 @@ class ParcelRules:
 
     def _check_model(self, parcel: Parcel) -> None:
         model, whole = parcel.model, is_common(parcel.phase)
-        if model is not None:
+        if is_masked(parcel.phase):
+            check_message(parcel)
+        elif model is not None:
             known = self.shapes.get(model.architecture)
             if known is None or self.packing.form(known, whole) != model.params.shapes:
                 raise BadParcel(f'its model "{model.architecture[:80]}" is not one of this study')
         if not all(may_leave(held, consent=self.accept_unproven) for held in parcel.custodies):
             raise BadParcel("it has no proven guarantee, and this site accepts only parcels that have one")
-        self.packing.check(parcel, whole)
+        if not is_masked(parcel.phase):
+            self.packing.check(parcel, whole)

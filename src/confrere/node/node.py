@@ -52,6 +52,7 @@ from confrere.node.setup import (
 from confrere.node.shortage import Shortage, recognising_shortages, until_over
 from confrere.node.start import StartConditions, record_start, time_is_up
 from confrere.node.store import Store
+from confrere.node.sums import latest_rounds, masks_of_node, sum_messages, sums_are_over
 from confrere.site import snapshot
 from confrere.site.assemble import first_round_unpaid, leaves_when_spent
 from confrere.site.deployment import Deployment, deployment_of
@@ -115,7 +116,7 @@ class Node:
         self.quality: dict[str, Any] = {}
         self.handshake = HandshakeCallbacks(config, self.store, self.ledger, self.rollback_check)
         self.outbox = OutboxTransport(
-            self.store, config.identity.key, self._allow, self.wait_for_space, self.handshake.mark
+            self.store, config.identity.key, self.allow, self.wait_for_space, self.handshake.mark
         )
         self.outbox.posted = self._wake
         self.conduct = Conduct(self.me, self.peer_names, self.journal.add)
@@ -130,6 +131,7 @@ class Node:
         self.peer_senders = {
             p: PeerSender(self.me, p, self.store, self.conduct.add, self.handshake) for p in self.peer_names
         }
+        self.sums = sum_messages(self)
         self._restore()
         handlers = Handlers(
             self.handshake.greet,
@@ -140,6 +142,8 @@ class Node:
         )
         limits = LinkLimits(rules.limits.total, self.study.patience, self.store.blobs.folder)
         self.links = connect(config.identity, config.peers, handlers, limits, listen=config.listen)
+        if self.sums is not None:
+            self.sums.links = self.links
         self._start_conditions = StartConditions(config, lambda: self.links.connected)
 
     # -- running ----------------------------------------------------------------------------------
@@ -161,6 +165,8 @@ class Node:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                if self.sums is not None:
+                    await self.sums.stop()
                 await self.links.stop()
                 await self.parcel_receiver.finish()
             finally:  # also when it is interrupted a second time while it stops
@@ -211,7 +217,8 @@ class Node:
             return False
         if self.done and self.site_run.stop_reasons(self.done - 1):
             return False
-        return self.me in self.churn.members(self.done, self.members)
+        members = self.churn.members(self.done, self.members)
+        return self.me in members and not sums_are_over(self, members)
 
     async def _step(self) -> None:
         """One round, or a jump to where the others are."""
@@ -280,7 +287,7 @@ class Node:
     async def _skip(self) -> bool:
         """Go on where the others are, if this site was away for long."""
         members = self.churn.members(self.done, self.members)
-        heard = await asyncio.to_thread(self.store.latest_rounds)
+        heard = await asyncio.to_thread(latest_rounds, self)
         there = front(heard, [p for p in members if p != self.me])
         if there <= self.done + len(members):
             return False
@@ -432,7 +439,7 @@ class Node:
         bounds, cut = self.parcel_receiver.rules.bounds, self.store.cut_mass
         return site_run_of(
             self.site, self.strategy, schedule, self.outbox, patience=self.study.patience, mailbox=self.mailbox,
-            bounds=bounds, cut=cut,
+            bounds=bounds, cut=cut, **masks_of_node(self),
         )  # fmt: skip
 
     def _count_leaving(self, leaving: Mapping[str, int]) -> None:
@@ -458,7 +465,7 @@ class Node:
         """Announce to all members, signed and for good, that this site takes no part from round `first` on."""
         known, now = await asyncio.to_thread(self.store.leaving), first is None
         if first is None:
-            heard = await asyncio.to_thread(self.store.latest_rounds)
+            heard = await asyncio.to_thread(latest_rounds, self)
             first = known.get(self.me, first_round_away(self.config, self.done, heard))
         first = min(max(first, 1), self.study.rounds)  # an epoch begins after the first round at the earliest
         if self.me not in known:
@@ -486,7 +493,8 @@ class Node:
     def _set_activity(self, doing: str, reason: str = "") -> None:
         self.doing, self.reason = doing, reason
 
-    def _allow(self, size: int) -> None:
+    def allow(self, size: int) -> None:
+        """Refuse to send beyond the site's own cap."""
         cap, left = self.config.caps.bytes, self.store.bytes_out()
         if cap is not None and left + size > cap:
             raise CapReached(f"its own cap is {cap:,} bytes, and {left:,} have left")

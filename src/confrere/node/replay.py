@@ -18,7 +18,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from confrere.core.custody import Custody, Scalar, Share, may_leave
-from confrere.core.errors import PrivacyError, StudyError
+from confrere.core.errors import PrivacyError
 from confrere.core.events import Event
 from confrere.core.model import Model
 from confrere.core.parcel import Inbox, LedgerMark, Parcel
@@ -125,11 +125,15 @@ class DurableSiteRound(SiteRound):
         role: str = "model",
         reads: Mapping[str, Model] | None = None,
         weights: Mapping[str, Scalar] | None = None,
-    ) -> Model | None:
+    ) -> Model | Share | None:
+        if self._site.mechanism is not None and self._site.mechanism.terms is not None:
+            # Nothing is charged or drawn so far: after a crash it is computed again, unless the sum is in the store.
+            inner = SiteRound(self._site, self._call_counter.round)
+            return await in_own_loop(inner.gradient_sum(loss, at=at, role=role, reads=reads, weights=weights))
+
         async def by_role(site: SiteRound) -> Mapping[str, Model]:
             found = await site.gradient_sum(loss, at=at, role=role, reads=reads, weights=weights)
-            if isinstance(found, Share):
-                raise StudyError("nodes cannot take part in masked sums yet")
+            assert not isinstance(found, Share)
             return {} if found is None else {role: found}
 
         return (await self._once(by_role)).get(role)
@@ -235,11 +239,12 @@ class OutboxTransport:
         known = await in_thread(self._store.sent_size, to, parcel.sequence)
         if known is not None:  # before a crash; the bytes of then are those that count
             return known
-        sealed = await in_thread(self._sealed, parcel)
+        sealed = await in_thread(self.sealed, parcel)
         self._staged.append(sealed)
         return sealed.size
 
-    def _sealed(self, parcel: Parcel) -> wire.Sealed:
+    def sealed(self, parcel: Parcel) -> wire.Sealed:
+        """A parcel that is signed, with the mark of this site's ledger."""
         mark = None if self._mark is None else self._mark()
         return wire.seal(replace(parcel, mark=mark), self._key)
 

@@ -35,10 +35,15 @@ from confrere.site.exchange_limits import bounds_of, exchange_options
 from confrere.site.open_sites import records_hash
 from confrere.site.participant import Participant
 from confrere.study import Caps
+from confrere.study.masked_settings import masked_of
 from confrere.transport import wire
 
 FEWEST_WAITING = 4
 """Parcels of one peer that are kept however large they are: those of a round, and one ahead."""
+
+
+MEMBER_BYTES = 2048
+"""The most that a message of a masked sum has for each member: its name, keys and signatures."""
 
 
 def lock_folder(config: NodeConfig) -> IO[str]:
@@ -136,7 +141,7 @@ def site_of(config: NodeConfig, strategy: Strategy, journal: Journal, ledger: Le
     """The site itself. Its noise and sampling are secure, except in a rehearsal."""
     context = SiteContext(
         config.run, journal, FailpointTrainer(), ledger=ledger, site_count=len(config.members),
-        inputs_caveat=config.doubt, joined=True,
+        inputs_caveat=config.doubt, joined=True, sizes=config.sizes,
     )  # fmt: skip
     site = participant_of(config.study, strategy, config.data, config.task, context)
     if isinstance(strategy, ChecksMembers):
@@ -199,6 +204,9 @@ def parcel_rules(config: NodeConfig, site: Participant, strategy: Strategy) -> P
     """Who may send what: members of the roster, models of this study, no larger than those."""
     models = [site.build(role) for role in ("private", "proxy", *site.extra_networks)]
     largest = 2 * max(4 * m.params.count for m in models) + 2**18
+    masked = masked_of(config.study) is not None
+    if masked:  # a vector has eight bytes a number, and comes with a list of members and their signatures
+        largest += MEMBER_BYTES * len(config.members)
     bounds, by = bounds_of(config.study, site, config.sizes), getattr(strategy, "mass", None)
     return ParcelRules(
         config.me, config.run, config.study.rounds, {n: m.key for n, m in config.peers.items()},
@@ -207,7 +215,7 @@ def parcel_rules(config: NodeConfig, site: Participant, strategy: Strategy) -> P
         start_mass=None if by is None else 1.0 if by == "equal" else float(config.sizes[config.me]),
         packing=exchange_options(config.study, site)["packing"],
         limits=replace(wire.STANDARD, total=min(wire.STANDARD.total, largest)),
-        accept_unproven=consents(config.study, site),
+        accept_unproven=consents(config.study, site), masked=masked,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from confrere.core.seeds import NOT_PRIVATE
 from confrere.node.config import NodeConfig, within
 from confrere.node.replay import DurableMailbox
 from confrere.node.store import Store
+from confrere.node.sums import sum_sentence
 from confrere.privacy.strategy_lint import strategy_findings
 from confrere.site.assemble import unprotected_patients
 from confrere.site.checks import check_records
@@ -38,6 +39,8 @@ def record_start(config: NodeConfig, site: Participant, store: Store, done: int)
     journal.add(site_started(site, members, agreed=config.agreed, rehearsal=config.rehearsal))
     if config.rehearsal:
         journal.add(Event("notice", me, data={"text": NOT_PRIVATE, "rehearsal": True}))
+    if (sentence := sum_sentence(config)) is not None:
+        journal.add(Event("notice", me, data={"text": sentence, "sum_terms": True}))
     for note in remarks(config):
         journal.add(Event("notice", me, custody=Custody.PRIVATE, data={"text": note}))
 

@@ -43,7 +43,7 @@ def status_of(node: Node) -> dict[str, Any]:
         "site": node.me,
         "study": {"name": node.study.name, "hash": node.config.agreed},
         "doing": node.doing,
-        "reason": node.reason,
+        "reason": node.reason or _waits_for(node),
         "rehearsal": node.config.rehearsal,
         "round": node.done,
         "rounds": node.study.rounds,
@@ -62,6 +62,12 @@ def status_of(node: Node) -> dict[str, Any]:
         **_verdict(node.journal.events),
         "since": node.began,
     }
+
+
+def _waits_for(node: Node) -> str:
+    """The peers that a masked sum waits for."""
+    waiting = () if node.sums is None else node.sums.waiting
+    return f"the masked sum waits for {', '.join(waiting)}" if waiting else ""
 
 
 def _privacy(node: Node) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ and draws fresh noise; parcels that were taken) is in the log under (round, call
 
 | transaction | what it holds |
 |---|---|
-| keep | the result of a training: once the ledger has marked it too, it may leave |
+| keep | the result of a training, or of a masked sum: once the ledger has marked a training too, it may leave |
 | debit | the exact bytes of all parcels of one exchange; a parcel is always sent again from here |
 | credit | a parcel that arrived and its number; it is acknowledged after this, never before |
 | take | which parcels an exchange was given |
@@ -168,8 +168,8 @@ class Store:
 
     def owes(self, receiver: str, sequence: int) -> bool:
         """Whether this parcel still waits to be acknowledged."""
-        query = "SELECT 1 FROM outbox WHERE receiver = ? AND sequence = ? AND status = 0"
-        return bool(self._rows(query, (receiver, sequence)))
+        which = "receiver = ? AND sequence = ? AND status = 0"
+        return bool(self._rows(f"SELECT 1 FROM outbox WHERE {which}", (receiver, sequence)))
 
     def owed(self) -> dict[str, int]:
         """How many parcels wait for each receiver."""
@@ -188,8 +188,14 @@ class Store:
         reach("delivery-noted")
         self._drop(gone)
 
+    def count_bytes(self, size: int) -> None:
+        """Count a message that leaves without passing through the outbox."""
+        with self._writing() as database:
+            total = str(size + int(self.facts().get("bytes_out", 0)))
+            database.execute("INSERT OR REPLACE INTO facts VALUES ('bytes_out', ?)", (total,))
+
     def bytes_out(self) -> int:
-        """How many bytes of parcels were ever put into the outbox."""
+        """How many bytes of parcels and of messages of masked sums were ever sent, or are in the outbox."""
         in_outbox = self._rows("SELECT coalesce(sum(size), 0) FROM outbox")[0][0]
         return int(self.facts().get("bytes_out", 0)) + int(in_outbox)
 
@@ -302,13 +308,13 @@ class Store:
 
     # -- the log of the round ---------------------------------------------------------------------
 
-    def keep(self, round: int, call: int, body: bytes) -> None:
-        """The result of a training. There is exactly one for each call."""
+    def keep(self, round: int, call: int, body: bytes, kind: str = "training") -> None:
+        """The result of a training, or of a masked sum. There is exactly one for each call."""
         with self._stored(Body.of(body)) as (kept,):
             reach("training-written")
             with self._writing() as database:
                 database.execute(
-                    "INSERT INTO log VALUES (?, ?, 'training', ?, ?)", (round, call, _digest(body), kept)
+                    "INSERT INTO log VALUES (?, ?, ?, ?, ?)", (round, call, kind, _digest(body), kept)
                 )
                 reach("training-in-transaction")
         reach("training-kept")
@@ -374,8 +380,7 @@ class Store:
 
     def newest(self) -> int | None:
         """How many rounds the newest state claims to have behind it, whole or not; None if there is none."""
-        found: int | None = self._rows("SELECT max(done) FROM states")[0][0]
-        return found
+        return self._rows("SELECT max(done) FROM states")[0][0]  # type: ignore[no-any-return]
 
     # -- membership -------------------------------------------------------------------------------
 

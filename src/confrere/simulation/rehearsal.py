@@ -41,7 +41,7 @@ from confrere.site.site_folder import STORE, site_folder_of
 from confrere.site.site_run import run_id
 from confrere.site.stopping import Clock, stop_text
 from confrere.study import Caps, Study, load
-from confrere.study.masked_settings import refuse_on_nodes
+from confrere.study.masked_settings import check_nodes
 from confrere.transport.grpc.connections import free_ports
 from confrere.transport.grpc.identity import enroll, load_identity
 
@@ -88,8 +88,8 @@ def _rehearse(
         raise StudyError(
             "attack: nodes are honest, in a rehearsal too; `confrere simulate` rehearses attacks"
         )
-    refuse_on_nodes(study)
     all_sites = Collaboration(study, open_sites(study))
+    check_nodes(study, len(all_sites.names))
     if all_sites.pools:
         raise StudyError(f'strategy "{study.strategy_name}" needs all records in one place; run it in memory')
     all_sites.prepare()
@@ -298,6 +298,7 @@ class RehearsalNodes:
 def _key(event: Event) -> str:
     """The same for a fact however often a node states it."""
     about = [event.site, event.kind, event.round, *(event.data.get(k) for k in ("role", "to", "phase"))]
+    about.append(sorted(event.data.get("losses", ())))  # a round may train several times
     return json.dumps(about if event.kind != "notice" else [*about, event.data.get("text")])
 
 

@@ -22,7 +22,7 @@ from confrere.site.masked_sums import MaskedSums
 from confrere.site.participant import Participant
 from confrere.study import Study
 from confrere.study.exchange_settings import combiner_of, combines, compression_of
-from confrere.study.masked_settings import masked_of, refuse_on_nodes
+from confrere.study.masked_settings import masked_of
 
 UNCLIPPED = 100.0
 """The largest coordinate of a gradient that is not clipped: inputs lie about within ±1."""
@@ -99,12 +99,10 @@ def exchange_options(study: Study, site: Participant) -> dict[str, Any]:
 
 
 def masks_of(study: Study, site: Participant) -> MaskedSums | None:
-    """How the sites of a rehearsal add up behind masks; None if the study has no masked sums."""
+    """How the sites of a simulation add up behind masks; None if the study has no masked sums. A node has its own."""
     settings = masked_of(study)
     if settings is None:
         return None
-    if not site.rehearsal:
-        refuse_on_nodes(study)
     return MaskedSums(site.sizes, derive(study.seed, "masks", site.run), plain=settings.simulate == "sums")
 
 

@@ -143,6 +143,22 @@ class SiteShare:
         return Model(Params(ordered), self.at.architecture, custody)
 
 
+def anew(share: SiteShare, opens_as: Custody, attempt: int) -> tuple[SiteShare, Custody]:
+    """The same sum for another attempt, with its own noise and charge; noise alone if the budget does not pay for it."""
+    site, old = share.site, share.release
+    key = f"{share.key.split('/attempt ')[0]}/attempt {attempt + 1}"
+    source = site.randomness or Seeded(derive(site.study.seed, site.name, "masked noise", key))
+    release = MaskedRelease(share.role, old.terms, site.size, source, old.weight, simulated=site.rehearsal)
+    release.charge = old.charge
+    found = replace(share, release=release, key=key, paid=False)
+    if found.total is None:
+        return found, opens_as
+    if not _affordable(site, share.round, found):
+        return replace(found, total=None, counts=False), opens_as
+    charges = [] if _repeated(found) else [release.charge]
+    return found, strictest([opens_as, _released_with(site, charges)])
+
+
 def held_by(gate: Gate, share: Share) -> SiteShare:
     """What a share holds, from the gate."""
     held = gate.admit_share(share)

@@ -21,7 +21,9 @@ from confrere.exchange.sums import SINCE, Summand, answered_sum, arrived, common
 from confrere.privacy.gate import Gate
 from confrere.site.faults import Faults, Point
 from confrere.site.mailbox import ExpectedParcel, Mailbox, TakeRequest
-from confrere.site.masked_sums import MaskedSums, check_message, is_masked, masked_sum, summing_site
+from confrere.site.masked_messages import Place, check_message, is_masked
+from confrere.site.masked_sums import MaskedSums, summing_site
+from confrere.site.masked_turns import masked_sum
 from confrere.site.schedule import Schedule, ScheduledRound
 from confrere.site.stopping import STOPPED_ROUNDS, Stopping
 from confrere.study.churn import Churn
@@ -158,6 +160,8 @@ class PeersRound:
         self._own: Model | None = None
         self._sent: Model | None = None
         self._answered: Model | None = None
+        self._led = False
+        self.diverged = False
         self.gate, self.journal, self.run = peers.gate, peers.journal, peers.run
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
@@ -253,7 +257,12 @@ class PeersRound:
                 raise CustodyError(
                     "a study with masked sums adds up shares; only site.gradient_sum makes them"
                 )
-            return await masked_sum(self, masks, vector, since, scalars)
+            outcome = await masked_sum(self, masks, vector, since, scalars)
+            self._led, self.diverged = outcome.led, outcome.diverged
+            self._peers.caught_up = self._peers.attended = self.round
+            if outcome.behind:
+                self.fall_behind()
+            return outcome.opened
         if isinstance(vector, Share):
             raise CustodyError("a share of a masked sum cannot be sent: this study has no masked sums")
         names, state = tuple(scalars), {SINCE: public(since)}
@@ -317,8 +326,9 @@ class PeersRound:
         self, scheduled: ScheduledRound, round: int, missing: Collection[str]
     ) -> str | None:
         """Which site sends the common model to those that missed a round."""
-        if self._peers.masks is not None:  # only the summing site knows who was left out
-            return summing_site(scheduled, round)
+        masks = self._peers.masks
+        if masks is not None:  # only the summing site knows who was left out
+            return self.me if self._led and round == self.round else summing_site(scheduled, round)
         return scheduled.sender_of_common(missing)
 
     # -- for masked sums --------------------------------------------------------------------------------
@@ -336,14 +346,22 @@ class PeersRound:
         if self._peers.faults.planned:
             await self._peers.faults.reach(self.me, self.round, point)
 
-    async def send_message(self, to: str, phase: int, message: Model, scalars: Mapping[str, Scalar]) -> None:
+    async def send_message(
+        self, to: str, place: Place, message: Model, scalars: Mapping[str, Scalar]
+    ) -> None:
         """Send a message of a masked sum. Its numbers pass the gate; the message was made behind it, from a share."""
         _, numbers = self.gate.admit(None, scalars)
-        await self._send([to], phase, message, self._counted(message, numbers))
+        await self._send([to], place.phase, message, self._counted(message, numbers))
 
-    async def take_messages(self, phase: int, senders: Sequence[str]) -> list[Parcel]:
+    async def take_messages(self, place: Place, senders: Sequence[str]) -> list[Parcel]:
         """What these sites sent in a phase of a masked sum, in the order of their names."""
-        inbox = await self._take(self.round, phase, [(self.round, phase, name) for name in senders])
+        masks, phase = self._peers.masks, place.phase
+        if masks is None or masks.channel is None:
+            inbox = await self._take(self.round, phase, [(self.round, phase, name) for name in senders])
+        else:
+            found = await masks.channel.take(self.round, self.epoch, place, senders)
+            missing = sorted(set(senders) - {p.sender for p in found})
+            inbox = Inbox(tuple(found), tuple(missing), self.round, phase)
         self._note_missing(inbox)
         self._peers.caught_up = self._peers.attended = self.round
         return [p for p in inbox.current if p.sender in senders and p.model is not None]
@@ -426,10 +444,14 @@ class PeersRound:
             facts["mass"] = scalars["mass"].value
         if peers.stopping is not None:
             scalars = {**scalars, **peers.gate.admit(None, {STOPPED_ROUNDS: peers.stopping.count()})[1]}
+        channel = peers.masks.channel if peers.masks is not None and is_masked(phase) else None
         for to in receivers:
-            peers.sequence[to] = number = peers.sequence.get(to, 0) + 1
+            if channel is None:
+                peers.sequence[to] = number = peers.sequence.get(to, 0) + 1
+            else:
+                number = phase  # it is not kept, and a replayed round does not send it again
             parcel = Parcel(peers.run, epoch, self.round, phase, self.me, to, number, model, scalars)
-            size = await peers.transport.send(to, parcel)
+            size = await (channel or peers.transport).send(to, parcel)
             peers.journal.add(Event("sent", self.me, self.round, data={"to": to, "bytes": size, **facts}))
 
     async def _take(self, round: int, phase: int, expected: Sequence[ExpectedParcel]) -> Inbox:

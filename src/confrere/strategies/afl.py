@@ -179,6 +179,8 @@ class AgnosticFederatedLearning(ModelsOrGradients):
             **{COUNTED: counted}, **lost,
         )  # fmt: skip
         if opened is None:
+            if peers.diverged:
+                await send(common, rule, peers)
             return State(common.model, shares[site.name], common)
         if opened.scalars[COUNTED].value > 0:
             common = stepped(common, rule, opened, trainable_names(site, self.architecture), COUNTED)

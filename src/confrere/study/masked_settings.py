@@ -18,6 +18,7 @@ from confrere.core.registry import strategies
 from confrere.core.strategy_traits import traits
 from confrere.core.strict_reader import STRICT, Named, named
 from confrere.core.sum_terms import check_collusion, threshold
+from confrere.exchange.secure.mask_graph import COMPLETE
 from confrere.exchange.sums import MASKED_SUM
 from confrere.study.churn import Churn
 from confrere.study.settings import Privacy
@@ -121,12 +122,12 @@ def check_members(study: MaskableStudy, members: Sequence[str], round: int = 0) 
         raise StudyError(f"masked sums{when}: {error}") from None
 
 
-def refuse_on_nodes(study: MaskableStudy) -> None:
-    """Nodes cannot take part in masked sums yet."""
-    if masked_of(study) is not None:
+def check_nodes(study: MaskableStudy, members: int) -> None:
+    """Refuse masked sums between more nodes than can all mask with one another."""
+    if masked_of(study) is not None and members > COMPLETE:
         raise StudyError(
-            f'combiner = "{MASKED_SUM}" runs in simulations (also with workers and on Ray), and nodes cannot take part in it'
-            " yet; use `confrere simulate`, or leave the combiner out"
+            f"masked sums of {members} nodes: above {COMPLETE} the seed of a sparse mask graph has to be agreed on, which"
+            " nodes cannot do yet; use `confrere simulate`, or fewer sites"
         )
 
 

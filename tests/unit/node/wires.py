@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -58,7 +59,7 @@ class Wire:
         self.me = identity.name
         self.greet, self.deliver = handlers.greet, handlers.deliver
         self.notice, self.met, self.agreed = handlers.notice, handlers.met, handlers.agreed
-        self.up = False
+        self.up, self.process = False, secrets.token_hex(8)
         self._greeted: dict[str, Wire] = {}
         self.last_contact: dict[str, float] = {}
         self.bytes_sent: Counter[str] = Counter()
@@ -72,6 +73,10 @@ class Wire:
         self.up = False
         if self.network.wires.get(self.me) is self:
             del self.network.wires[self.me]
+
+    @property
+    def processes(self) -> dict[str, str]:
+        return {peer: self.network.wires[peer].process for peer in self.connected}
 
     @property
     def connected(self) -> frozenset[str]:

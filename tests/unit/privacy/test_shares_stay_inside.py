@@ -20,7 +20,7 @@ from confrere.learning.objectives import Supervised
 from confrere.privacy.gate import Gate
 from confrere.simulation.simulation import Simulation
 from confrere.site import snapshot
-from confrere.site.masked_sums import MESSAGE, as_message
+from confrere.site.masked_messages import MESSAGE, as_message
 from confrere.site.participant import Participant
 from confrere.site.site_round import SiteRound
 from confrere.study import Models, Privacy, Study, Training

@@ -17,10 +17,11 @@ from confrere.learning.objectives import Supervised
 from confrere.simulation.backends import simulate
 from confrere.simulation.finished_run import Run
 from confrere.simulation.simulation import Simulation
-from confrere.site import masked_sums
+from confrere.site import masked_turns
 from confrere.site.faults import Fault
+from confrere.site.mailbox import MASKED
 from confrere.site.masked_share import SiteShare
-from confrere.site.masked_sums import MASKED, longest_sum
+from confrere.site.masked_sums import longest_sum
 from confrere.site.peers import SitePeers
 from confrere.site.site_round import SiteRound
 from confrere.study import Caps, Models, Privacy, SiteConfig, Study, Training
@@ -92,7 +93,7 @@ def test_the_noise_of_the_sum_is_that_of_one_release() -> None:
     simulation = Simulation(study(privacy=loud, models=wide), federation([60, 50, 40, 30]))
     simulation.prepare()
     opened: list[Any] = []
-    real = masked_sums.masked_sum
+    real = masked_turns.masked_sum
 
     async def kept(*given: Any) -> Any:
         opened.append(await real(*given))
@@ -101,7 +102,7 @@ def test_the_noise_of_the_sum_is_that_of_one_release() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("confrere.site.peers.masked_sum", kept)
         simulation.run()
-    numbers = torch.cat([o.vector.params.flatten() for o in opened[::4]])
+    numbers = torch.cat([o.opened.vector.params.flatten() for o in opened[::4]])
     assert numbers.numel() > 1000
     std = 1000.0 * 1e-3 * math.sqrt(4 / 2)
     assert float(numbers.std()) == pytest.approx(std, rel=4 / math.sqrt(2 * numbers.numel()))

@@ -53,7 +53,7 @@ class Round:
         self.centre, self.combiner = graph.centre(number, members), None
         self.column = dict(graph.column(number, members, me))
         self.kept = self.column.pop(me, 0.0)
-        self.largest = math.inf
+        self.largest, self.diverged = math.inf, False
         self.boxes, self.asked = boxes, list[str]()
 
     async def latest_common(self, models: int = 1) -> tuple[Parcel, ...]:

@@ -10,7 +10,7 @@ import pytest
 from confrere.core.errors import StudyError
 from confrere.study import Privacy, Study
 from confrere.study.churn import Churn
-from confrere.study.masked_settings import Masked, check_members, masked_of, quorum
+from confrere.study.masked_settings import Masked, check_members, check_nodes, masked_of, quorum
 from tests.unit.cli.command import Desk
 
 
@@ -112,7 +112,13 @@ def test_commands_refuse_it_with_exit_code_2(desk: Desk, command: str, text: str
     assert not desk.left()
 
 
-def test_nodes_refuse_it_so_far(desk: Desk) -> None:
-    answer = desk.confrere("rehearse", desk.study(TABLE.format(dropouts=0, more="")))
+def test_nodes_refuse_numbers_of_sites_for_which_masks_do_not_protect(desk: Desk) -> None:
+    answer = desk.confrere("rehearse", desk.study(TABLE.format(dropouts=1, more="")))
     assert answer.code == 2
-    assert "nodes cannot take part in it yet" in answer.said
+    assert "at most 0 may drop out, not 1" in answer.said
+    assert not desk.left()
+
+
+def test_more_nodes_than_can_mask_with_one_another_are_refused() -> None:
+    with pytest.raises(StudyError, match="masked sums of 65 nodes"):
+        check_nodes(Study(**GOOD), 65)

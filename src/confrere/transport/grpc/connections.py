@@ -152,6 +152,12 @@ class Connections:
         return frozenset(name for name, peer in self._peers.items() if peer.connected)
 
     @property
+    def processes(self) -> Mapping[str, str]:
+        """Which process of each connected peer is at the other end: another one after the peer was started again."""
+        links = {name: peer.link for name, peer in self._peers.items() if peer.connected}
+        return {name: link.other.process for name, link in links.items() if link is not None}
+
+    @property
     def last_contact(self) -> Mapping[str, float]:
         """When something last arrived from each peer, in seconds since 1970."""
         met = {name: peer.meter.last_contact for name, peer in self._peers.items()}
