@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from confrere.core.errors import BadParcel
 from confrere.exchange.secure.masking import from_ring, unpacked
 from confrere.exchange.secure.messages import MaskedVector, Message, OpenedShares, SumResult, Vote, encode
-from confrere.node import replay, setup, store, sum_log, sum_messages, sums
+from confrere.node import node_sums, replay, setup, store, sum_log, sum_messages
 from confrere.node.config import NodeConfig
 from confrere.node.node import Node
 from confrere.privacy.ledger import Ledger
@@ -35,7 +35,7 @@ class Killed(BaseException):
 
 
 def masked_study(strategy: Any = "fedavg", **changes: Any) -> Study:
-    """Four sites, of which one may collude and one be missing."""
+    """Four sites, of which one may collude and one be missing. No budget ends: each vector has a charge."""
     return quick(
         strategy,
         **{
@@ -43,7 +43,7 @@ def masked_study(strategy: Any = "fedavg", **changes: Any) -> Study:
             "patience": 6.0,
             "combiner": "masked-sum",
             "masked": Masked(1, 1),
-            "privacy": Privacy(epsilon=4.0, delta=1e-4),
+            "privacy": Privacy(noise_multiplier=8.0, delta=1e-4),
             "models": Models("linear", "linear"),
             **changes,
         },
@@ -66,7 +66,7 @@ class Plug:
             raise Killed
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> Plug:
-        for module in (replay, setup, store, sum_log, sum_messages, sums):
+        for module in (replay, setup, store, sum_log, sum_messages, node_sums):
             monkeypatch.setattr(module, "reach", self)
         return self
 
@@ -225,7 +225,7 @@ def sum_books(ledgers: Mapping[str, Path]) -> SumBooks:
                 facts[subject] += 1
                 if subject.endswith("/vector"):
                     vectors += 1
-                    if vectors > charged and "noise" not in name:
+                    if vectors > charged:
                         books.problems.append(f"{name}: vector {vectors} was recorded with {charged} charges")
                 books.votes += subject.endswith("/vote")
             elif entry["charges"]:

@@ -27,6 +27,7 @@ from confrere.node.handshake_state import HandshakeCallbacks
 from confrere.node.lateness import Lateness
 from confrere.node.membership import churn_of, exchanges, first_round_away, front, leave_messages, sign_leave
 from confrere.node.node_journal import Log, NodeJournal
+from confrere.node.node_sums import latest_rounds, masks_of_node, sum_messages, sums_are_over
 from confrere.node.replay import (
     CallCounter,
     CapReached,
@@ -52,7 +53,6 @@ from confrere.node.setup import (
 from confrere.node.shortage import Shortage, recognising_shortages, until_over
 from confrere.node.start import StartConditions, record_start, time_is_up
 from confrere.node.store import Store
-from confrere.node.sums import latest_rounds, masks_of_node, sum_messages, sums_are_over
 from confrere.site import snapshot
 from confrere.site.assemble import first_round_unpaid, leaves_when_spent
 from confrere.site.deployment import Deployment, deployment_of

@@ -10,9 +10,9 @@ from confrere.core.errors import DataError
 from confrere.core.events import Event
 from confrere.core.seeds import NOT_PRIVATE
 from confrere.node.config import NodeConfig, within
+from confrere.node.node_sums import sum_sentence
 from confrere.node.replay import DurableMailbox
 from confrere.node.store import Store
-from confrere.node.sums import sum_sentence
 from confrere.privacy.strategy_lint import strategy_findings
 from confrere.site.assemble import unprotected_patients
 from confrere.site.checks import check_records

@@ -43,7 +43,7 @@ POLL_SECONDS, FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.05, 1.0
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class MessageContext:
     """What a node gives its messages: how they are signed, counted and recorded."""
 
     me: str
@@ -57,7 +57,7 @@ class Outgoing:
 class SumMessages:
     """The messages of one node's masked sums."""
 
-    def __init__(self, out: Outgoing, patience: float, members: int, answers: Answers) -> None:
+    def __init__(self, out: MessageContext, patience: float, members: int, answers: Answers) -> None:
         self._out, self._patience, self._members, self.answers = out, patience, members, answers
         self.links: Links | None = None
         """Set before anything is sent."""

@@ -45,7 +45,7 @@ class _Opened:
     message: bytes
 
 
-class Leader:
+class LeaderTurn:
     """A turn in which this site adds up."""
 
     def __init__(self, turn: Turn) -> None:

@@ -28,7 +28,7 @@ UP_POINTS = (
 """The failpoints after each step was handed to the connection."""
 
 
-class Member:
+class MemberTurn:
     """A turn in which another site adds up."""
 
     def __init__(self, turn: Turn) -> None:

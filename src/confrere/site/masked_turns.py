@@ -18,8 +18,8 @@ from dataclasses import replace
 from confrere.core.custody import Custody, Scalar, Share
 from confrere.exchange.sums import sum_scalars
 from confrere.site.masked_call import SumCall, Turn, TurnEnd
-from confrere.site.masked_leader import Leader
-from confrere.site.masked_member import Member
+from confrere.site.masked_leader import LeaderTurn
+from confrere.site.masked_member import MemberTurn
 from confrere.site.masked_messages import TurnStart
 from confrere.site.masked_share import anew, held_by
 from confrere.site.masked_sums import MaskedSums, SumOutcome, SumRound
@@ -67,7 +67,9 @@ async def _attempts(call: SumCall) -> SumOutcome:
         try:
             for successor in range(in_attempt):
                 turn = Turn(call, attempt, successor, attempt * in_attempt + successor)
-                ended = await (Leader(turn).run() if turn.leader == call.at.me else Member(turn).run())
+                ended = await (
+                    LeaderTurn(turn).run() if turn.leader == call.at.me else MemberTurn(turn).run()
+                )
                 if isinstance(ended, SumOutcome):
                     return ended
                 if ended is TurnEnd.GIVEN_UP:

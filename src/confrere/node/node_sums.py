@@ -20,7 +20,7 @@ from confrere.node.replay import DurableMailbox, OutboxTransport, durably, in_th
 from confrere.node.shortage import Shortage
 from confrere.node.store import Store
 from confrere.node.sum_log import RecordedFacts, StoredSums
-from confrere.node.sum_messages import Outgoing, SumMessages
+from confrere.node.sum_messages import MessageContext, SumMessages
 from confrere.privacy.ledger import Ledger
 from confrere.site.masked_sums import Answers, MaskedSums
 from confrere.study import Study
@@ -61,7 +61,7 @@ def sum_messages(node: SummingNode) -> SumMessages | None:
         node.allow(size)
         await durably(node.wait_for_space, node.store.count_bytes, size)
 
-    out = Outgoing(node.me, node.outbox.sealed, count, node.conduct.add, node.handshake)
+    out = MessageContext(node.me, node.outbox.sealed, count, node.conduct.add, node.handshake)
     found = SumMessages(out, node.study.patience, len(node.members), Answers())
     node.parcel_receiver.sums = found
     return found
