@@ -52,7 +52,9 @@ class MaskedMechanism(Mechanism):
         rounding moves it less and it costs no more.
         """
         if size > self.terms.size:
-            raise PrivacyError(f"a masked sum of {size} numbers, and noise was calibrated for {self.terms.size}")
+            raise PrivacyError(
+                f"a masked sum of {size} numbers, and noise was calibrated for {self.terms.size}"
+            )
         if (members, size) == (self.terms.members, self.terms.size):
             return self
         return replace(self, terms=replace(self.terms, members=members, size=size))

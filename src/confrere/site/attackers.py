@@ -1,6 +1,7 @@
 """Dishonest sites in a rehearsal: which sites attack, what they do to their records, and what they send instead.
 
-Honest sites run the usual code. At an attacker, an `AttackHook` behind the gate replaces the model that is about to leave.
+Honest sites run the usual code. At an attacker, an `AttackHook` behind the gate replaces the model that is about to leave;
+with masked sums, `ForgedShares` replaces the vector that is about to be masked.
 Some attacks need to know what the honest sites send: `ColludingAttackers` records that. It needs all sites in one process;
 a node refuses a study with an [attack].
 """
@@ -11,7 +12,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from confrere.core.errors import StudyError
@@ -22,9 +25,13 @@ from confrere.data.records import Records, SiteData
 from confrere.data.tasks import Task
 from confrere.exchange.attacks import Attack, HonestModels
 from confrere.exchange.compression import filled, numbers
+from confrere.site.masked_share import SiteShare
 from confrere.site.participant import Participant
 from confrere.study import Study
 from confrere.study.exchange_settings import attack_of, attackers_of
+
+LARGEST_FORGED = 2.0**55
+"""The largest number that an attacker puts into a masked sum, in grid steps; NaN, which a grid does not have, becomes it."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +159,36 @@ class AttackHook:
         return numbers(began)
 
 
+@dataclass(frozen=True)
+class ForgedShares:
+    """What attackers put into masked sums: a forged vector in place of the clipped sum with its noise (a `ShareHook`)."""
+
+    plan: AttackPlan
+
+    def leaving(self, share: SiteShare, vector: NDArray[np.int64]) -> NDArray[np.int64]:
+        name = share.site.name
+        if name not in self.plan.sites or self.plan.attack.on_records:
+            return vector
+        honest = torch.from_numpy(vector).double()
+        chance = generator(share.site.study.seed, name, share.round, "attack", self.plan.name)
+        forged = self.plan.attack.forge(honest, torch.zeros_like(honest), None, chance)
+        whole = torch.nan_to_num(forged, nan=LARGEST_FORGED).clamp(-LARGEST_FORGED, LARGEST_FORGED)
+        return whole.round().long().numpy()
+
+    def opened(self, share: SiteShare, steps: NDArray[np.int64]) -> None:
+        """An attacker learns what every site learns."""
+
+
 def attack_hooks(
     plan: AttackPlan | None, sites: Sequence[Participant], colluders: ColludingAttackers | None = None
 ) -> dict[str, AttackHook]:
-    """The hooks of the sites that need one."""
+    """The hooks of the sites that need one. With masked sums, where no model is sent, the attackers forge their shares."""
     if plan is None:
+        return {}
+    masked = [site for site in sites if site.mechanism is not None and site.mechanism.terms is not None]
+    if masked:
+        for site in masked:
+            site.share_hook = ForgedShares(plan)
         return {}
     return {
         s.name: AttackHook(plan, s, colluders) for s in sites if colluders is not None or s.name in plan.sites

@@ -18,6 +18,7 @@ from confrere.core.registry import strategies
 from confrere.core.strategy_traits import traits
 from confrere.core.strict_reader import STRICT, Named, named
 from confrere.core.sum_terms import check_collusion, threshold
+from confrere.exchange.attacks import attacks
 from confrere.exchange.secure.mask_graph import COMPLETE
 from confrere.exchange.sums import MASKED_SUM
 from confrere.study.churn import Churn
@@ -99,9 +100,10 @@ def check_masked(study: MaskableStudy) -> None:
         raise StudyError(
             f'compression does not go with combiner = "{MASKED_SUM}": masks cannot be compressed'
         )
-    if study.attack is not None:
+    if (name := _colluding_attack(study)) is not None:
         raise StudyError(
-            f'attack does not go with combiner = "{MASKED_SUM}": attacks change models, and here none is sent'
+            f'attack "{name}" does not go with combiner = "{MASKED_SUM}": it needs to see the models of the honest sites,'
+            ' and masks hide them; use "signflip", "scaled", "noise", "nan" or "labelflip"'
         )
     if study.churn.participation:
         raise StudyError(
@@ -129,6 +131,14 @@ def check_nodes(study: MaskableStudy, members: int) -> None:
             f"masked sums of {members} nodes: above {COMPLETE} the seed of a sparse mask graph has to be agreed on, which"
             " nodes cannot do yet; use `confrere simulate`, or fewer sites"
         )
+
+
+def _colluding_attack(study: MaskableStudy) -> str | None:
+    """The name of the study's attack if it needs to know what honest sites send."""
+    if study.attack is None:
+        return None
+    name = named(study.attack, "attack")[0]
+    return name if attacks[name].colludes else None
 
 
 def quorum(study: MaskableStudy, members: int) -> int:

@@ -23,7 +23,8 @@ from confrere.simulation.finished_run import Run
 from confrere.simulation.simulation import Simulation
 from confrere.site.attackers import flipped
 from confrere.site.open_sites import open_sites
-from confrere.study import Study, load
+from confrere.study import Privacy, Study, load
+from confrere.study.masked_settings import Masked
 from confrere.study.reading import attacked
 from tests.conftest import arrays, write_study
 from tests.unit.quick import quick
@@ -303,3 +304,48 @@ def test_the_command_line_names_an_attack_and_its_attackers() -> None:
     with pytest.raises(StudyError, match='did you mean "signflip"'):
         attacked(study, "singflip", None)
     assert attacked(study, "signflip", "1").hash() != study.hash()
+
+
+# Masked sums
+
+
+def masked_under(attack: Any) -> Run:
+    study = quick(
+        "fedavg", rounds=6, attack=attack, combiner="masked-sum", masked=Masked(1, 0), topology="complete",
+        privacy=Privacy(epsilon=4.0, delta=1e-4),
+    )  # fmt: skip
+    return simulate(study, arrays(5, 150))
+
+
+def discarded(run: Run) -> int:
+    texts = [str(e.data.get("text")) for e in run.events if e.site == "site0"]
+    return sum("is discarded" in text for text in texts)
+
+
+def test_masks_hide_an_attacker_that_stays_within_what_honest_sites_add_up_to() -> None:
+    """So a study chooses between masks and robust combiners; what a site deploys is guarded by its own records."""
+    honest, attacked_run = masked_under(None), masked_under({"name": "signflip", "attackers": 1})
+    assert discarded(attacked_run) == 0
+    one, other = (run.models["site0"]["model"].params for run in (honest, attacked_run))
+    assert one.distance(other) > 0.1
+    first, *others = [m["model"].params for m in attacked_run.models.values()]
+    assert all(first.equals(found) for found in others)
+
+
+@pytest.mark.parametrize(
+    "attack", [{"name": "scaled", "factor": 1e6}, {"name": "noise", "strength": 1e6}, "nan"]
+)
+def test_a_masked_sum_beyond_what_honest_sites_add_up_to_is_discarded_every_time(attack: Any) -> None:
+    plan = {"name": attack} if isinstance(attack, str) else attack
+    run = masked_under({**plan, "attackers": 1})
+    assert discarded(run) == 6
+    start = Simulation(run.study, open_sites(run.study, arrays(5, 150)))
+    start.prepare()
+    assert run.models["site0"]["model"].params.equals(start.sites["site0"].build("proxy").params)
+    assert sum(e.kind == "charged" and e.site == "site0" for e in run.events) == 6, (
+        "the budget is spent all the same"
+    )
+
+
+def test_an_attacker_under_masks_may_train_on_wrong_labels() -> None:
+    assert discarded(masked_under({"name": "labelflip", "attackers": 1})) == 0

@@ -39,7 +39,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another strategy": ({"strategy": "coln"}, "has no masked form"),
     "ring": ({"topology": "ring"}, 'set topology = "complete" or "star"'),
     "compression": ({"compression": "int8"}, "masks cannot be compressed"),
-    "attack": ({"attack": "signflip"}, "here none is sent"),
+    "attack": ({"attack": "innerproduct"}, "masks hide them"),
     "drawn sites": ({"churn": Churn(participation=2)}, "all of them take part in every round"),
 }
 
