@@ -7,7 +7,7 @@
 Run       simulate, resume, compare, demo, write_report, check, find_partners, traffic
 Describe  Study with Data, Encoder, Split, Models, Training, Privacy, Evaluation, Churn, Stop, Caps; load
 Look up   list_strategies, list_datasets, open_dataset, profile_dataset, fetch_dataset, draft_schema, check_schema
-Privacy   plan, plan_for_sizes, epsilon, calibrate, audit
+Privacy   plan, plan_for_sizes, epsilon, calibrate, masked_epsilon, masked_calibrate, audit
 On nodes  rehearse, enroll, renew_certificate, load_roster, add_to_roster, sign_roster, signed_studies, verify_roster,
           remove_from_roster, leave_roster, upgrade_roster, run_node, command_node, node_status, verify_journal, predict
 Extend    strategy, network, Site, Peers, Model, Custody, Scalar, public, private, mix, Supervised, Adapted, padded

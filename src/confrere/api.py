@@ -32,7 +32,14 @@ from confrere.evaluate.audit import Audit, AuditEffort, audit
 from confrere.evaluate.compare import Comparison, compare
 from confrere.evaluate.demo import demo
 from confrere.evaluate.plan import Plan, plan, plan_for_sizes
-from confrere.evaluate.privacy_cost import PrivacyCost, calibrate, epsilon
+from confrere.evaluate.privacy_cost import (
+    MaskedPlan,
+    PrivacyCost,
+    calibrate,
+    epsilon,
+    masked_calibrate,
+    masked_epsilon,
+)
 from confrere.evaluate.study_check import StudyCheck, check
 from confrere.evaluate.traffic import Traffic, traffic
 from confrere.learning.networks.architectures import network
@@ -299,6 +306,7 @@ __all__ = [
     "Data",
     "Encoder",
     "Evaluation",
+    "MaskedPlan",
     "Measured",
     "Metrics",
     "Model",
@@ -348,6 +356,8 @@ __all__ = [
     "list_strategies",
     "load",
     "load_roster",
+    "masked_calibrate",
+    "masked_epsilon",
     "mix",
     "network",
     "node_status",

@@ -29,7 +29,7 @@ from tests.unit.quick import PRIVACY
 FUNCTIONS = [name for name in confrere.__all__ if inspect.isfunction(getattr(confrere, name))]
 COMMANDS = {
     "audit": ["audit"],
-    "calibrate": ["calibrate"],
+    "calibrate": ["calibrate", "masked_calibrate"],
     "check": ["check"],
     "compare": ["compare"],
     "datasets": ["list_datasets"],
@@ -37,7 +37,7 @@ COMMANDS = {
     "datasets fetch": ["fetch_dataset"],
     "demo": ["demo"],
     "enroll": ["enroll", "renew_certificate"],
-    "epsilon": ["epsilon"],
+    "epsilon": ["epsilon", "masked_epsilon"],
     "journal verify": ["verify_journal"],
     "node": ["run_node", "command_node", "node_status"],
     "partners": ["find_partners"],

@@ -41,10 +41,10 @@ Scale = Annotated[
     ),
 ]
 Records = Annotated[
-    int, typer.Option(help="The declared number of records (of patients, with --unit patient).")
+    int | None, typer.Option(help="The declared number of records (of patients, with --unit patient).")
 ]
-Batch = Annotated[int, typer.Option(help="The expected batch size.")]
-Epochs = Annotated[int, typer.Option(help="Passes over the data, in all rounds together.")]
+Batch = Annotated[int | None, typer.Option(help="The expected batch size.")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the data, in all rounds together.")]
 Delta = Annotated[float, typer.Option(help="δ, at most 1/records.")]
 AccountantName = Annotated[str, typer.Option(help="pld (tight) or rdp (as in most papers).")]
 UnitName = Annotated[str, typer.Option(help="What is sampled and protected: record or patient.")]

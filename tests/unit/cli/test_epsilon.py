@@ -121,3 +121,83 @@ def test_the_renyi_accountant_prints_its_answer_and_nothing_else(capfd: pytest.C
     found = json.loads(run("epsilon", "--json", accountant="rdp", **change).stdout)
     assert 20.9 < found["epsilon"] < 20.98
     assert capfd.readouterr().err == ""
+
+
+# Masked sums
+
+
+def masked(command: str, *words: str) -> Any:
+    return CliRunner().invoke(app, [command, "--masked", "--delta", "1e-5", *words])
+
+
+@pytest.mark.parametrize(("epsilon", "noise"), [("3", 1.49), ("1", 4.05)])
+def test_the_noise_of_one_masked_sum_is_that_of_zero_concentrated_privacy(epsilon: str, noise: float) -> None:
+    found = json.loads(masked("calibrate", "--epsilon", epsilon, "--sites", "8", "--json").stdout)
+    assert round(found["noise_multiplier"], 2) == noise
+    assert found["epsilon"] <= float(epsilon) == found["target_epsilon"]
+    assert (found["accountant"], found["steps"], found["sample_rate"]) == ("rdp", 1, 1.0)
+
+
+def test_a_masked_plan_states_its_assumption_and_what_a_site_adds() -> None:
+    options = ["--sites", "8", "--colluding", "2", "--dropouts", "2", "--clipping", "0.5", "--rounds", "100"]
+    found = json.loads(masked("epsilon", *options, "--noise-multiplier", "15", "--json").stdout)
+    assert set(found) == KEYS | MEANING | {"condition", "masked"}
+    assert found["condition"].startswith("if at most 2 of the other 7 sites")
+    about = found["masked"]
+    assert (about["honest"], about["threshold"]) == (4, 6)
+    assert about["noise_std"] == 7.5
+    assert about["site_variance"] == pytest.approx(7.5**2 / 4)
+    text = masked("epsilon", *options, "--noise-multiplier", "15").stdout
+    assert "if at most 2 of the other 7 sites pool what they see" in text
+    assert "each adds a variance of 14.06 (7.5²/4)" in text
+    back = json.loads(masked("calibrate", *options, "--epsilon", str(found["epsilon"]), "--json").stdout)
+    assert back["noise_multiplier"] == pytest.approx(15, rel=1e-4)
+
+
+def test_masks_cost_no_more_than_the_noise_of_one_site_would_by_the_same_accountant() -> None:
+    options = [
+        "--records",
+        "1000",
+        "--batch",
+        "1000",
+        "--epochs",
+        "100",
+        "--accountant",
+        "rdp",
+        "--delta",
+        "1e-5",
+    ]
+    plain = CliRunner().invoke(app, ["epsilon", *options, "--noise-multiplier", "15", "--json"])
+    together = masked("epsilon", "--sites", "8", "--rounds", "100", "--noise-multiplier", "15", "--json")
+    one, other = (json.loads(r.stdout)["epsilon"] for r in (plain, together))
+    assert one <= other <= 1.002 * one
+
+
+MASKED_REFUSED = {
+    "no sites": ([], "--masked needs --sites"),
+    "t = 0": (["--sites", "8", "--colluding", "0"], "colluding = 0 is unsound"),
+    "two members": (["--sites", "2"], "at least 3 members"),
+    "too many dropouts": (["--sites", "8", "--dropouts", "4"], "at most 3 may drop out"),
+    "batches": (["--sites", "8", "--batch", "32"], "--batch does not apply with --masked"),
+    "no rounds": (["--sites", "8", "--rounds", "0"], "--rounds must be from 1"),
+    "no clipping": (["--sites", "8", "--clipping", "0"], "--clipping must be a number above 0"),
+    "too little noise": (["--sites", "200", "--noise-multiplier", "0.001"], "too coarse for the noise"),
+}
+
+
+@pytest.mark.parametrize("case", MASKED_REFUSED)
+def test_a_masked_plan_that_does_not_protect_is_refused(case: str) -> None:
+    options, reason = MASKED_REFUSED[case]
+    found = masked("epsilon", "--noise-multiplier", "15", *options)
+    assert isinstance(found.exception, ConfrereError)
+    assert reason in str(found.exception)
+
+
+def test_what_a_plan_without_masks_needs_is_named() -> None:
+    found = CliRunner().invoke(app, ["epsilon", "--noise-multiplier", "1.4", "--delta", "1e-5"])
+    assert isinstance(found.exception, ConfrereError)
+    assert "Missing option --records" in str(found.exception)
+    found = CliRunner().invoke(
+        app, ["epsilon", "--noise-multiplier", "1.4", "--delta", "1e-5", "--sites", "8"]
+    )
+    assert "--sites does not apply without --masked" in str(found.exception)
