@@ -119,7 +119,7 @@ class Label:
     column: str = ""
     """The column to predict."""
     kind: str = "binary"
-    """The kind of task: "binary", "multiclass", "regression", "survival" or "multilabel"."""
+    """The kind of task, such as "binary", "multiclass", "regression", "survival" or "multilabel"."""
     meaning: str = ""
     """What the label means, for people."""
     unit: str = ""
