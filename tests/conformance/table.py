@@ -81,6 +81,14 @@ MASKED_ROWS = [
 """Strategies with a masked form, where the sites share the noise of one release."""
 
 
+BY_SERVERS = Row(
+    "weight_erosion",
+    {"user": "site0", "distances": "two-servers", "p_d": 0.05},
+    label="weight-erosion-by-servers",
+)
+"""Distances that two servers compute. It takes four sites, and then a round has messages in every direction."""
+
+
 @dataclass(frozen=True)
 class OnlyIn:
     """Events, or one key of their data, that only one runtime has. All others are the same, site by site, in every one."""

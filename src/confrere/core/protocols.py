@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from confrere.core.custody import Scalar, Share
+from confrere.core.distances import Distances, OpenedMean, Table, TwoServers
 from confrere.core.model import Architecture, Model
 from confrere.core.parcel import Inbox, Parcel
 
@@ -238,6 +239,25 @@ class Peers(Protocol):
         None and takes part again once it has the common state (`latest_common`). A site without a vector is
         given what the others add up to. None also where no site had a vector, or the centre did not answer, or a masked sum
         was given up.
+        """
+        ...
+
+    async def distances(
+        self, vector: Model | None, roles: TwoServers, table: Table, **scalars: Scalar
+    ) -> Distances | None:
+        """Squared distances of all vectors from the user's, computed by two servers that see no vector.
+
+        Every site that is present calls it, with its own, released vector or with none. The servers learn the distances
+        and the numbers; None at all other sites, and where something is missing. `table` is what a server keeps from
+        round to round: each is given the other's, so that one that missed a round can catch up.
+        """
+        ...
+
+    async def open_mean(self, weights: Mapping[str, Scalar], table: Table) -> OpenedMean | None:
+        """Open the weighted mean of the vectors of `distances` to the user, and to nobody else.
+
+        Both servers call it with the same weights and table, or nothing is opened; without weights only the table is
+        sent. None at all sites but the user, and there if a server did not answer.
         """
         ...
 

@@ -24,6 +24,8 @@ class StrategyTraits:
     """Whether parcels hold sums of gradients instead of models."""
     steps: int | None = None
     """The number of private steps in a round; None leaves it to the study."""
+    shares_out: bool = False
+    """Whether vectors are divided between two servers (`Peers.distances`); only then do nodes accept such parcels."""
     pools: bool = False
     """Whether all records are used in one place, which exists in simulations only."""
     compares_with_alone: bool = False

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from confrere.core.custody import ZERO, Scalar, public, strictest, total
+from confrere.core.custody import ZERO, Custody, Scalar, public, strictest, total
 from confrere.core.model import Model, mix
 
 STILL = 1e-6
@@ -61,19 +61,49 @@ class Weights:
         )
         return Weights({**self.share, **dict.fromkeys(new, start)}, {**self.rounds, **dict.fromkeys(new, 0)})
 
+    @property
+    def table(self) -> dict[str, tuple[float, ...]]:
+        """Weight and rounds by name, as plain numbers."""
+        return {name: (float(share.value), float(self.rounds[name])) for name, share in self.share.items()}
+
+    @classmethod
+    def of_table(cls, table: Mapping[str, Sequence[float]], custody: Custody) -> Weights:
+        """The weights of a `table`; rows that cannot be weights and rounds are left out."""
+        rows = {
+            name: row
+            for name, row in table.items()
+            if len(row) == 2 and 0 <= row[0] <= 1 and 0 <= row[1] < 2**31 and row[1] % 1 == 0
+        }
+        share = {name: Scalar(row[0], custody) for name, row in rows.items()}
+        return cls(share, {name: int(row[1]) for name, row in rows.items()})
+
 
 NO_WEIGHTS = Weights({}, {})
 
 
-def distance(own: ReleasedGradient, other: ReleasedGradient) -> Scalar | None:
-    """How far a gradient is from the user's, in lengths of the user's; None where noise hides the user's own."""
+def visible_length(own: ReleasedGradient) -> Scalar | None:
+    """The squared length of the user's gradient without its noise; None where noise hides it."""
     size, noise = own.gradient.params.count, own.noise.value
     length = own.gradient.params.norm() ** 2 - noise
     if length <= CLEAR * noise * math.sqrt(2 / size) or length <= 0:
         return None
-    apart = own.gradient.params.distance(other.gradient.params) ** 2 - noise - other.noise.value
-    held = strictest(t.custody for h in (own, other) for t in (h.gradient, h.noise))
-    return Scalar(math.sqrt(max(0.0, apart) / length), held)
+    return Scalar(length, strictest([own.gradient.custody, own.noise.custody]))
+
+
+def relative_distance(squared: Scalar, noise: Scalar, length: Scalar) -> Scalar:
+    """A distance in lengths of the user's gradient, from its square with the noise of both gradients in it."""
+    held = strictest([squared.custody, noise.custody, length.custody])
+    return Scalar(math.sqrt(max(0.0, squared.value - noise.value) / length.value), held)
+
+
+def distance(own: ReleasedGradient, other: ReleasedGradient) -> Scalar | None:
+    """How far a gradient is from the user's, in lengths of the user's; None where noise hides the user's own."""
+    length = visible_length(own)
+    if length is None:
+        return None
+    held = strictest([own.gradient.custody, other.gradient.custody])
+    squared = Scalar(own.gradient.params.distance(other.gradient.params) ** 2, held)
+    return relative_distance(squared, own.noise + other.noise, length)
 
 
 def is_still(own: ReleasedGradient) -> bool:
@@ -93,18 +123,28 @@ def eroded(
 
     A peer that sent nothing keeps its weight, and the round does not count for it.
     """
-    weights = weights.joined_by(frozenset(others), newcomer)
-    share, rounds, told = dict(weights.share), dict(weights.rounds), True
-    for name, heard in others.items():
-        apart = distance(own, heard)
-        if apart is None:
-            told = False
-        else:
-            seen = math.floor(rounds[name] * heard.passes.value + 1e-9)
-            left = share[name] - Scalar((1 + p_s * seen) * p_d, heard.passes.custody) * apart
+    distances = {name: distance(own, heard) for name, heard in others.items()}
+    passes = {name: heard.passes for name, heard in others.items()}
+    found = faded(weights.joined_by(frozenset(others), newcomer), distances, passes, p_d, p_s)
+    return found, None not in distances.values()
+
+
+def faded(
+    weights: Weights,
+    distances: Mapping[str, Scalar | None],
+    passes: Mapping[str, Scalar],
+    p_d: float,
+    p_s: float,
+) -> Weights:
+    """The weights after a round in which peers were found at these distances; None leaves a peer's weight as it is."""
+    share, rounds = dict(weights.share), dict(weights.rounds)
+    for name, apart in distances.items():
+        if apart is not None:
+            seen = math.floor(rounds[name] * passes[name].value + 1e-9)
+            left = share[name] - Scalar((1 + p_s * seen) * p_d, passes[name].custody) * apart
             share[name] = Scalar(max(0.0, left.value), left.custody)
         rounds[name] += 1
-    return Weights(share, rounds), told
+    return Weights(share, rounds)
 
 
 def step(

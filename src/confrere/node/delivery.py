@@ -21,6 +21,7 @@ from confrere.node.shortage import shortage_of
 from confrere.node.store import Store
 from confrere.site.masked_messages import is_masked
 from confrere.site.peers import ANSWER, is_common
+from confrere.site.shared_distances import is_shared
 from confrere.transport.body import Body
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
 
@@ -223,8 +224,8 @@ class ParcelReceiver:
         of_round = parcel.round + is_common(parcel.phase)  # a common model is for the round after
         if parcel.epoch > await asyncio.to_thread(self._epochs.known, of_round):
             return Receipt(Outcome.DEFERRED, NO_RECORD)
-        former = parcel.epoch < self._epochs.current()
-        if former and (parcel.phase <= ANSWER or is_masked(parcel.phase)):
+        former, phase = parcel.epoch < self._epochs.current(), parcel.phase
+        if former and (phase <= ANSWER or is_shared(phase) or is_masked(phase)):
             return Receipt(Outcome.REFUSED, CANCELLED)
         if is_masked(parcel.phase):
             return await self._passed_on(parcel)

@@ -19,6 +19,7 @@ from confrere.node.malloc import give_back
 from confrere.node.store import mass_of
 from confrere.site.masked_messages import check_message, is_masked
 from confrere.site.peers import ANSWER, EXCHANGE, is_common
+from confrere.site.shared_distances import check_shared, is_shared
 from confrere.site.stopping import STOPPED_ROUNDS
 from confrere.transport import wire
 from confrere.transport.body import Body
@@ -56,6 +57,8 @@ class ParcelRules:
     accept_unproven: bool = False
     masked: bool = False
     """Whether the study has masked sums."""
+    by_servers: bool = False
+    """Whether sites compute distances by way of two servers."""
 
     def inspect(self, sender: str, body: Body) -> Parcel:
         """The parcel that a peer has brought, if its form is right; otherwise a BadParcel."""
@@ -81,7 +84,8 @@ class ParcelRules:
         most in the last rounds is the one to doubt; what the others send still counts. By the whole epoch a peer could
         claim little for many rounds, and then more than all sites have.
         """
-        screen(parcel, self.bounds, self.packing.largest(parcel, is_common(parcel.phase)))
+        shared = is_shared(parcel.phase)
+        screen(parcel, self.bounds, 0.0 if shared else self.packing.largest(parcel, is_common(parcel.phase)))
         claimed = mass_of(parcel)
         if not claimed or self.start_mass is None:
             return
@@ -110,6 +114,7 @@ class ParcelRules:
             raise BadParcel("it belongs to another run")
         known = parcel.phase in (EXCHANGE, ANSWER) or is_common(parcel.phase)
         known = known or (self.masked and is_masked(parcel.phase))
+        known = known or (self.by_servers and is_shared(parcel.phase))
         if not known or parcel.round >= self.rounds:
             raise BadParcel(
                 f"it is for round {parcel.round + 1}, phase {parcel.phase}, which this run has not"
@@ -136,11 +141,13 @@ class ParcelRules:
         model, whole = parcel.model, is_common(parcel.phase)
         if is_masked(parcel.phase):
             check_message(parcel)
+        elif is_shared(parcel.phase):
+            check_shared(parcel)
         elif model is not None:
             known = self.shapes.get(model.architecture)
             if known is None or self.packing.form(known, whole) != model.params.shapes:
                 raise BadParcel(f'its model "{model.architecture[:80]}" is not one of this study')
         if not all(may_leave(held, consent=self.accept_unproven) for held in parcel.custodies):
             raise BadParcel("it has no proven guarantee, and this site accepts only parcels that have one")
-        if not is_masked(parcel.phase):
+        if not is_masked(parcel.phase) and not is_shared(parcel.phase):
             self.packing.check(parcel, whole)

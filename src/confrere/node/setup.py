@@ -203,7 +203,8 @@ def refuse_older_than_ledger(config: NodeConfig, store: Store, ledger: Ledger) -
 def parcel_rules(config: NodeConfig, site: Participant, strategy: Strategy) -> ParcelRules:
     """Who may send what: members of the roster, models of this study, no larger than those."""
     models = [site.build(role) for role in ("private", "proxy", *site.extra_networks)]
-    largest = 2 * max(4 * m.params.count for m in models) + 2**18
+    numbers = max(m.params.count for m in models)
+    largest = (8 * len(config.members) if traits(strategy).shares_out else 8) * numbers + 2**18
     masked = masked_of(config.study) is not None
     if masked:  # a vector has eight bytes a number, and comes with a list of members and their signatures
         largest += MEMBER_BYTES * len(config.members)
@@ -211,7 +212,7 @@ def parcel_rules(config: NodeConfig, site: Participant, strategy: Strategy) -> P
     return ParcelRules(
         config.me, config.run, config.study.rounds, {n: m.key for n, m in config.peers.items()},
         {m.architecture: m.params.shapes for m in models}, sizes=config.sizes,
-        numbers=traits(strategy).numbers, bounds=bounds,
+        numbers=traits(strategy).numbers, by_servers=traits(strategy).shares_out, bounds=bounds,
         start_mass=None if by is None else 1.0 if by == "equal" else float(config.sizes[config.me]),
         packing=exchange_options(config.study, site)["packing"],
         limits=replace(wire.STANDARD, total=min(wire.STANDARD.total, largest)),

@@ -69,14 +69,17 @@ class Gate:
         """What a share holds, to be masked and added up, if its sum may leave; otherwise an error, and nothing has left."""
         if not isinstance(share, Share):
             raise CustodyError("a masked sum adds up shares; only site.gradient_sum makes them")
-        opened = Outgoing(None, {"masked sum": Scalar(0.0, share.opens_as)})
+        self.admit_derived("masked sum", share.opens_as)
+        return share._held
+
+    def admit_derived(self, what: str, custody: Custody) -> None:
+        """Return if something that is made of values of this custody, behind the gate, may leave; otherwise an error."""
         try:
-            released(self, opened)
+            released(self, Outgoing(None, {what: Scalar(0.0, custody)}))
         except ConfrereError as refusal:
             if self.on_event is not None:
                 self.on_event(Event("notice", self.site, data={"text": f"refused at the gate: {refusal}"}))
             raise
-        return share._held
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,13 +147,16 @@ class Mailbox:
         return sorted(self._parcels.values(), key=in_order)
 
 
+SHARED = 8
+"""The phases from this one on are those of distances by way of two servers. They, and those of masked sums, come before those
+that bring the common model, from 2 on."""
 MASKED = 16
-"""The phases from this one on are those of masked sums: they come before those that bring the common model, from 2 on."""
+"""The phases from this one on are those of masked sums."""
 
 
 def _place(phase: int) -> float:
     """Where a phase comes in its round."""
-    return 2 - 1 / (1 + phase) if phase >= MASKED else float(phase)
+    return 2 - 1 / (1 + phase) if phase >= SHARED else float(phase)
 
 
 class TakenNumbers:

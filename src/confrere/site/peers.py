@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Protocol
 
 from confrere.core.custody import ZERO, Scalar, Share, public, strictest, total
+from confrere.core.distances import Distances, OpenedMean, Table, TwoServers
 from confrere.core.errors import BadParcel, CustodyError, warn_renamed
 from confrere.core.events import Event, Journal
 from confrere.core.model import Model
@@ -25,6 +26,7 @@ from confrere.site.masked_messages import Place, check_message, is_masked
 from confrere.site.masked_sums import MaskedSums, summing_site
 from confrere.site.masked_turns import masked_sum
 from confrere.site.schedule import Schedule, ScheduledRound
+from confrere.site.shared_distances import SharedDistances, check_shared, is_shared
 from confrere.site.stopping import STOPPED_ROUNDS, Stopping
 from confrere.study.churn import Churn
 from confrere.transport.memory import MemoryTransport
@@ -115,8 +117,8 @@ class SitePeers:
     def receive(self, parcel: Parcel) -> None:
         """Put a parcel into the mailbox; one that cannot be used is emptied, so that the site does not wait for it."""
         try:
-            if is_masked(parcel.phase):
-                check_message(parcel)
+            if is_shared(parcel.phase) or is_masked(parcel.phase):
+                (check_shared if is_shared(parcel.phase) else check_message)(parcel)
                 screen(parcel, self.bounds, 0.0)
                 self.mailbox.deliver(parcel)
                 return
@@ -162,6 +164,7 @@ class PeersRound:
         self._answered: Model | None = None
         self._led = False
         self.diverged = False
+        self._shared: SharedDistances | None = None
         self.gate, self.journal, self.run = peers.gate, peers.journal, peers.run
 
     async def exchange(self, model: Model | None, **scalars: Scalar) -> Inbox:
@@ -292,6 +295,31 @@ class PeersRound:
         await self.answer({s.site: opened.vector for s in summands}, **sum_scalars(opened))
         as_sent = self._as_received(self._answered, ANSWER) or opened.vector
         return replace(opened, vector=as_sent)
+
+    async def distances(
+        self, vector: Model | None, roles: TwoServers, table: Table, **scalars: Scalar
+    ) -> Distances | None:
+        await self.reach("before-answer")
+        admitted, numbers = self.gate.admit(vector, scalars)
+        self._shared = SharedDistances(self, roles, await self._as_sent(admitted))
+        return await self._shared.distances(numbers, table)
+
+    async def open_mean(self, weights: Mapping[str, Scalar], table: Table) -> OpenedMean | None:
+        assert self._shared is not None, "peers.distances comes first"
+        return await self._shared.open_mean(weights, table)
+
+    async def send_shared(
+        self, to: str, phase: int, message: Model | None, scalars: Mapping[str, Scalar]
+    ) -> None:
+        """Send a message between servers. What it is made of has passed the gate, and so do its numbers."""
+        numbers = self._counted(message, self.gate.admit(None, scalars)[1])
+        await self._send([to], phase, message, numbers)
+
+    async def take_shared(self, phase: int, senders: Sequence[str]) -> list[Parcel]:
+        """What these sites sent in a phase between servers, in the order of their names."""
+        inbox = await self._take(self.round, phase, [(self.round, phase, name) for name in senders])
+        self._note_missing(inbox)
+        return [p for p in inbox.current if p.sender in senders and p.model is not None]
 
     async def send_common(self, *models: Model, **scalars: Scalar) -> None:
         peers = self._peers

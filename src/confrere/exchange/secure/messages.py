@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, get_args, get_origin, get_type_hints
@@ -197,8 +198,24 @@ KINDS: tuple[type[Message], ...] = (
     KeyAnnouncement, KeyList, SealedShares, ShareDelivery, MaskedVector, Proposal, Vote, Certificate, OpenedShares,
     SumResult, GivenUp,
 )  # fmt: skip
-_KIND = {kind.__name__: kind for kind in KINDS}
-_HINTS = {kind: get_type_hints(kind) for kind in (*KINDS, VectorHeader)}
+
+
+def kinds_by_name(*kinds: type[Message]) -> dict[str, type[Message]]:
+    """Kinds of messages as `decode` looks them up."""
+    return {kind.__name__: kind for kind in kinds}
+
+
+_KIND = kinds_by_name(*KINDS)
+
+
+_HINTS: dict[type[Message], dict[str, Any]] = {}
+
+
+def _hints(kind: type[Message]) -> dict[str, Any]:
+    """The fields of a kind, with their types; looked up once."""
+    if kind not in _HINTS:
+        _HINTS[kind] = get_type_hints(kind)
+    return _HINTS[kind]
 
 
 def statement(context: bytes, partners: bytes, survivors: tuple[str, ...]) -> bytes:
@@ -265,15 +282,15 @@ def encode(message: Message) -> bytes:
     return b"".join([len(text).to_bytes(4, "big"), text, *blob.parts])
 
 
-def decode(data: bytes) -> Message:
-    """The message of `encode`; anything else is refused."""
+def decode(data: bytes, kinds: Mapping[str, type[Message]] = _KIND) -> Message:
+    """The message of `encode`, if it is one of these kinds; anything else is refused."""
     try:
         length = int.from_bytes(data[:4], "big")
         if len(data) < 4 + length:
             raise ValueError
         kind, found = json.loads(data[4 : 4 + length])
         blob = _Blob(data[4 + length :])
-        message: Message = _typed(_KIND[kind], found, blob)
+        message: Message = _typed(kinds[kind], found, blob)
         if blob.length != len(blob.data):
             raise ValueError
         return message
@@ -302,7 +319,7 @@ def _typed(kind: Any, value: Any, blob: _Blob) -> Any:
     if get_origin(kind) is dict and isinstance(value, dict):
         return {_text(name): blob.take(item) for name, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Message):
-        hints = _HINTS[kind]
+        hints = _hints(kind)
         if isinstance(value, dict) and value.keys() == hints.keys():
             return kind(**{name: _typed(hint, value[name], blob) for name, hint in hints.items()})
     elif type(value) is kind:

@@ -107,6 +107,11 @@ def _silence(history: History, user: str) -> str | None:
         return (
             f"In {words.count(alone, 'round')} {user} went on alone: fewer peers counted than k_min asks for."
         )
+    if unserved := notes.count("no servers"):
+        return (
+            f"In {words.count(unserved, 'round')} {user} went on alone: a server or the dealer of its distances was missing,"
+            " and its peers' weights stayed what they were."
+        )
     if silent:
         return (
             f"In {silent} of {words.count(len(notes), 'round')} noise hid the gradient of {user}, and its peers' weights"
