@@ -13,6 +13,7 @@ No module here sends or stores anything: messages are returned to the caller, an
     member_site      what a member needs from its site
     attempt          one member in one attempt
     summing          the site that collects, and opens the sum
+    two_servers      distances between vectors that nobody sees: another protocol, with the streams of this one
     in_process       all members of a sum in one process, for simulations and tests
 
 An attempt has five steps. Members send to the summing site, which answers all of them:
