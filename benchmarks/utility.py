@@ -38,11 +38,12 @@ from confrere.privacy.forecast import CANNOT_KNOW, CLEAR, ENOUGH, NEGLIGIBLE, US
 from confrere.site.open_sites import open_sites
 from confrere.statistics.verdict import WORDS
 from confrere.study import load
-from repro.method_style import KNOWN
 
 MEASURES = ("log_loss", "rmse")
-PROXYFL = KNOWN["proxyfl"]
-_FILLED: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 5, "color": PROXYFL.colour}
+PROXYFL_COLOUR, POOLED_COLOUR = "#0b62ad", "#18202b"
+"""As in the report."""
+POOLED_LABEL = "All records pooled, no noise"
+_FILLED: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 5, "color": PROXYFL_COLOUR}
 _OPEN = {**_FILLED, "markerfacecolor": "white"}
 _CROSS = {**_FILLED, "marker": "x"}
 MARKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -55,7 +56,7 @@ MARKS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """By forecast, its words for a study and its mark; all are ProxyFL and have its colour."""
 POOLED_MARK: dict[str, Any] = {
-    "linestyle": "", "markersize": 4, "color": KNOWN[POOLED].colour, "markerfacecolor": "white",
+    "linestyle": "", "markersize": 4, "color": POOLED_COLOUR, "markerfacecolor": "white",
 }  # fmt: skip
 NAMES = {
     "mnist": "MNIST", "fashion": "Fashion-MNIST", "cifar": "CIFAR-10", "aids": "AIDS", "pbc": "liver (PBC)",
@@ -299,7 +300,7 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
     )
     for place, row in enumerate(rows_of):
         low, high = row["interval"] or (row["gain"], row["gain"])
-        below.plot([100 * low, 100 * high], [place, place], color=PROXYFL.colour, linewidth=1.2)
+        below.plot([100 * low, 100 * high], [place, place], color=PROXYFL_COLOUR, linewidth=1.2)
         below.plot([100 * row["gain"]], [place], **MARKS[row["prediction"]][1])
         if row["pooled"] is not None:
             below.plot([100 * row["pooled"]], [place], marker="D", **POOLED_MARK)
@@ -316,7 +317,7 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
         word: mark for word, mark in MARKS.values() if any(MARKS[r["prediction"]][0] == word for r in rows_of)
     }
     handles = [Line2D([], [], label=word, **mark) for word, mark in keys.items()]
-    handles.append(Line2D([], [], label=KNOWN[POOLED].label + ", no noise", marker="D", **POOLED_MARK))
+    handles.append(Line2D([], [], label=POOLED_LABEL, marker="D", **POOLED_MARK))
     figure.legend(handles=handles, fontsize=8, loc="outside lower center", ncols=2, frameon=False)
     for axes in (above, below):
         axes.tick_params(labelsize=8)
@@ -346,7 +347,7 @@ def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
             [max(e[1] - g, 0) for g, e in zip(gains, ends, strict=True)],
         ]
         mark, away = next(places)
-        title, colour = NAMES.get(name, name), PROXYFL.colour
+        title, colour = NAMES.get(name, name), PROXYFL_COLOUR
         axes.errorbar(
             [e for e, _ in line],
             gains,
@@ -362,15 +363,15 @@ def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
             markerfacecolor="white", zorder=5,
         )  # fmt: skip
         axes.annotate(
-            f"{PROXYFL.label}, {title}", (line[-1][0], gains[-1]), xytext=(-6, away), textcoords="offset points",
+            f"ProxyFL, {title}", (line[-1][0], gains[-1]), xytext=(-6, away), textcoords="offset points",
             ha="right", fontsize=9, color=colour,
         )  # fmt: skip
         pooled = next((row["pooled"] for _, row in line if row["pooled"] is not None), None)
         if pooled is not None:
-            axes.axhline(100 * pooled, color=KNOWN[POOLED].colour, linestyle="--", linewidth=1)
+            axes.axhline(100 * pooled, color=POOLED_COLOUR, linestyle="--", linewidth=1)
             axes.annotate(
-                f"{KNOWN[POOLED].label}, no noise, {title}: +{100 * pooled:.0f} %", (0.5, 100 * pooled), xytext=(0, 3),
-                textcoords="offset points", fontsize=9, color=KNOWN[POOLED].colour,
+                f"{POOLED_LABEL}, {title}: +{100 * pooled:.0f} %", (0.5, 100 * pooled), xytext=(0, 3),
+                textcoords="offset points", fontsize=9, color=POOLED_COLOUR,
             )  # fmt: skip
     axes.set_xscale("log")
     axes.set_xticks([0.5, 1, 3, 8], ["0.5", "1", "3", "8"])

@@ -28,11 +28,6 @@ from confrere.core.params import digest_of
 from confrere.core.protocols import Loss
 
 
-def loss_custody(loss: Loss, models: Mapping[str, Model]) -> Custody:
-    """How closely a model must be held that is trained with this loss: the strictest of what it reads."""
-    return contents_of(loss).custody(models)
-
-
 def described(loss: Loss) -> str:
     """The options of a loss as text: the same for two losses that compute the same, in every process."""
     return contents_of(loss).text

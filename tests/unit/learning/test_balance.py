@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from confrere.core.custody import Custody
-from confrere.core.loss_inspection import loss_custody, read_by
+from confrere.core.loss_inspection import contents_of, read_by
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.protocols import Proximal
@@ -28,8 +28,8 @@ def test_a_models_own_shares_stay_private_and_released_ones_are_protected() -> N
     told = released(carrying(30.0, 10.0))
     assert told is not None
     assert [s.value for s in told] == pytest.approx([0.75, 0.25])
-    assert loss_custody(Balanced(Supervised(), own), {}) == Custody.PRIVATE
-    assert loss_custody(Balanced(Supervised(), told), {}) == Custody.PROTECTED
+    assert contents_of(Balanced(Supervised(), own)).custody({}) == Custody.PRIVATE
+    assert contents_of(Balanced(Supervised(), told)).custody({}) == Custody.PROTECTED
 
 
 def test_noise_never_makes_a_class_impossible() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from confrere.core.custody import Custody, private, public
-from confrere.core.loss_inspection import loss_custody
+from confrere.core.loss_inspection import contents_of
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.learning.objectives import (
@@ -113,4 +113,4 @@ def test_a_loss_is_held_as_closely_as_what_it_reads(
     weight: object, teacher: Custody, expected: Custody
 ) -> None:
     models = {"teacher": Model(Params({}), "any", teacher)}
-    assert loss_custody(Distilled("teacher", weight), models) == expected  # type: ignore[arg-type]
+    assert contents_of(Distilled("teacher", weight)).custody(models) == expected  # type: ignore[arg-type]

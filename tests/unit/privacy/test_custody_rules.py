@@ -24,7 +24,7 @@ from confrere.core.errors import (
     UnsafeModule,
 )
 from confrere.core.events import Event
-from confrere.core.loss_inspection import LossContents, loss_custody
+from confrere.core.loss_inspection import LossContents, contents_of
 from confrere.core.model import Model
 from confrere.core.protocols import Objective
 from confrere.data.records import Records, SiteData
@@ -166,8 +166,8 @@ def test_custody_is_found_however_deep_it_lies_in_a_loss() -> None:
         def __call__(self, own: Tensor, others: Mapping[str, Tensor], targets: Tensor) -> Tensor:
             return supervised_loss(own, targets)
 
-    assert loss_custody(Deep({"a": [(public(1), private(2))]}), {}) == Custody.PRIVATE
-    assert loss_custody(Deep({"a": [(public(1), 3.0)]}), {}) == Custody.PUBLIC
+    assert contents_of(Deep({"a": [(public(1), private(2))]})).custody({}) == Custody.PRIVATE
+    assert contents_of(Deep({"a": [(public(1), 3.0)]})).custody({}) == Custody.PUBLIC
 
 
 @pytest.mark.parametrize("teacher", ["none", "private"])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from confrere.core.custody import Custody, private, public
 from confrere.core.errors import UnsafeModule
-from confrere.core.loss_inspection import loss_custody
+from confrere.core.loss_inspection import contents_of
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.core.protocols import Loss
@@ -67,14 +67,14 @@ class Remembering(nn.Module):
 
 
 def test_a_number_from_records_is_found_in_a_loss_within_a_loss() -> None:
-    assert loss_custody(Softened(Stacked("proxy", private(0.3))), MODELS) == Custody.PRIVATE
-    assert loss_custody(Softened(Stacked("proxy", public(0.3))), MODELS) == Custody.PUBLIC
+    assert contents_of(Softened(Stacked("proxy", private(0.3)))).custody(MODELS) == Custody.PRIVATE
+    assert contents_of(Softened(Stacked("proxy", public(0.3)))).custody(MODELS) == Custody.PUBLIC
 
 
 @pytest.mark.parametrize(("anchor", "custody"), [("private", Custody.PRIVATE), ("proxy", Custody.PUBLIC)])
 def test_what_weights_are_pulled_to_counts_as_read(anchor: str, custody: Custody) -> None:
-    assert loss_custody(Pulled(anchor), MODELS) == custody
-    assert loss_custody(Near(anchor, 0.1), MODELS) == custody
+    assert contents_of(Pulled(anchor)).custody(MODELS) == custody
+    assert contents_of(Near(anchor, 0.1)).custody(MODELS) == custody
 
 
 def test_a_network_that_remembers_records_in_an_attribute_is_refused() -> None:

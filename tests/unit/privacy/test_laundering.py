@@ -17,7 +17,7 @@ from torch import Tensor
 from confrere.core import loss_inspection
 from confrere.core.custody import Custody, HeldNumber, Scalar, Tagged, private, public
 from confrere.core.errors import CustodyError, StudyError
-from confrere.core.loss_inspection import loss_custody
+from confrere.core.loss_inspection import contents_of
 from confrere.core.model import Model, mix
 from confrere.core.params import Params
 from confrere.core.parcel import Parcel
@@ -75,13 +75,13 @@ def test_a_loss_that_reads_a_global_collection_or_tensor_is_refused(
     monkeypatch: pytest.MonkeyPatch, loss: Any
 ) -> None:
     with pytest.raises(StudyError, match="its custody is not known"):
-        loss_custody(loss, {})
+        contents_of(loss).custody({})
     monkeypatch.setattr(loss_inspection, "_may_hold_records", lambda _: False)
-    assert loss_custody(loss, {}) is Custody.PUBLIC  # what it would pass for without the rule
+    assert contents_of(loss).custody({}) is Custody.PUBLIC  # what it would pass for without the rule
 
 
 def test_a_loss_may_name_functions_modules_and_constants() -> None:
-    assert loss_custody(ReadsConstant(), {}) is Custody.PUBLIC
+    assert contents_of(ReadsConstant()).custody({}) is Custody.PUBLIC
 
 
 def test_a_model_leaves_only_under_an_architecture_of_the_study() -> None:
@@ -140,7 +140,7 @@ DERIVED = {
 
 @pytest.mark.parametrize("number", DERIVED.values(), ids=DERIVED.keys())
 def test_a_number_that_was_read_from_a_private_one_stays_private(number: float) -> None:
-    assert loss_custody(Leaning(number), {}) is Custody.PRIVATE
+    assert contents_of(Leaning(number)).custody({}) is Custody.PRIVATE
     assert (public(1.0) * number).custody is (number * public(1.0)).custody is Custody.PRIVATE
     for claim in (public, lambda n: Scalar(n, Custody.PROTECTED), lambda n: Tagged(n, Custody.PUBLIC)):
         with pytest.raises(CustodyError, match="hand on the Scalar"):

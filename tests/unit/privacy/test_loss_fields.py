@@ -16,7 +16,7 @@ from torch import Tensor
 
 from confrere.core.custody import Custody, Tagged, private, public
 from confrere.core.errors import StudyError
-from confrere.core.loss_inspection import described, loss_custody
+from confrere.core.loss_inspection import contents_of, described
 from confrere.core.model import Model
 from confrere.core.params import Params
 from confrere.learning.balance import Balanced
@@ -52,7 +52,7 @@ class Plain:
 )  # fmt: skip
 def test_a_loss_with_a_field_that_could_hide_records_is_refused(value: Any) -> None:
     with pytest.raises(StudyError, match=r"Holding\.value: a loss holds .*Tagged"):
-        loss_custody(Holding(value), {})
+        contents_of(Holding(value)).custody({})
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_loss_with_a_field_that_could_hide_records_is_refused(value: Any) -> N
     ],
 )  # fmt: skip
 def test_a_tag_is_found_however_deep_in_a_loss(value: Any) -> None:
-    assert loss_custody(Holding(value), {}) is Custody.PRIVATE
+    assert contents_of(Holding(value)).custody({}) is Custody.PRIVATE
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_tag_is_found_however_deep_in_a_loss(value: Any) -> None:
     [None, True, "a", 1, 0.5, np.float32(1), (1, "a"), {"a": [1]}, Custody.PRIVATE, public(1.0), b"a"],
 )
 def test_plain_options_do_not_bind_a_loss(value: Any) -> None:
-    assert loss_custody(Holding(value), {}) is Custody.PUBLIC
+    assert contents_of(Holding(value)).custody({}) is Custody.PUBLIC
 
 
 def test_losses_are_told_apart_by_every_value_they_hold() -> None:
@@ -158,9 +158,9 @@ def test_a_loss_that_keeps_something_outside_of_its_fields_is_refused(make: Call
     with pytest.raises(
         StudyError, match=r"not a field, so its custody is not known|a loss is a frozen dataclass"
     ):
-        loss_custody(make(), {})
+        contents_of(make()).custody({})
     with pytest.raises(StudyError):
-        loss_custody(Holding(make()), {})  # in a loss within a loss as well
+        contents_of(Holding(make())).custody({})  # in a loss within a loss as well
 
 
 @pytest.mark.parametrize(
@@ -170,4 +170,4 @@ def test_a_loss_that_keeps_something_outside_of_its_fields_is_refused(make: Call
     ids=lambda loss: type(loss).__name__,
 )  # fmt: skip
 def test_the_losses_that_come_along_hide_nothing(loss: Any) -> None:
-    assert loss_custody(loss, dict.fromkeys(["proxy"], PUBLIC_MODEL)) is Custody.PUBLIC
+    assert contents_of(loss).custody(dict.fromkeys(["proxy"], PUBLIC_MODEL)) is Custody.PUBLIC
