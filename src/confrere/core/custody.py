@@ -178,11 +178,12 @@ class Scalar(Tagged[float]):
     """NumPy leaves arithmetic to this class, instead of combining each number of an array."""
 
     def __post_init__(self) -> None:
+        released = may_leave(self.custody)
+        if released and type(self.value) is float:  # as most are
+            return
         require_no_looser(self.value, self.custody)
         value = float(self.value)
-        if not may_leave(self.custody):
-            value = HeldNumber(value, self.custody)
-        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "value", value if released else HeldNumber(value, self.custody))
 
     def _with(self, other: Scalar | float, value: float) -> Scalar:
         held = self.custody

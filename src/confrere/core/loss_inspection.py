@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+    Sequence,
+)
 from dataclasses import dataclass, fields, is_dataclass
 from dis import get_instructions
 from enum import Enum
@@ -78,37 +88,10 @@ def _parts(value: Any, where: str, tagged: bool = False) -> Iterator[Any]:
 
     Only types whose contents are known are accepted: in any other object a value that depends on records could hide.
     """
-    if type(value) in (str, float, int):  # most of them
-        yield value
-    elif isinstance(value, HeldNumber):  # read out of a metric: as if its Scalar stood here
-        yield _Tag(value.custody)
-        yield float(value)
-    elif value is None or isinstance(value, str | bytes | Enum | Number):
-        yield value
-    elif isinstance(value, Tagged):
-        yield _Tag(value.custody)
-        yield from _parts(value.value, where, tagged=True)
-    elif isinstance(value, Model):
-        yield _Tag(value.custody)
-        yield value.architecture
-        yield from value.params.values()
-    elif isinstance(value, list | tuple):
-        yield f"{type(value).__name__} of {len(value)}"
-        for part in value:
-            yield from _parts(part, where, tagged)
-    elif isinstance(value, set | frozenset):
-        yield f"set of {len(value)}"
-        for parts in sorted((list(_parts(part, where, tagged)) for part in value), key=repr):
-            yield from parts
-    elif isinstance(value, Mapping):
-        yield f"mapping of {len(value)}"
-        for pair in value.items():
-            yield from _parts(pair, where, tagged)
-    elif is_dataclass(value) and not isinstance(value, type):  # a loss within a loss
-        _check_nothing_hidden(value, where)
-        yield f"{type(value).__module__}.{type(value).__qualname__}"
-        for f in fields(value):
-            yield from _parts(getattr(value, f.name), f"{where}.{f.name}", tagged)
+    kind: type = type(value)
+    read = _reader(kind)
+    if read is not None:
+        yield from read(value, where, tagged)
     elif tagged and isinstance(value, Tensor):
         yield value
     else:
@@ -118,9 +101,76 @@ def _parts(value: Any, where: str, tagged: bool = False) -> Iterator[Any]:
         )
 
 
-def _check_nothing_hidden(value: Any, where: str) -> None:
-    """Refuse a dataclass that keeps something outside of its fields, where no custody would be found."""
-    kind, known = type(value), {f.name for f in fields(value)}
+Reader = Callable[[Any, str, bool], Iterable[Any]]
+"""Reads the parts of a value of a known type: the value, where it is, and whether a tag stands before it."""
+
+
+def _of_held_number(value: HeldNumber, where: str, tagged: bool) -> Iterable[Any]:
+    """Read out of a metric: as if its Scalar stood here."""
+    return (_Tag(value.custody), float(value))
+
+
+def _of_plain(value: Any, where: str, tagged: bool) -> Iterable[Any]:
+    return (value,)
+
+
+def _of_tagged(value: Tagged[Any], where: str, tagged: bool) -> Iterable[Any]:
+    return (_Tag(value.custody), *_parts(value.value, where, tagged=True))
+
+
+def _of_model(value: Model, where: str, tagged: bool) -> Iterable[Any]:
+    return (_Tag(value.custody), value.architecture, *value.params.values())
+
+
+def _of_sequence(value: Sequence[Any], where: str, tagged: bool) -> Iterator[Any]:
+    yield f"{type(value).__name__} of {len(value)}"
+    for part in value:
+        yield from _parts(part, where, tagged)
+
+
+def _of_set(value: Collection[Any], where: str, tagged: bool) -> Iterator[Any]:
+    yield f"set of {len(value)}"
+    for parts in sorted((list(_parts(part, where, tagged)) for part in value), key=repr):
+        yield from parts
+
+
+def _of_mapping(value: Mapping[Any, Any], where: str, tagged: bool) -> Iterator[Any]:
+    yield f"mapping of {len(value)}"
+    for pair in value.items():
+        yield from _parts(pair, where, tagged)
+
+
+def _of_dataclass(value: Any, where: str, tagged: bool) -> Iterator[Any]:
+    """A loss, or a loss within a loss."""
+    known = fields(value)
+    _check_nothing_hidden(value, {f.name for f in known}, where)
+    yield f"{type(value).__module__}.{type(value).__qualname__}"
+    for f in known:
+        yield from _parts(getattr(value, f.name), f"{where}.{f.name}", tagged)
+
+
+READERS: tuple[tuple[tuple[type, ...], Reader], ...] = (
+    ((HeldNumber,), _of_held_number),
+    ((type(None), str, bytes, Enum, Number), _of_plain),
+    ((Tagged,), _of_tagged),
+    ((Model,), _of_model),
+    ((list, tuple), _of_sequence),
+    ((set, frozenset), _of_set),
+    ((Mapping,), _of_mapping),
+)
+"""The types that a loss may hold, the first that fits first; any other must be a dataclass."""
+
+
+@lru_cache(maxsize=256)
+def _reader(kind: type) -> Reader | None:
+    """How values of a type are read; None if a loss may not hold them."""
+    found = next((reader for kinds, reader in READERS if issubclass(kind, kinds)), None)
+    return _of_dataclass if found is None and is_dataclass(kind) else found
+
+
+def _check_nothing_hidden(value: Any, known: set[str], where: str) -> None:
+    """Refuse a dataclass that keeps something outside of its `known` fields, where no custody would be found."""
+    kind = type(value)
     if not kind.__dataclass_params__.frozen:
         raise StudyError(
             f"{where}: a loss is a frozen dataclass; write @dataclass(frozen=True) above {kind.__name__}"
@@ -153,7 +203,7 @@ _PLAIN = (
 def _is_plain(held: Any) -> bool:
     """Whether an attribute of a class brings no value into a loss: neither by itself, nor by a default or a closure."""
     if isinstance(held, property):
-        return all(_is_plain(f) for f in (held.fget, held.fset, held.fdel))
+        return all(map(_is_plain, filter(None, (held.fget, held.fset, held.fdel))))
     if isinstance(held, classmethod | staticmethod):
         return _is_plain(held.__func__)
     if isinstance(held, FunctionType):

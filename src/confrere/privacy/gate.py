@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -89,12 +89,10 @@ class Outgoing:
     model: Model | None
     scalars: Mapping[str, Scalar]
 
-    def tags(self) -> Iterator[tuple[str, Custody]]:
-        """Each thing, in words, with its custody."""
-        if self.model is not None:
-            yield "model", self.model.custody
-        for name, scalar in self.scalars.items():
-            yield f'number ("{name}")', scalar.custody
+    def tags(self) -> list[tuple[str | None, Custody]]:
+        """The custody of each number, under its name, and of the model, under None."""
+        tags: list[tuple[str | None, Custody]] = [(n, scalar.custody) for n, scalar in self.scalars.items()]
+        return tags if self.model is None else [(None, self.model.custody), *tags]
 
 
 def tagged(gate: Gate, leaving: Outgoing) -> None:
@@ -117,9 +115,10 @@ def tagged(gate: Gate, leaving: Outgoing) -> None:
 
 def released(gate: Gate, leaving: Outgoing) -> None:
     consent = gate.accept_unproven
-    for thing, custody in leaving.tags():
+    for name, custody in leaving.tags():
         if may_leave(custody, consent=consent):
             continue
+        thing = "model" if name is None else f'number ("{name}")'
         if custody is Custody.UNPROVEN:
             raise CustodyError(
                 f"a {thing} without a proven privacy guarantee, or above the site's ceiling on ε, may not leave the site; "

@@ -24,7 +24,7 @@ from confrere.simulation.simulation import Simulation
 from confrere.site import deployment, participant, site_round
 from confrere.site import training as site_training
 from confrere.site.mailbox import Mailbox
-from confrere.transport import wire
+from confrere.transport.memory import MemoryNetwork
 
 REST = "strategies, event loop and the rest"
 
@@ -39,7 +39,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("accounting", Ledger, "spend"),
     ("accounting", participant.Participant, "guarantee"),
     ("exchange: gate", Gate, "admit"),
-    ("exchange: parcels", wire, "size"),
+    ("exchange: parcels", MemoryNetwork, "size"),
     ("exchange: parcels", Mailbox, "deliver"),
     ("exchange: mixing", models, "combine"),
     ("evaluation", participant.Participant, "scores"),

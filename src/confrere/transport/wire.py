@@ -130,33 +130,40 @@ def seal(parcel: Parcel, key: Ed25519PrivateKey) -> Sealed:
 
 def size(parcel: Parcel) -> int:
     """The length of `encode(parcel)`, without encoding it."""
+    return content_size(parcel) + route_size(parcel)
+
+
+def route_size(parcel: Parcel) -> int:
+    """The part of `size` that says from whom to whom a parcel goes, and when."""
+    numbers = f"{parcel.epoch}{parcel.round}{parcel.phase}{parcel.sequence}"
+    return len(numbers) + _text_size(parcel.sender) + _text_size(parcel.receiver)
+
+
+def content_size(parcel: Parcel) -> int:
+    """The part of `size` that parcels of one run with the same content have in common. Refuses what is PRIVATE."""
     require_may_leave(parcel.custodies)
     model = parcel.model
     kinds = tuple([(name, number.custody) for name, number in parcel.scalars.items()])
-    architecture, custody = (None, None) if model is None else (model.architecture, model.custody)
-    total = _fixed_size(parcel.run, architecture, custody, kinds, len(parcel.signature))
-    total += len(f"{parcel.epoch}{parcel.round}{parcel.phase}{parcel.sequence}")
-    total += _text_size(parcel.sender) + _text_size(parcel.receiver)
-    total += sum([len(_number(number.value)) for number in parcel.scalars.values()])
-    if parcel.mark is not None:
-        total += len(_canonical({"mark": asdict(parcel.mark)})) - len("{}") + len(",")
-    return total + sum(_tensor_sizes(model))
+    held = None if model is None else (model.architecture, model.custody)
+    total = _fixed_size(parcel.run, held, kinds, len(parcel.signature))
+    values = [number.value for number in parcel.scalars.values()]
+    if not all(map(math.isfinite, values)):
+        raise BadParcel("this parcel cannot be written: a number is not finite")
+    total += sum(map(len, map(float.__repr__, values)))
+    mark = 0 if parcel.mark is None else len(_canonical({"mark": asdict(parcel.mark)})) - len("{}") + len(",")
+    return total + mark + sum(_tensor_sizes(model))
 
 
 @lru_cache(maxsize=1024)
 def _fixed_size(
-    run: str,
-    architecture: str | None,
-    custody: Custody | None,
-    kinds: tuple[tuple[str, Custody], ...],
-    signature: int,
+    run: str, model: tuple[str, Custody] | None, kinds: tuple[tuple[str, Custody], ...], signature: int
 ) -> int:
     """The part of a parcel's length that does not change from one to the next."""
+    architecture, custody = (None, None) if model is None else (model[0], model[1].name)
     header = {
         "run": run, "epoch": 0, "round": 0, "phase": 0, "sender": "", "receiver": "", "sequence": 0,
         "payload": "0" * 64, "signature": "00" * signature, "architecture": architecture,
-        "custody": None if custody is None else custody.name,
-        "scalars": {name: {"value": 0, "custody": held.name} for name, held in kinds},
+        "custody": custody, "scalars": {name: {"value": 0, "custody": held.name} for name, held in kinds},
     }  # fmt: skip
     return PREFIX.size + len(_canonical(header)) - 4 - 2 * len('""') - len(kinds)
 
@@ -164,12 +171,6 @@ def _fixed_size(
 @lru_cache(maxsize=65536)
 def _text_size(text: str) -> int:
     return len(_canonical(text))
-
-
-def _number(value: float) -> str:
-    if not math.isfinite(value):
-        raise BadParcel("this parcel cannot be written: a number is not finite")
-    return float.__repr__(value)
 
 
 def decode(
