@@ -50,6 +50,9 @@ SLOW = {
     "own-strategy",
     "utility",
     "performance",
+    "read-report",
+    "predict",
+    "resume",
 }
 BLOCK = re.compile(r"(?:^`([\w/.-]+)`[^\n]*:\n\n)?^```(\w+)([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INSTALLED = re.compile(r"^(make \w+|\. \.venv/bin/activate)", re.MULTILINE)

@@ -189,7 +189,12 @@ def lonely_site(folder: Path, study: str, records: pd.DataFrame) -> Path:
 FUNCTIONS = sorted(n for n in confrere.__dir__() if inspect.isroutine(getattr(confrere, n)))
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+SLOW = {"rehearse"}  # it starts a process for each site
+
+EXAMPLES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in FUNCTIONS]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_every_function_has_an_example_that_runs(name: str, names: dict[str, Any]) -> None:
     text = inspect.getdoc(getattr(confrere, name)) or ""
     found = doctest.DocTestParser().get_doctest(text, dict(names), name, None, None)
