@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 import confrere.node
+import confrere.site
 from confrere.core.events import Journal
-from confrere.node.failpoints import POINTS, armed
+from confrere.node.failpoints import MASKED_POINTS, POINTS, armed
 from confrere.simulation.backends import simulate
 from confrere.simulation.rehearsal import RehearsalNodes
+from confrere.site.masked_leader import DOWN_POINTS
+from confrere.site.masked_member import UP_POINTS
 from confrere.site.open_sites import open_sites
 from confrere.site.site_folder import site_folder_of
 from confrere.study import Study, load
@@ -72,7 +75,10 @@ def check(point: str, expected: tuple[Path, Study, Any]) -> None:
 def test_every_failpoint_is_in_the_code_and_every_one_in_the_code_is_listed() -> None:
     sources = [p.read_text() for p in Path(confrere.node.__path__[0]).glob("*.py")]
     found = set(re.findall(r'\breach\("([a-z-]+)"\)', "\n".join(sources)))
-    assert found == set(POINTS)
+    sums = [p.read_text() for p in Path(confrere.site.__path__[0]).glob("masked_*.py")]
+    of_sums = set(re.findall(r'\.passing\("([a-z-]+)"\)', "\n".join(sums))) | {*UP_POINTS, *DOWN_POINTS}
+    assert found | of_sums == {*POINTS, *MASKED_POINTS}
+    assert not set(POINTS) & set(MASKED_POINTS)
 
 
 def test_nothing_happens_without_the_variable() -> None:

@@ -76,6 +76,7 @@ class SumMessages:
         self._replies: dict[str, TokenBucket] = {}
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        answers.changed = self._answer_held
 
     @property
     def grace(self) -> float:
@@ -195,6 +196,17 @@ class SumMessages:
         self._news.set()
         return ACCEPTED
 
+    def _answer_held(self) -> None:
+        """Answer members that have asked before this site knew what to say."""
+        for held in self._held.values():
+            for name, parcel in list(held.items()):
+                place = Place.of(parcel.phase)
+                if place.step or place.answers:
+                    continue
+                if (reply := self.answers.to(parcel.round, place)) is not None:
+                    del held[name]
+                    self._reply(parcel, *reply)
+
     def heard(self, sender: str, round: int) -> None:
         self.latest[sender] = max(round, self.latest.get(sender, -1))
 
@@ -257,6 +269,8 @@ class SumMessages:
     def _lost(self, sender: str, round: int, place: Place, now: float) -> bool:
         """Whether a sum waits no longer for a message of this peer."""
         gone = now - self._gone.get(sender, now) > self.grace
+        if place.step == 0 and not place.answers and self.latest.get(sender, -1) > round:
+            return True  # this round is over for it
         if place.step == 0 and not place.answers and place.turn == 0:
             return gone and sender in self._missed
         before, process = self._with.get((round, place.turn, sender)), self._processes().get(sender)

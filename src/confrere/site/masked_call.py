@@ -52,6 +52,8 @@ class SumCall:
         self.agreement = masks.agreement(at.scheduled.members, share.terms, at.epoch)
         self.leaders = summing_sites(at.scheduled, at.round)
         self.others = sorted(at.scheduled.present - {at.me})
+        self.overtaken = False
+        """Whether a site has said that this round is over for it."""
         self.member: AttemptMember | None = None
         """This site in the current attempt, once there is a sum."""
 
@@ -64,13 +66,14 @@ class SumCall:
         role = f"{self.share.role}@{self.since}"
         return AttemptId(self.at.run, self.at.round, role, 0, attempt, first)
 
-    def join(self, attempt: int) -> list[Message]:
-        """Take part in an attempt from here on; returns the first message."""
+    def join(self, attempt: int, leader: str) -> list[Message]:
+        """Take part in an attempt from here on, with this summing site; returns the first message."""
         if self.member is not None:
             return []
         source = _Charged(self.share, self.masks)
         site = self.masks.member_site(self.at.me)
         self.member = AttemptMember(self.agreement, self.attempt_id(attempt), site, source)
+        self.member.succeed(leader)
         return self.member.start()
 
     async def receive(self, sender: str, message: Message) -> list[Message]:

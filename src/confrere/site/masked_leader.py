@@ -156,7 +156,7 @@ class LeaderTurn:
         outgoing: list[tuple[str, Message]] = []
         for name in (n for n in bundles if n in followers):
             outgoing += await self._fed(summing, name, bundles[name])
-        own = [*bundles[me], *call.join(self.turn.attempt)] if joins else []
+        own = [*bundles[me], *call.join(self.turn.attempt, me)] if joins else []
         for step in self.turn.steps:
             outgoing += await self._fed(summing, me, own)
             for parcel in await self._collect(step, followers):

@@ -40,7 +40,7 @@ class MemberTurn:
         await self._up(0, joined(turn.handover()), call.numbers)
         answer = await self._down(0)
         if answer is None:
-            return TurnEnd.LOST
+            return self._lost()
         try:
             start = TurnStart.read(content_of(answer))
             decided = self._decided(answer, start)
@@ -56,6 +56,7 @@ class MemberTurn:
         call = self.call
         if start.at is not None and call.masks.channel is not None:
             call.masks.channel.heard(answer.sender, start.at)
+            call.overtaken |= start.at > call.at.round
         if start.moved:
             return TurnEnd.GIVEN_UP if start.given_up else TurnEnd.LOST
         if start.result and start.attempt is not None and start.since == call.since:
@@ -91,7 +92,7 @@ class MemberTurn:
 
     async def _masked(self) -> SumOutcome | TurnEnd:
         call, turn = self.call, self.turn
-        outgoing = call.join(turn.attempt)
+        outgoing = call.join(turn.attempt, turn.leader)
         for step in turn.steps:
             await self._up(step, joined(outgoing))
             if step == STEPS:
@@ -116,9 +117,14 @@ class MemberTurn:
                 ):
                     return call.outcome(answer, message, turn.attempt)
             if answer is None:
-                if call.masks.channel is None:
-                    call.say("was given up", "the summing site did not answer")
-                return TurnEnd.LOST
+                return self._lost()
+        return TurnEnd.LOST
+
+    def _lost(self) -> TurnEnd:
+        if self.call.masks.channel is None:
+            self.call.say("was given up", "the summing site did not answer")
+        else:
+            self.call.say(f'goes on with another summing site: "{self.turn.leader}" does not answer')
         return TurnEnd.LOST
 
     def _ended(self) -> bool:

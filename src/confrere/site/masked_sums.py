@@ -109,21 +109,25 @@ class Answers:
     def __init__(self) -> None:
         self._round, self._turn, self._closed = -1, 0, False
         self._ended: dict[int, tuple[TurnStart, Mapping[str, Scalar], Custody]] = {}
+        self.changed: Callable[[], None] = lambda: None
+        """Called when members that wait may have an answer now."""
 
     def begin(self, round: int, turn: int, closed: bool = False) -> None:
         self._round, self._turn, self._closed = round, turn, closed
+        self.changed()
 
     def end(self, round: int, start: TurnStart, numbers: Mapping[str, Scalar], custody: Custody) -> None:
         self._ended[round] = (start, numbers, custody)
         for old in sorted(self._ended)[: -self.KEPT]:
             del self._ended[old]
+        self.changed()
 
     def to(self, round: int, place: Place) -> tuple[TurnStart, Mapping[str, Scalar], Custody] | None:
         """The answer to a member's numbers; None while this site may still come to that turn."""
         if round in self._ended:
             return self._ended[round]
         if round < self._round:
-            return TurnStart(at=self._round), {}, Custody.PUBLIC
+            return TurnStart(moved=True, at=self._round), {}, Custody.PUBLIC
         if round > self._round or place.turn > self._turn:
             return None
         if place.turn < self._turn:

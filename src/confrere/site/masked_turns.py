@@ -48,11 +48,11 @@ async def masked_sum(
 
 def _remember(masks: MaskedSums, round: int, outcome: SumOutcome) -> None:
     """Answer members that ask for this sum later."""
-    start, opened = TurnStart(at=round + 1), outcome.opened
+    start, opened = TurnStart(moved=True, at=round + 1), outcome.opened
     if opened is None or not outcome.result:
         masks.answers.end(round, start, {}, Custody.PUBLIC)
         return
-    start = replace(start, since=opened.since, attempt=outcome.attempt, result=outcome.result)
+    start = replace(start, moved=False, since=opened.since, attempt=outcome.attempt, result=outcome.result)
     masks.answers.end(round, start, sum_scalars(opened), opened.vector.custody)
 
 
@@ -80,4 +80,4 @@ async def _attempts(call: SumCall) -> SumOutcome:
             call.member = None
     if call.masks.channel is not None:
         call.say("was given up", "no summing site could finish it")
-    return SumOutcome(behind=call.masks.channel is None)
+    return SumOutcome(behind=call.overtaken or call.masks.channel is None)
