@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
-from confrere.exchange.secure.messages import MaskedVector, SumResult
+from confrere.core.errors import CheckpointError
+from confrere.exchange.secure.attempt import VECTOR, VOTE
+from confrere.exchange.secure.messages import MaskedVector, Message, OpenedShares, Proposal, SumResult
+from confrere.exchange.secure.summing import SummingSite
 from confrere.node import node_sums, sum_messages
 from confrere.node.failpoints import MASKED_POINTS
+from confrere.node.node import Node
+from confrere.node.status import resting_status, status_of
+from confrere.privacy.ledger import Ledger
 from confrere.study import Study
+from confrere.study.churn import Churn
 from confrere.study.masked_settings import Masked
-from tests.masked_nodes import Plug, World, check_common, masked_study, states, sum_books
+from tests.masked_nodes import Plug, World, all_finished, check_common, masked_study, states, sum_books
 from tests.unit.node.sites import settings
 
 PATIENT = 600.0
@@ -103,3 +114,89 @@ def test_an_attempt_that_loses_too_many_is_charged_and_made_again(
     assert {state.common.steps for state in states(found).values()} == {1}
     contexts = {m.context for _, _, m in found.messages() if isinstance(m, MaskedVector)}
     assert len(contexts) == 2
+
+
+def test_a_summing_site_that_names_different_survivors_to_different_nodes_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It proposes one list to two members and a shorter one to the third; no list gets enough signatures that differ."""
+    real = SummingSite._propose
+
+    def two_lists(summing: SummingSite) -> list[tuple[str, Message]]:
+        out = []
+        for to, message in real(summing):
+            if isinstance(message, Proposal) and to == "site3":
+                message = replace(message, headers=tuple(h for h in message.headers if h.site != "site1"))
+            out.append((to, message))
+        return out
+
+    monkeypatch.setattr(SummingSite, "_propose", two_lists)
+    study = masked_study(rounds=1, patience=PATIENT, masked=Masked(2, 0))
+    places = settings(tmp_path, study, sites=4, rehearsal=False)
+    found = World(places, Plug().install(monkeypatch)).watch(monkeypatch).run()
+    assert found.check() == 0
+    assert not [m for _, _, m in found.messages() if isinstance(m, OpenedShares)]
+    assert all(state.common.steps == 0 for state in states(found).values())
+
+
+def test_a_restored_folder_opens_nothing_of_an_attempt_that_the_ledger_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger says that a vector left: a member with that ledger, whatever folder it has, sends and signs nothing."""
+    found = world(tmp_path, monkeypatch, Plug(), masked_study(rounds=1, patience=PATIENT)).run()
+    (attempt,) = {m.context for _, _, m in found.messages() if isinstance(m, MaskedVector)}
+    place = found.places["site2"]
+    with Ledger(place.ledger) as ledger:
+        subjects = {
+            str(e["key"]).split("/", 1)[1].rsplit("/", 1)[0] for e in ledger.entries() if "fact/" in e["key"]
+        }
+        (subject,) = {unquote(subject) for subject in subjects}
+        assert subject.endswith(attempt.hex()[:16])
+        assert ledger.written(subject, VECTOR) is not None
+        assert ledger.written(subject, VOTE) is not None
+        assert ledger.write_once(subject, VOTE, "another list") != "another list"
+    shutil.rmtree(place.home / "parcels")
+    (place.home / "node.sqlite").unlink()
+    with pytest.raises(CheckpointError, match="is an old copy, or a new folder"):
+        Node(place, connect=found.network.connect)
+
+
+def test_a_member_that_leaves_begins_an_epoch_with_other_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = masked_study(rounds=2, patience=PATIENT, churn=Churn(leave={"site4": 1}), masked=Masked(1, 1))
+    places = settings(tmp_path, study, sites=5, rehearsal=False)
+    found = World(places, Plug().install(monkeypatch)).watch(monkeypatch).run()
+    assert found.check() == 2
+    charged = {e.round: e.data for e in found.events["site0"] if e.kind == "charged"}
+    assert "other 4 sites" in charged[0]["condition"]
+    with Ledger(places["site0"].ledger) as ledger:
+        events = {charge.event for charge in ledger.charges()}
+    assert len(events) == 2  # of five members, and of four
+
+
+def test_the_rounds_end_when_too_few_members_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = masked_study(rounds=2, patience=PATIENT, churn=Churn(leave={"site3": 1}), masked=Masked(1, 1))
+    found = world(tmp_path, monkeypatch, Plug(), study).run()
+    assert found.check() == 1
+    texts = [str(e.data.get("text")) for e in found.events["site0"]]
+    assert any("from round 2 on" in t and "at most 0 may drop out" in t and "end here" in t for t in texts)
+
+
+def test_status_and_journal_state_the_condition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def over(found: World) -> bool:
+        if "site0" in found.nodes:
+            seen.update(status_of(found.nodes["site0"]))
+        return all_finished(found)
+
+    found = world(tmp_path, monkeypatch, Plug(), masked_study(rounds=1, patience=PATIENT)).run(over=over)
+    condition = "if at most 1 of the other 3 sites pool what they see or depart from the protocol"
+    assert seen["privacy"]["condition"] == condition
+    assert resting_status(found.places["site0"].home)["privacy"]["condition"] == condition
+    assert condition in (found.places["site0"].home / "model" / "card.md").read_text()
+    texts = [str(e.data.get("text")) for e in found.events["site0"]]
+    assert any("masked sums of 4 sites (n), of which 1 may collude (t) and 1" in text for text in texts)

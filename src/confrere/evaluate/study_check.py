@@ -21,6 +21,7 @@ from confrere.site.assemble import unprotected_patients
 from confrere.site.open_sites import Source, computed_sizes, open_sites
 from confrere.site.participant import Participant
 from confrere.study import NetworkSpec, Study
+from confrere.study.masked_settings import sum_sentence
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ def _sentence(study: Study, sites: Mapping[str, SiteCheck]) -> str:
 def _warnings(simulation: Simulation, sites: Mapping[str, SiteCheck], spent_before: list[str]) -> list[str]:
     study, federation = simulation.study, simulation.federation
     found = [*federation.notes, *simulation.remarks]
+    if (sums := sum_sentence(study, len(sites))) is not None:
+        found.append(sums)
     if study.privacy is not None and study.sites and (label := computed_sizes(federation)):
         found.append(label)
     found += [text for data in federation.sites.values() if (text := unprotected_patients(study, data))]

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from confrere.core.errors import StudyError
 from confrere.core.events import Event
-from confrere.core.sum_terms import collusion_condition
 from confrere.exchange.secure.member_site import MemberSite
 from confrere.exchange.secure.messages import MOST_ATTEMPTS
 from confrere.node.conduct import Conduct
@@ -107,16 +106,3 @@ def latest_rounds(node: SummingNode) -> dict[str, int]:
     for peer, round in ({} if node.sums is None else node.sums.latest).items():
         found[peer] = max(round, found.get(peer, -1))
     return found
-
-
-def sum_sentence(config: NodeConfig) -> str | None:
-    """What the study's masked sums assume, in words; None if it has none."""
-    settings = masked_of(config.study)
-    if settings is None:
-        return None
-    members = len(config.members)
-    condition = collusion_condition(members, settings.colluding)
-    return (
-        f"masked sums of {members} sites (n), of which {settings.colluding} may collude (t) and {settings.dropouts} may be"
-        f" missing in a round (d): what is said about privacy holds {condition}"
-    )

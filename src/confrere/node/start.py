@@ -10,7 +10,6 @@ from confrere.core.errors import DataError
 from confrere.core.events import Event
 from confrere.core.seeds import NOT_PRIVATE
 from confrere.node.config import NodeConfig, within
-from confrere.node.node_sums import sum_sentence
 from confrere.node.replay import DurableMailbox
 from confrere.node.store import Store
 from confrere.privacy.strategy_lint import strategy_findings
@@ -19,6 +18,7 @@ from confrere.site.checks import check_records
 from confrere.site.participant import Participant
 from confrere.site.start_events import site_started
 from confrere.study import Study
+from confrere.study.masked_settings import sum_sentence
 
 FAR = 1.5
 """A declared size that differs from the true one by more than this factor is pointed out to the owner."""
@@ -39,7 +39,7 @@ def record_start(config: NodeConfig, site: Participant, store: Store, done: int)
     journal.add(site_started(site, members, agreed=config.agreed, rehearsal=config.rehearsal))
     if config.rehearsal:
         journal.add(Event("notice", me, data={"text": NOT_PRIVATE, "rehearsal": True}))
-    if (sentence := sum_sentence(config)) is not None:
+    if (sentence := sum_sentence(config.study, len(config.members))) is not None:
         journal.add(Event("notice", me, data={"text": sentence, "sum_terms": True}))
     for note in remarks(config):
         journal.add(Event("notice", me, custody=Custody.PRIVATE, data={"text": note}))

@@ -17,7 +17,7 @@ from confrere.core.protocols import Strategy
 from confrere.core.registry import strategies
 from confrere.core.strategy_traits import traits
 from confrere.core.strict_reader import STRICT, Named, named
-from confrere.core.sum_terms import check_collusion, threshold
+from confrere.core.sum_terms import check_collusion, collusion_condition, threshold
 from confrere.exchange.attacks import attacks
 from confrere.exchange.secure.mask_graph import COMPLETE
 from confrere.exchange.sums import MASKED_SUM
@@ -139,6 +139,18 @@ def _colluding_attack(study: MaskableStudy) -> str | None:
         return None
     name = named(study.attack, "attack")[0]
     return name if attacks[name].colludes else None
+
+
+def sum_sentence(study: MaskableStudy, members: int) -> str | None:
+    """What the study's masked sums assume, in words; None if it has none."""
+    settings = masked_of(study)
+    if settings is None:
+        return None
+    return (
+        f"masked sums of {members} sites (n), of which {settings.colluding} may collude (t) and {settings.dropouts} may be"
+        f" missing in a round (d); a round needs {quorum(study, members)} of them. ε holds"
+        f" {collusion_condition(members, settings.colluding)}"
+    )
 
 
 def quorum(study: MaskableStudy, members: int) -> int:
