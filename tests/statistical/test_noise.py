@@ -130,3 +130,14 @@ def test_a_member_that_is_missing_or_too_many_is_noticed_in_the_noise_of_a_sum()
     assert not variance_is(opened(4, 3), 1.4)
     assert not variance_is(opened(4, 5), 1.4)
     assert variance_is(opened(4, 5), 1.4 * MARGIN * math.sqrt(5 / 4))
+
+
+def test_a_share_that_counts_less_adds_as_much_noise() -> None:
+    """The noise belongs to the sum: a small weight lowers what is charged, not what is added."""
+    terms = SumTerms(members=3, colluding=1, dropouts=0, noise_std=1.4, clip=1.0, size=SIZE)
+    nothing = torch.zeros(SIZE, dtype=torch.float64)
+    shares = [
+        MaskedRelease("model", terms, 10, Seeded(k), weight, simulated=True).release(nothing)
+        for k, weight in enumerate((1.0, 0.01))
+    ]
+    assert variance_is(torch.from_numpy(np.sum(shares, axis=0) * terms.grid), 1.4 * MARGIN)

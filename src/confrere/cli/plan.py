@@ -152,6 +152,11 @@ def _show(plan: Plan) -> None:
             f" signal-to-noise would be {plan.masked.signal_to_noise:.2g}, if at most one of the other sites pools what it"
             " sees or departs from the protocol."
         )
+    elif plan.masked is not None:
+        _print(
+            f"Masked sums would not pay here: the signal-to-noise would be {plan.masked.signal_to_noise:.2g}, and is"
+            f" {forecast.signal_to_noise:.2g} without them."
+        )
     fits = forecast.largest_proxy
     _print(
         f"The largest proxy that keeps a signal here has {fits:,} parameters."

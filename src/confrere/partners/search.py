@@ -31,6 +31,7 @@ from confrere.partners.selection_budget import Selection
 from confrere.partners.transfer import transfer_ranking
 from confrere.site.open_sites import Source, open_sites
 from confrere.study import Study
+from confrere.study.masked_settings import masked_of
 
 RETIRED = "z is retired and has no effect: a peer is chosen where an interval says that it helps"
 FEW = 20
@@ -270,6 +271,11 @@ def _notes(
         notes.append(
             f"The choice is by {by}, which is simulation only. In the field, choose by one of:"
             f" {', '.join(in_the_field)}."
+        )
+    if masked_of(study) is not None:
+        notes.append(
+            "The study has masked sums, where no site receives the model of a single peer: in the field, a choice by received"
+            " models, listening weights and a trial of peers are not available. The ranking here is of a rehearsal."
         )
     if hidden:
         notes.append(

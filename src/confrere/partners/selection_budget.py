@@ -62,6 +62,8 @@ class Selection:
             self.study,
             strategy=dict(strategy),
             topology=None,
+            combiner=None,  # peers are looked at one by one, which masks would not allow
+            masked=None,
             privacy=self.privacy_for(share, steps),
             partners=None,
         )

@@ -129,6 +129,11 @@ class History:
         return tuple(seen)
 
     @property
+    def masked(self) -> bool:
+        """Whether the sites added up behind masks: then the guarantee has a condition, and nobody saw a single model."""
+        return any(s.condition for s in self.spendings)
+
+    @property
     def rounds(self) -> tuple[int, ...]:
         """The rounds that something happened in. Models that sites fit to the end afterwards make no round."""
         found = {*self.members, *(s.round for s in self.sendings)}

@@ -258,6 +258,12 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
+HIDDEN_BY_MASKS = (
+    "Not available with masked sums: no site receives the model of a single peer, so its influence, its weight and a trial of"
+    " its model cannot be measured, and credit rests on rounds and declared sizes alone."
+)
+
+
 def epsilon(value: float) -> str:
     """ε rounded up, never down: what is shown is never less than what was spent."""
     if math.isinf(value):

@@ -21,6 +21,8 @@ COLOURS = 6
 
 def who_counted(history: History | None, sites: Sequence[str], seed: str) -> Markup | None:
     """A panel per user: accuracy solid, the peers' weights dotted, the majority class dashed."""
+    if history is not None and history.masked and not history.weighings:
+        return section("Who counted how much", tag("p", words.HIDDEN_BY_MASKS))
     if history is None or not history.weighings:
         return None
     users = [s for s in sites if any(w.site == s for w in history.weighings)]

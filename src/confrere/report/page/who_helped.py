@@ -54,7 +54,8 @@ def who_helped(
     commands: tuple[tuple[str, str], ...] = ()
     if not weighed and len(measured) < len(sites):
         which = "For the other sites, the part" if measured else "The part"
-        parts.append(f"{which} of one peer in learning together was not measured: all models are mixed.")
+        mixed = f"{which} of one peer in learning together was not measured: all models are mixed."
+        parts.append(words.HIDDEN_BY_MASKS if any(h.masked for h in histories) else mixed)
         site = sites[0] if len(sites) == 1 else "SITE"
         commands = (
             ("What each peer brings to a site", f"confrere partners STUDY.toml --site {shlex.quote(site)}"),
