@@ -25,6 +25,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from rich.console import Console
@@ -326,49 +327,24 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """The gain against ε, a line for each study of which there are several ε, and what pooling all records gains.
+    """The gain against ε, with a line for each study of which there are several ε, one for its masked form, and what pooling
+    all records gains.
 
     A gain that an earlier version measured has an open mark and no interval.
     """
-    figure, axes = plt.subplots(figsize=(5.6, 3.8), layout="constrained")
+    figure, axes = plt.subplots(figsize=(5.6, 4.4), layout="constrained")
     places = iter((("o", -52), ("s", 9), ("^", 9), ("v", 9)))
     for name in sorted({row["study"] for row in found}):
-        rows_of = [row for row in found if row["study"] == name and row["gain"] is not None]
-        line = sorted({round(row["privacy"]["epsilon"], 2): row for row in rows_of}.items())
+        line, title = _by_epsilon(found, name, False), NAMES.get(name, name)
         if len(line) < 3:
             continue
-        gains = [100 * row["gain"] for _, row in line]
-        ends = [
-            [100 * e for e in (row["interval"] if by_the_rule(row) else None) or (row["gain"],) * 2]
-            for _, row in line
-        ]
-        reach = [
-            [max(g - e[0], 0) for g, e in zip(gains, ends, strict=True)],
-            [max(e[1] - g, 0) for g, e in zip(gains, ends, strict=True)],
-        ]
         mark, away = next(places)
-        title, colour = NAMES.get(name, name), PROXYFL_COLOUR
-        axes.errorbar(
-            [e for e, _ in line],
-            gains,
-            yerr=reach,
-            marker=mark,
-            markersize=5,
-            capsize=2,
-            color=colour,
-        )
-        earlier = [(e, 100 * row["gain"]) for e, row in line if not by_the_rule(row)]
-        axes.plot(
-            [e for e, _ in earlier], [g for _, g in earlier], linestyle="", marker=mark, markersize=5, color=colour,
-            markerfacecolor="white", zorder=5,
-        )  # fmt: skip
-        axes.annotate(
-            f"ProxyFL, {title}", (line[-1][0], gains[-1]), xytext=(-6, away), textcoords="offset points",
-            ha="right", fontsize=9, color=colour,
-        )  # fmt: skip
+        _draw_line(axes, line, f"ProxyFL, {title}", mark, away)
+        if len(masked := _by_epsilon(found, name, True)) > 1:
+            _draw_line(axes, masked, f"ProxyFL, masked, {title}", mark, 7, linestyle="--")
         pooled = next((row["pooled"] for _, row in line if row["pooled"] is not None), None)
         if pooled is not None:
-            axes.axhline(100 * pooled, color=POOLED_COLOUR, linestyle="--", linewidth=1)
+            axes.axhline(100 * pooled, color=POOLED_COLOUR, linestyle=":", linewidth=1)
             axes.annotate(
                 f"{POOLED_LABEL}, {title}: +{100 * pooled:.0f} %", (0.5, 100 * pooled), xytext=(0, 3),
                 textcoords="offset points", fontsize=9, color=POOLED_COLOUR,
@@ -382,6 +358,44 @@ def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes.set_ylabel("gain over alone, in % of its log loss")
     axes.grid(alpha=0.25)
     _save(figure, path)
+
+
+def _by_epsilon(
+    found: Sequence[Mapping[str, Any]], study: str, masked: bool
+) -> list[tuple[float, Mapping[str, Any]]]:
+    """The rows of a study, with masked sums or without, by ε."""
+    own = [row for row in found if row["study"] == study and row["gain"] is not None]
+    chosen = [row for row in own if bool(row["privacy"].get("condition")) == masked]
+    return sorted({round(row["privacy"]["epsilon"], 1): row for row in chosen}.items())
+
+
+def _draw_line(
+    axes: Axes,
+    line: Sequence[tuple[float, Mapping[str, Any]]],
+    title: str,
+    mark: str,
+    away: float,
+    linestyle: str = "-",
+) -> None:
+    gains = [100 * row["gain"] for _, row in line]
+    ends = [
+        [100 * e for e in (row["interval"] if by_the_rule(row) else None) or (row["gain"],) * 2]
+        for _, row in line
+    ]
+    reach = [
+        [max(g - e[0], 0) for g, e in zip(gains, ends, strict=True)],
+        [max(e[1] - g, 0) for g, e in zip(gains, ends, strict=True)],
+    ]
+    style: dict[str, Any] = {"marker": mark, "markersize": 5, "color": PROXYFL_COLOUR}
+    axes.errorbar([e for e, _ in line], gains, yerr=reach, capsize=2, linestyle=linestyle, **style)
+    earlier = [(e, 100 * row["gain"]) for e, row in line if not by_the_rule(row)]
+    axes.plot(
+        [e for e, _ in earlier], [g for _, g in earlier], linestyle="", markerfacecolor="white", zorder=5, **style,
+    )  # fmt: skip
+    axes.annotate(
+        title, (line[-1][0], gains[-1]), xytext=(-6, away), textcoords="offset points", ha="right", fontsize=9,
+        color=PROXYFL_COLOUR,
+    )  # fmt: skip
 
 
 def _save(figure: Figure, path: Path) -> None:
