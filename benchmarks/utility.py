@@ -333,6 +333,7 @@ def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
     A gain that an earlier version measured has an open mark and no interval.
     """
     figure, axes = plt.subplots(figsize=(5.6, 4.4), layout="constrained")
+    styles = {"unmasked": "-"}
     places = iter((("o", -52), ("s", 9), ("^", 9), ("v", 9)))
     for name in sorted({row["study"] for row in found}):
         line, title = _by_epsilon(found, name, False), NAMES.get(name, name)
@@ -341,7 +342,9 @@ def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
         mark, away = next(places)
         _draw_line(axes, line, f"ProxyFL, {title}", mark, away)
         if len(masked := _by_epsilon(found, name, True)) > 1:
-            _draw_line(axes, masked, f"ProxyFL, masked, {title}", mark, 7, linestyle="--")
+            beside = [(1.05 * epsilon, row) for epsilon, row in masked]  # so that intervals can be told apart
+            _draw_line(axes, beside, "", mark, 0, linestyle="--")
+            styles["masked sums"] = "--"
         pooled = next((row["pooled"] for _, row in line if row["pooled"] is not None), None)
         if pooled is not None:
             axes.axhline(100 * pooled, color=POOLED_COLOUR, linestyle=":", linewidth=1)
@@ -349,6 +352,11 @@ def draw_curve(found: Sequence[Mapping[str, Any]], path: Path) -> None:
                 f"{POOLED_LABEL}, {title}: +{100 * pooled:.0f} %", (0.5, 100 * pooled), xytext=(0, 3),
                 textcoords="offset points", fontsize=9, color=POOLED_COLOUR,
             )  # fmt: skip
+    if len(styles) > 1:
+        handles = [
+            Line2D([], [], color=PROXYFL_COLOUR, linestyle=s, label=text) for text, s in styles.items()
+        ]
+        axes.legend(handles=handles, fontsize=9, frameon=False, loc="upper left", bbox_to_anchor=(0, 0.9))
     axes.set_xscale("log")
     axes.set_xticks([0.5, 1, 3, 8], ["0.5", "1", "3", "8"])
     axes.minorticks_off()
