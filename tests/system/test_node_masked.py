@@ -12,13 +12,21 @@ import pytest
 
 from confrere.core.errors import CheckpointError
 from confrere.exchange.secure.attempt import VECTOR, VOTE
-from confrere.exchange.secure.messages import MaskedVector, Message, OpenedShares, Proposal, SumResult
+from confrere.exchange.secure.messages import (
+    KeyAnnouncement,
+    MaskedVector,
+    Message,
+    OpenedShares,
+    Proposal,
+    SumResult,
+)
 from confrere.exchange.secure.summing import SummingSite
 from confrere.node import node_sums, sum_messages
 from confrere.node.failpoints import MASKED_POINTS
 from confrere.node.node import Node
 from confrere.node.status import resting_status, status_of
 from confrere.privacy.ledger import Ledger
+from confrere.site.masked_call import Turn
 from confrere.study import Study
 from confrere.study.churn import Churn
 from confrere.study.masked_settings import Masked
@@ -63,6 +71,21 @@ def test_a_node_that_dies_there_opens_nothing_twice(
     assert len(found.plug.deaths) <= 1
     found.check()
     check_common(found)
+
+
+def test_no_member_stops_the_others_by_messages_of_an_attempt_that_has_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Turn.handover
+
+    def handover(turn: Turn) -> list[Message]:
+        hostile = turn.call.at.me == "site3" != turn.leader
+        return [KeyAnnouncement(b"x", "site3", b"", b"", b"")] if hostile else real(turn)
+
+    monkeypatch.setattr(Turn, "handover", handover)
+    found = world(tmp_path, monkeypatch, Plug(), masked_study(patience=PATIENT)).run()
+    assert found.check() == 3
+    assert all(state.common.steps == 3 for state in states(found).values())
 
 
 @pytest.mark.slow

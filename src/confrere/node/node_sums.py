@@ -19,14 +19,14 @@ from confrere.node.replay import DurableMailbox, OutboxTransport, durably, in_th
 from confrere.node.shortage import Shortage
 from confrere.node.store import Store
 from confrere.node.sum_log import RecordedFacts, StoredSums
-from confrere.node.sum_messages import MessageContext, SumMessages
+from confrere.node.sum_messages import SUCCESSORS, MessageContext, SumMessages
 from confrere.privacy.ledger import Ledger
 from confrere.site.masked_sums import Answers, MaskedSums
 from confrere.study import Study
 from confrere.study.masked_settings import check_members, masked_of
 
-SUCCESSORS = 2
-"""How many further summing sites an attempt has."""
+FEWEST_KEPT = 3
+"""Messages of a peer, as large as any can be, for which there is always a place in memory."""
 
 
 class SummingNode(Protocol):
@@ -61,7 +61,8 @@ def sum_messages(node: SummingNode) -> SumMessages | None:
         await durably(node.wait_for_space, node.store.count_bytes, size)
 
     out = MessageContext(node.me, node.outbox.sealed, count, node.conduct.add, node.handshake)
-    found = SumMessages(out, node.study.patience, len(node.members), Answers())
+    most = max(node.config.caps.peer_bytes, FEWEST_KEPT * node.parcel_receiver.rules.limits.total)
+    found = SumMessages(out, node.study.patience, len(node.members), Answers(), most)
     node.parcel_receiver.sums = found
     return found
 

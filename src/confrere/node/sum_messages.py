@@ -2,8 +2,8 @@
 
 Nothing of them is worth keeping over a restart: the secrets that they belong to are in memory too, so a process that stops is
 a dropout of its attempt, and an opened share of a key should not lie on a disk. So they pass by the outbox and the store.
-A message is sent again until its receiver has acknowledged it, or the round is over. Of each peer a bounded number is kept,
-one for each step.
+A message is sent again until its receiver has acknowledged it, or the round is over. Of each peer a bounded number of bytes
+is kept, one message for each step of a turn that there can be.
 
 A peer is *lost* to an attempt when another process answers for it, or when it was disconnected for longer than a short
 while: then nobody waits for it any longer. Only the numbers that begin a sum are waited for with the study's whole patience.
@@ -20,11 +20,13 @@ from confrere.core.custody import Custody, Scalar
 from confrere.core.errors import PeerMissing
 from confrere.core.events import Event
 from confrere.core.parcel import Parcel
+from confrere.exchange.secure.messages import MOST_ATTEMPTS
 from confrere.node.delivery import Links
 from confrere.node.failpoints import reach
 from confrere.node.handshake_state import HandshakeCallbacks
 from confrere.node.replay import in_thread
-from confrere.site.masked_messages import Place, TurnStart, as_message
+from confrere.site.masked_call import FURTHER_STEPS, STEPS
+from confrere.site.masked_messages import MESSAGE, Place, TurnStart, as_message
 from confrere.site.masked_sums import Answers
 from confrere.transport.body import Body
 from confrere.transport.receipt import ACCEPTED, DUPLICATE, Outcome, Receipt
@@ -33,12 +35,17 @@ from confrere.transport.wire import Sealed
 
 LONGEST_GRACE = 10.0
 """Seconds that a peer may be disconnected before an attempt goes on without it; at most a sixth of the patience."""
-MOST_HELD = 24
+SUCCESSORS = 2
+"""How many further summing sites an attempt has."""
+MOST_TURNS, MOST_STEPS = MOST_ATTEMPTS * (1 + SUCCESSORS), STEPS + FURTHER_STEPS
+MOST_HELD, MOST_BYTES = 24, 256 * 2**20
 """Messages of one peer that are kept until they are taken."""
 AHEAD = 2
 """For how many rounds beyond this site's, besides as many as there are members, messages are kept."""
 REPLIES_BURST, REPLIES_SECONDS = 30, 1.0
 """How often a peer that asks too late is answered."""
+MOST_RESULTS = 4
+"""How often a peer is sent the opened sum of a round that is over: once to each process of it."""
 POLL_SECONDS, FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.05, 1.0
 
 
@@ -57,8 +64,16 @@ class MessageContext:
 class SumMessages:
     """The messages of one node's masked sums."""
 
-    def __init__(self, out: MessageContext, patience: float, members: int, answers: Answers) -> None:
+    def __init__(
+        self,
+        out: MessageContext,
+        patience: float,
+        members: int,
+        answers: Answers,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
         self._out, self._patience, self._members, self.answers = out, patience, members, answers
+        self._most_bytes = most_bytes
         self.links: Links | None = None
         """Set before anything is sent."""
         self.waiting: tuple[str, ...] = ()
@@ -74,6 +89,9 @@ class SumMessages:
         self._gone: dict[str, float] = {}
         self._missed: set[str] = set()
         self._replies: dict[str, TokenBucket] = {}
+        self._replying: set[tuple[str, int, int]] = set()
+        self._given: dict[tuple[int, str], list[str]] = {}
+        """The processes of a peer that were sent the opened sum of a round that is over."""
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         answers.changed = self._answer_held
@@ -121,7 +139,12 @@ class SumMessages:
     def _reply(
         self, asked: Parcel, start: TurnStart, numbers: Mapping[str, Scalar], custody: Custody
     ) -> None:
-        """Answer a member that asks for a sum that goes on, or is over, without it."""
+        """Answer a member that asks for a sum that goes on, or is over, without it. That this fails ends no sum."""
+        which = (asked.sender, asked.round, asked.phase)
+        if which in self._replying:
+            return
+        if start.result and not self._gives(asked):
+            start, numbers, custody = TurnStart(moved=True, at=start.at), {}, Custody.PUBLIC
         phase = Place(Place.of(asked.phase).turn, 0, answers=True).phase
         message = as_message(start.written(), custody)
         parcel = Parcel(
@@ -129,13 +152,29 @@ class SumMessages:
         )
 
         async def answer() -> None:
-            sealed = await in_thread(self._out.seal, parcel)
-            await self._out.count(sealed.size)
-            facts = {"to": asked.sender, "bytes": sealed.size, "phase": phase, "custody": custody.name}
-            self._out.record(Event("sent", self._out.me, asked.round, data={**facts, "model": True}))
-            await self._deliver_late(asked.sender, sealed)
+            try:
+                sealed = await in_thread(self._out.seal, parcel)
+                await self._out.count(sealed.size)
+                facts = {"to": asked.sender, "bytes": sealed.size, "phase": phase, "custody": custody.name}
+                self._out.record(Event("sent", self._out.me, asked.round, data={**facts, "model": True}))
+                await self._deliver_late(asked.sender, sealed)
+            except Exception as error:
+                text = f'"{asked.sender}" asked for a masked sum that is over and was not answered: {error}'
+                self._out.record(Event("notice", self._out.me, asked.round, data={"text": text}))
+            finally:
+                self._replying.discard(which)
 
+        self._replying.add(which)
         self._spawn(answer())
+
+    def _gives(self, asked: Parcel) -> bool:
+        """Whether this process of a peer is sent the opened sum: once, and not to any number of processes."""
+        given = self._given.setdefault((asked.round, asked.sender), [])
+        process = self._processes().get(asked.sender, "")
+        if process in given or len(given) >= MOST_RESULTS:
+            return False
+        given.append(process)
+        return True
 
     async def _deliver_late(self, to: str, sealed: Sealed) -> None:
         assert self.links is not None
@@ -173,8 +212,10 @@ class SumMessages:
     def receive(self, parcel: Parcel) -> Receipt:
         """Keep a message that is as it should be until it is taken; the numbers of a late member are answered at once."""
         sender, place = parcel.sender, Place.of(parcel.phase)
-        self.heard(sender, parcel.round)
         numbers = place.step == 0 and not place.answers
+        if reason := self._misplaced(parcel, place):
+            return Receipt(Outcome.REFUSED, reason)
+        self.heard(sender, parcel.round)
         if numbers and (reply := self.answers.to(parcel.round, place)) is not None:
             bucket = self._replies.setdefault(sender, TokenBucket(REPLIES_BURST, REPLIES_SECONDS))
             if not bucket.take():
@@ -189,12 +230,24 @@ class SumMessages:
             return DUPLICATE
         if len(held) >= MOST_HELD or parcel.round > self._round + self._members + AHEAD:
             return Receipt(Outcome.DEFERRED, f"{len(held)} messages of it wait already")
+        kept = sum(_bytes(other) for at, other in held.items() if at != name)
+        if kept + _bytes(parcel) > self._most_bytes:
+            return Receipt(Outcome.DEFERRED, f"{kept:,} bytes of it wait already")
         held[name] = parcel
         process = self._processes().get(sender)
         if numbers and process is not None:
             self._with[parcel.round, place.turn, sender] = process
         self._news.set()
         return ACCEPTED
+
+    def _misplaced(self, parcel: Parcel, place: Place) -> str:
+        """Why no sum has a message in this place; empty if one may have."""
+        if place.turn >= MOST_TURNS or place.step > MOST_STEPS:
+            return "no masked sum has such a step"
+        leader = self.answers.leader(parcel.round, parcel.epoch, place.turn)
+        if leader not in (None, parcel.sender if place.answers else self._out.me):
+            return "it is for another summing site than that of its turn"
+        return ""
 
     def _answer_held(self) -> None:
         """Answer members that have asked before this site knew what to say."""
@@ -219,7 +272,8 @@ class SumMessages:
             while True:
                 self._news.clear()
                 if self.failure is not None:
-                    raise self.failure
+                    failure, self.failure = self.failure, None
+                    raise failure
                 self._look(senders, clock())
                 here = {name for name in senders if self._found(name, round, epoch, place) is not None}
                 self.waiting = tuple(
@@ -251,6 +305,7 @@ class SumMessages:
             for name in [name for name in held if name[0] < round]:
                 del held[name]
         self._with = {name: process for name, process in self._with.items() if name[0] >= round}
+        self._given = {name: to for name, to in self._given.items() if name[0] >= round - Answers.KEPT}
 
     # -- who is there -------------------------------------------------------------------------------------
 
@@ -286,3 +341,7 @@ class SumMessages:
         del self._with[round, place.turn, sender]
         if known is not None and known[0].phase == Place(place.turn, 0).phase:
             self._spawn(self._deliver(sender, *known))
+
+
+def _bytes(parcel: Parcel) -> int:
+    return 0 if parcel.model is None else parcel.model.params[MESSAGE].numel()

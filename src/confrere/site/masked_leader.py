@@ -13,8 +13,9 @@ from confrere.core.errors import BadParcel, PeerError
 from confrere.core.parcel import Parcel
 from confrere.core.protocols import OpenedSum
 from confrere.exchange.secure import masking
-from confrere.exchange.secure.messages import Message, encode
+from confrere.exchange.secure.messages import KeyAnnouncement, Message, SumResult, encode
 from confrere.exchange.secure.summing import SummingSite, read_result
+from confrere.exchange.secure.verification import check_announcement, check_lengths, check_result
 from confrere.exchange.sums import SINCE, Summand, common_state, sum_scalars, version_after
 from confrere.site.masked_call import STEPS, Turn, TurnEnd, plain_vector
 from confrere.site.masked_messages import (
@@ -62,10 +63,10 @@ class LeaderTurn:
         summands = [Summand(at.me, None, call.numbers)]
         summands += [Summand(name, None, parcel.scalars) for name, parcel in arrived.items()]
         state = common_state(summands)
-        bundles = {name: self._messages(parcel) for name, parcel in arrived.items()}
+        bundles = {name: self._handed_over(parcel) for name, parcel in arrived.items()}
         bundles[at.me] = turn.handover()
         there = sorted(s.site for s in summands if s.since == state and s.site in call.agreement.names)
-        continued = any(bundles.values())
+        continued = self._continued(bundles)
         if continued:  # a member without its part of the attempt cannot go on with it
             there = [name for name in there if bundles[name]]
         counted = {s.site: s for s in summands if s.scalars.keys() >= set(call.scalars)}
@@ -157,9 +158,12 @@ class LeaderTurn:
         for name in (n for n in bundles if n in followers):
             outgoing += await self._fed(summing, name, bundles[name])
         own = [*bundles[me], *call.join(self.turn.attempt, me)] if joins else []
+        awaited = followers
         for step in self.turn.steps:
             outgoing += await self._fed(summing, me, own)
-            for parcel in await self._collect(step, followers):
+            arrived = await self._collect(step, awaited)
+            awaited = [parcel.sender for parcel in arrived]  # nobody is waited for twice in an attempt
+            for parcel in arrived:
                 outgoing += await self._fed(summing, parcel.sender, self._messages(parcel))
             if not outgoing and not summing.done:
                 outgoing = await self.masks.work(summing.advance)
@@ -191,6 +195,33 @@ class LeaderTurn:
             except (BadParcel, PeerError) as error:
                 self.call.say(f'has a message of "{sender}" that was refused', str(error))
         return found
+
+    def _handed_over(self, parcel: Parcel) -> list[Message]:
+        """What a member sends to a successor of the attempt: nothing unless it shows that it has taken part in it."""
+        messages = self._messages(parcel) if self.turn.successor else []
+        return messages if self._took_part(parcel.sender, messages) else []
+
+    def _took_part(self, name: str, messages: Sequence[Message]) -> bool:
+        """Whether there is a sum among the messages, or keys that the member has signed for this attempt."""
+        agreement, which = self.call.agreement, self.call.attempt_id(self.turn.attempt)
+        context, rota = which.context(agreement), agreement.rota(which.turn)
+        for message in messages:
+            try:
+                check_lengths(agreement, message)
+                if isinstance(message, SumResult) and message.context == context:
+                    check_result(agreement, message, rota)
+                    return True
+                if isinstance(message, KeyAnnouncement) and message.site == name:
+                    check_announcement(agreement, context, message)
+                    return True
+            except (BadParcel, PeerError) as error:
+                self.call.say(f'has a message of "{name}" that was refused', str(error))
+        return False
+
+    def _continued(self, bundles: Mapping[str, Sequence[Message]]) -> bool:
+        """Whether the attempt had begun with an earlier summing site: this site knows it, or an honest member says so."""
+        begun = sum(map(bool, bundles.values()))
+        return bool(bundles[self.at.me]) or begun > self.call.agreement.terms.colluding
 
     def _messages(self, parcel: Parcel) -> list[Message]:
         try:

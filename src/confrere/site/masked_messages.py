@@ -126,7 +126,7 @@ class TurnStart:
     def written(self) -> bytes:
         head = {"since": self.since, "given_up": self.given_up}
         more = {"moved": self.moved, "attempt": self.attempt, "at": self.at}
-        text = json.dumps({**head, **{k: v for k, v in more.items() if v not in (None, False)}})
+        text = json.dumps({**head, **{k: v for k, v in more.items() if v is not None and v is not False}})
         return text.encode() + (b"\n" + self.result if self.result else b"")
 
     @classmethod

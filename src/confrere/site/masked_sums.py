@@ -111,6 +111,18 @@ class Answers:
         self._ended: dict[int, tuple[TurnStart, Mapping[str, Scalar], Custody]] = {}
         self.changed: Callable[[], None] = lambda: None
         """Called when members that wait may have an answer now."""
+        self._leaders: tuple[int, int, Sequence[str]] | None = None
+
+    def expect(self, round: int, epoch: int, leaders: Sequence[str]) -> None:
+        """A sum of this round begins, with these summing sites in its turns."""
+        self._leaders = (round, epoch, leaders)
+
+    def leader(self, round: int, epoch: int, turn: int) -> str | None:
+        """The summing site of a turn; None if it is not known yet, empty if there is no such turn."""
+        if self._leaders is None or self._leaders[:2] != (round, epoch):
+            return None
+        leaders = self._leaders[2]
+        return leaders[turn] if turn < len(leaders) else ""
 
     def begin(self, round: int, turn: int, closed: bool = False) -> None:
         self._round, self._turn, self._closed = round, turn, closed

@@ -61,12 +61,17 @@ async def _attempts(call: SumCall) -> SumOutcome:
     if not call.leaders:
         return SumOutcome(behind=True)
     in_attempt = min(1 + call.masks.successors, len(call.leaders))
-    for attempt in range(call.masks.attempts):
+    turns = [
+        [Turn(call, attempt, successor, attempt * in_attempt + successor) for successor in range(in_attempt)]
+        for attempt in range(call.masks.attempts)
+    ]
+    leaders = [turn.leader for successive in turns for turn in successive]
+    call.masks.answers.expect(call.at.round, call.at.epoch, leaders)
+    for attempt, successive in enumerate(turns):
         if attempt:
             call.share, call.opens_as = anew(call.share, call.opens_as, attempt)
         try:
-            for successor in range(in_attempt):
-                turn = Turn(call, attempt, successor, attempt * in_attempt + successor)
+            for turn in successive:
                 ended = await (
                     LeaderTurn(turn).run() if turn.leader == call.at.me else MemberTurn(turn).run()
                 )
