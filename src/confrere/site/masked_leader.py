@@ -162,7 +162,7 @@ class LeaderTurn:
         for step in self.turn.steps:
             outgoing += await self._fed(summing, me, own)
             arrived = await self._collect(step, awaited)
-            awaited = [parcel.sender for parcel in arrived]  # nobody is waited for twice in an attempt
+            awaited = [parcel.sender for parcel in arrived]  # nobody is waited for twice
             for parcel in arrived:
                 outgoing += await self._fed(summing, parcel.sender, self._messages(parcel))
             if not outgoing and not summing.done:
