@@ -5,20 +5,29 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
-from confrere.core.errors import CheckpointError
-from confrere.exchange.secure.attempt import VECTOR, VOTE
+from confrere.core.errors import CheckpointError, LedgerRolledBack
+from confrere.core.parcel import Parcel
+from confrere.core.sum_terms import SumTerms
+from confrere.exchange.secure.agreement import Agreement
+from confrere.exchange.secure.attempt import VECTOR, VOTE, AttemptMember
+from confrere.exchange.secure.in_process import GivenVector, simulated_members
+from confrere.exchange.secure.member_site import MemberSite, MemoryFacts
 from confrere.exchange.secure.messages import (
+    AttemptId,
     KeyAnnouncement,
     MaskedVector,
     Message,
     OpenedShares,
     Proposal,
     SumResult,
+    encode,
 )
 from confrere.exchange.secure.summing import SummingSite
 from confrere.node import node_sums, sum_messages
@@ -27,7 +36,8 @@ from confrere.node.node import Node
 from confrere.node.status import resting_status, status_of
 from confrere.privacy.ledger import Ledger
 from confrere.site.masked_call import Turn
-from confrere.study import Study
+from confrere.site.masked_member import MemberTurn
+from confrere.study import Caps, SiteConfig, Study
 from confrere.study.churn import Churn
 from confrere.study.masked_settings import Masked
 from tests.masked_nodes import Plug, World, all_finished, check_common, masked_study, states, sum_books
@@ -223,3 +233,67 @@ def test_status_and_journal_state_the_condition(tmp_path: Path, monkeypatch: pyt
     assert condition in (found.places["site0"].home / "model" / "card.md").read_text()
     texts = [str(e.data.get("text")) for e in found.events["site0"]]
     assert any("masked sums of 4 sites (n), of which 1 may collude (t) and 1" in text for text in texts)
+
+
+def test_a_further_attempt_does_not_pass_the_ceiling_of_a_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ceiling leaves room for one charge. A summing site that wastes the first attempt gets noise alone in the second."""
+    attempts: dict[SummingSite, int] = {}
+    begin, vote = SummingSite.__init__, SummingSite._on_vote
+
+    def remember(self: SummingSite, agreement: Any, attempt: Any, *rest: Any) -> None:
+        begin(self, agreement, attempt, *rest)
+        attempts[self] = attempt.attempt
+
+    def waste(self: SummingSite, message: Any) -> Any:
+        return self._give_up("hostile") if attempts[self] == 0 else vote(self, message)
+
+    monkeypatch.setattr(SummingSite, "__init__", remember)
+    monkeypatch.setattr(SummingSite, "_on_vote", waste)
+    ceiling = 0.5
+    sites = {
+        f"site{k}": SiteConfig(accept_unproven_privacy=k != 3, caps=Caps(ceiling=ceiling if k == 3 else 10.0))
+        for k in range(4)
+    }
+    study = masked_study(rounds=1, patience=PATIENT, sites=sites)
+    found = world(tmp_path, monkeypatch, Plug(), study).run()
+    with Ledger(found.places["site3"].ledger) as ledger:
+        assert 0 < ledger.epsilon(1e-4) <= ceiling
+    with Ledger(found.places["site0"].ledger) as ledger:
+        assert ledger.epsilon(1e-4) > ceiling
+    assert any("ceiling of ε = 0.5 is reached" in str(e.data.get("text")) for e in found.events["site3"])
+    assert len({m.context for _, _, m in found.messages() if isinstance(m, MaskedVector)}) == 2
+
+
+def test_a_sum_with_a_vector_that_the_ledger_does_not_know_shows_an_old_copy() -> None:
+    members, keys = simulated_members({f"site{k}": 10 for k in range(4)})
+    agreement = Agreement(members, SumTerms(4, 1, 0, noise_std=3.0, clip=1.0, size=2))
+    attempt = AttemptId("run", 0, "model@0", 0, 0, 0)
+    results: list[SumResult] = []
+    sites = {name: MemberSite(name, key, MemoryFacts()) for name, key in keys.items()}
+    summing = SummingSite(agreement, attempt, "site0", keys["site0"])
+    source = GivenVector(np.zeros(2, dtype=np.int64))
+    taking_part = {name: AttemptMember(agreement, attempt, site, source) for name, site in sites.items()}
+    queue = [(name, m) for name, member in taking_part.items() for m in member.start()]
+    while queue:
+        name, message = queue.pop(0)
+        for to, answer in summing.receive(name, message) or ([] if queue else summing.advance()):
+            results += [answer] if isinstance(answer, SumResult) else []
+            queue += [(to, reply) for reply in taking_part[to].receive("site0", answer)]
+    parcel = Parcel("run", 0, 0, 0, "site0", "site1", 1, None)
+
+    def late(facts: MemoryFacts) -> Any:
+        call = SimpleNamespace(
+            agreement=agreement, attempt_id=lambda attempt_number: attempt, at=SimpleNamespace(me="site1", round=0),
+            masks=SimpleNamespace(member_site=lambda name: replace(sites[name], facts=facts)),
+            summing_sites_of=lambda attempt_number: ["site0"], outcome=lambda *found: "taken",
+        )  # fmt: skip
+        turn: Any = SimpleNamespace(call=call)
+        return MemberTurn(turn)._late(parcel, encode(results[0]), 0)
+
+    known = sites["site1"].facts
+    assert isinstance(known, MemoryFacts)
+    assert late(known) == "taken"
+    with pytest.raises(LedgerRolledBack, match="the ledger is an old copy"):
+        late(MemoryFacts())

@@ -60,6 +60,8 @@ async def profile_together(common: CommonState, site: Site, peers: Peers) -> Com
         found = replace(found, architecture=common.model.architecture)
     opened = await peers.sum(found, since=common.version, weight=size, rate=size * rule.learning_rate)
     if opened is None:
+        if peers.diverged:
+            await send(common, rule, peers)
         return common
     weight = opened.scalars["weight"]  # a plain mean, whatever the learning rates are
     plain = replace(opened, scalars={"weight": weight, "rate": weight * SUMS.learning_rate})

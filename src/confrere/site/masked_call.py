@@ -58,6 +58,14 @@ class SumCall:
         """This site in the current attempt, once there is a sum."""
 
     @property
+    def turns(self) -> int:
+        """How many summing sites an attempt may have, one after the other."""
+        return min(1 + self.masks.successors, len(self.leaders))
+
+    def summing_sites_of(self, attempt: int) -> list[str]:
+        return [self.leaders[(attempt + turn) % len(self.leaders)] for turn in range(self.turns)]
+
+    @property
     def numbers(self) -> dict[str, Scalar]:
         return {SINCE: public(self.since), **(self.scalars if self.share.counts else {})}
 
@@ -150,13 +158,7 @@ class Turn:
 
     @property
     def leader(self) -> str:
-        return self.call.leaders[(self.attempt + self.successor) % len(self.call.leaders)]
-
-    @property
-    def leaders(self) -> list[str]:
-        """The summing sites of this attempt so far."""
-        every = self.call.leaders
-        return [every[(self.attempt + n) % len(every)] for n in range(self.successor + 1)]
+        return self.call.summing_sites_of(self.attempt)[self.successor]
 
     @property
     def steps(self) -> range:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from confrere.core.custody import Scalar
-from confrere.core.errors import BadParcel, PeerError
+from confrere.core.errors import BadParcel, LedgerRolledBack, PeerError
 from confrere.core.parcel import Parcel
 from confrere.exchange.secure import masking
+from confrere.exchange.secure.attempt import VECTOR
 from confrere.exchange.secure.messages import GivenUp, SumResult, decode
 from confrere.exchange.secure.verification import check_result
 from confrere.site.masked_call import STEPS, Turn, TurnEnd, plain_vector
@@ -67,13 +68,22 @@ class MemberTurn:
         return None if start.since == call.since and not start.result else SumOutcome(behind=True)
 
     def _late(self, answer: Parcel, result: bytes, attempt: int) -> SumOutcome:
-        """The sum was opened before this site asked for it."""
+        """The sum was opened before this site asked for it.
+
+        One that contains a vector of this site, of which its ledger knows nothing, proves that the ledger is an old copy.
+        """
         call, message = self.call, decode(result)
-        which = call.attempt_id(attempt)
-        rota = call.agreement.rota(which.turn)
-        if not isinstance(message, SumResult) or message.context != which.context(call.agreement):
+        which, agreement = call.attempt_id(attempt), call.agreement
+        if not isinstance(message, SumResult) or message.context != which.context(agreement):
             raise BadParcel("it is not the sum of this round")
-        check_result(call.agreement, message, rota)
+        check_result(agreement, message, call.summing_sites_of(attempt))
+        own = call.masks.member_site(call.at.me)
+        sent = own.facts.written(which.subject(agreement), VECTOR)
+        if own.name in message.certificate.survivors and sent is None:
+            raise LedgerRolledBack(
+                f"the masked sum of round {call.at.round + 1} contains a vector of this site, and its ledger has no charge for"
+                " it: the ledger is an old copy. Put the current one back; nothing was sent"
+            )
         return call.outcome(answer, message, attempt)
 
     async def _plain(self) -> SumOutcome | TurnEnd:

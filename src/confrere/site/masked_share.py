@@ -28,6 +28,7 @@ from confrere.privacy.gate import Gate
 from confrere.privacy.masked_mechanism import MaskedSteps
 from confrere.privacy.masked_release import MaskedRelease
 from confrere.privacy.noise import Seeded
+from confrere.site.assemble import consents
 from confrere.site.checks import check_loss_on_site, check_safe
 from confrere.site.training import TrainingCall
 
@@ -234,14 +235,26 @@ def _repeated(share: SiteShare) -> bool:
 
 
 def _affordable(site: Participant, round: int, share: SiteShare) -> bool:
-    """Whether the budget pays for one more share. A share that a resumed rehearsal repeats was paid for."""
-    if site.budget is None or site.ledger.remaining(site.budget, share.release.charge) >= 1:
-        return True
-    if _repeated(share):
+    """Whether the budget and the ceiling allow one more share. A share that a resumed rehearsal repeats was paid for."""
+    reached = _limit_reached(site, share.release.charge)
+    if reached is None or _repeated(share):
         return True
     if not site.spent:
         site.spent = True
-        text = f"the budget of {site.budget} is spent; the site adds its part of the noise to masked sums from here on"
+        text = f"{reached}; the site adds its part of the noise to masked sums from here on"
         data = {"text": text, "relays": True, **site.spending()}
         site.journal.add(Event("budget-spent", site.name, round, data=data))
     return False
+
+
+def _limit_reached(site: Participant, charge: Charge) -> str | None:
+    """Which limit of the site one more charge would pass; None if there is room for it.
+
+    Every attempt at a sum asks, since each has its own charge. A site that consents to releases above its ceiling has none.
+    """
+    if site.budget is not None and site.ledger.remaining(site.budget, charge) < 1:
+        return f"the budget of {site.budget} is spent"
+    if site.unproven is not None or consents(site.study, site):
+        return None
+    above = _released_with(site, [charge]) is not Custody.PROTECTED
+    return f"the site's ceiling of ε = {site.ceiling:g} is reached" if above else None

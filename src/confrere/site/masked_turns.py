@@ -60,9 +60,8 @@ async def _attempts(call: SumCall) -> SumOutcome:
     """The outcome of all attempts."""
     if not call.leaders:
         return SumOutcome(behind=True)
-    in_attempt = min(1 + call.masks.successors, len(call.leaders))
     turns = [
-        [Turn(call, attempt, successor, attempt * in_attempt + successor) for successor in range(in_attempt)]
+        [Turn(call, attempt, successor, attempt * call.turns + successor) for successor in range(call.turns)]
         for attempt in range(call.masks.attempts)
     ]
     leaders = [turn.leader for successive in turns for turn in successive]

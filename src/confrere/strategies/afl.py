@@ -44,6 +44,8 @@ SHARE, LOSS, COUNTED = "share", "loss", "counted"
 """The names of numbers in sums of gradients: of each site, by its place in the list of all sites, its share and its loss; and
 the declared sizes times the weights of their sums."""
 
+LEAST_WEIGHT = 1e-9
+
 MOST_MEMBERS = 48
 """A parcel holds at most 64 numbers, and a sum of gradients has one for the loss of each member."""
 
@@ -219,18 +221,25 @@ class AgnosticFederatedLearning(ModelsOrGradients):
 
 
 def _shares(common: CommonState, names: Sequence[str], members: Sequence[str]) -> dict[str, Scalar]:
-    """The mixture among the members; a member that is new has an equal part."""
-    known = {name: common.numbers.get(f"{SHARE} {k}") for k, name in enumerate(names)}
-    return {name: known[name] or public(1 / len(members)) for name in members}
+    """The mixture among the members; a member that is new, or whose share is not one, has an equal part."""
+    equal = public(1 / len(members))
+    known = {name: common.numbers.get(f"{SHARE} {k}", equal) for k, name in enumerate(names)}
+    return {name: known[name] if 0 <= known[name].value <= 1 else equal for name in members}
 
 
 def _weights(shares: Mapping[str, Scalar], sizes: Mapping[str, int]) -> dict[str, Scalar]:
-    """What each site's sum of gradients is multiplied by: its share per record, over the largest of all sites."""
+    """What each site's sum of gradients is multiplied by: its share per record, over the largest of all sites.
+
+    A weight too small to matter is 0: its charge would ask for a noise multiplier without bound.
+    """
     per_record = {name: share / sizes[name] for name, share in shares.items()}
     custody, most = strictest(s.custody for s in shares.values()), max(s.value for s in per_record.values())
     if not most > 0:
         return dict.fromkeys(shares, Scalar(1.0, custody))
-    return {name: Scalar(min(1.0, found.value / most), custody) for name, found in per_record.items()}
+    weights = {name: min(1.0, found.value / most) for name, found in per_record.items()}
+    return {
+        name: Scalar(weight if weight >= LEAST_WEIGHT else 0.0, custody) for name, weight in weights.items()
+    }
 
 
 def threshold(values: Sequence[float], total: float) -> float:

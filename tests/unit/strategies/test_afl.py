@@ -71,13 +71,17 @@ def test_the_projection_keeps_the_sum_and_is_the_nearest_point() -> None:
 
 @pytest.mark.parametrize("privacy", [None, PRIVACY], ids=["plain", "private"])
 def test_the_site_that_does_worst_counts_for_more_and_is_served_better_than_by_the_mean(privacy: Any) -> None:
-    run = simulate(study(14, privacy=privacy, ascent=0.3), one_against_all())
-    course = shares(run)
-    assert all(sum(mixture.values()) == pytest.approx(1) for mixture in course)
-    assert course[-1]["site1"] > 0.4 > max(course[-1]["site0"], course[-1]["site2"])
-    mean = simulate(study(14, privacy=privacy, ascent=0.3).with_(strategy="fedavg"), one_against_all())
-    worst = {name: r.sites["site1"].metrics.log_loss for name, r in (("afl", run), ("mean", mean))}
-    assert worst["afl"] < worst["mean"]
+    last, worst, by_mean = [], [], []
+    for seed in range(5 if privacy else 1):  # noise may hide it in a single run
+        one = study(14, privacy=privacy, ascent=0.3).with_(seed=seed)
+        run, mean = (simulate(s, one_against_all()) for s in (one, one.with_(strategy="fedavg")))
+        assert all(sum(mixture.values()) == pytest.approx(1) for mixture in shares(run))
+        last.append(shares(run)[-1])
+        worst.append(run.sites["site1"].metrics.log_loss)
+        by_mean.append(mean.sites["site1"].metrics.log_loss)
+    share = {name: fmean(mixture[name] for mixture in last) for name in last[0]}
+    assert share["site1"] > 0.4 > max(share["site0"], share["site2"])
+    assert fmean(worst) < fmean(by_mean)
 
 
 def test_star_and_complete_come_to_the_same_shares() -> None:

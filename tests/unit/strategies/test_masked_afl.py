@@ -12,9 +12,12 @@ from torch import Tensor
 
 from confrere.core.custody import Custody, Scalar, private, public
 from confrere.core.errors import CustodyError, PrivacyError, StudyError
+from confrere.core.model import Architecture, Model
+from confrere.core.params import Params
 from confrere.core.sum_terms import SumTerms
 from confrere.exchange.secure.agreement import Agreement
 from confrere.exchange.secure.in_process import simulated_members
+from confrere.learning.common_state import CommonState
 from confrere.learning.objectives import Supervised, supervised_loss
 from confrere.privacy.accounting import epsilon
 from confrere.privacy.charges import gaussian, masked
@@ -27,7 +30,7 @@ from confrere.simulation.simulation import Simulation
 from confrere.site.masked_share import SiteShare
 from confrere.site.masked_sums import longest_sum
 from confrere.site.site_round import SiteRound
-from confrere.strategies.afl import AgnosticFederatedLearning
+from confrere.strategies.afl import AgnosticFederatedLearning, _shares, _weights
 from confrere.study import Models, Privacy, Study, Training
 from confrere.study.churn import Churn
 from confrere.study.masked_settings import Masked
@@ -219,3 +222,16 @@ def test_more_sites_than_a_parcel_has_numbers_for_are_refused() -> None:
     strategy.check_members([f"site{k}" for k in range(48)], True)
     with pytest.raises(StudyError, match="at most 48 sites"):
         strategy.check_members([f"site{k}" for k in range(49)], True)
+
+
+def test_shares_that_a_hostile_site_sends_are_not_taken_for_weights() -> None:
+    """A negative share would be refused in every later round; one too small for a charge would ask for endless noise."""
+    names = ["a", "b", "c"]
+    nothing = Model(Params({}), Architecture("none", torch.nn.Identity), Custody.PUBLIC)
+    common = CommonState(
+        nothing, numbers={f"share {k}": public(v) for k, v in enumerate((-1.0, 7.0, 1e-320))}
+    )
+    shares = _shares(common, names, names)
+    assert [shares[name].value for name in names] == [1 / 3, 1 / 3, 1e-320]
+    weights = _weights(shares, dict.fromkeys(names, 50))
+    assert [weights[name].value for name in names] == [1.0, 1.0, 0.0]

@@ -88,7 +88,7 @@ class AttemptMember:
             raise PrivacyError(f'the key of "{site.name}" is not the one that the members agreed on')
         self.agreement, self.attempt, self.name = agreement, attempt, site.name
         self.context = attempt.context(agreement)
-        self.id = f"{attempt}/{self.context.hex()[:16]}"
+        self.id = attempt.subject(agreement)
         self.rota = agreement.rota(attempt.turn)
         self.summing = self.rota[0]
         """The member whose messages are taken."""

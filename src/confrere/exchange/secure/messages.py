@@ -45,6 +45,10 @@ class AttemptId:
             "attempt", agreement.digest, *(str(getattr(self, f.name)).encode() for f in fields(self))
         )
 
+    def subject(self, agreement: Agreement) -> str:
+        """What the facts about the attempt in a ledger are about."""
+        return f"{self}/{self.context(agreement).hex()[:16]}"
+
     def __str__(self) -> str:
         return f"{self.run}/{self.round}/{self.role}/{self.call}/{self.attempt}"
 
