@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from confrere.core.results import ComparisonResult
 from confrere.evaluate.compare import compare
-from confrere.evaluate.demo import STRATEGIES
+from confrere.evaluate.demo import STRATEGIES, demo
 from confrere.study import load
 from tests.docs.test_pages_run import ROOT
 from tests.unit.cli.command import Desk
 
+SEEDS: int = signature(demo).parameters["seeds"].default
 TABLE = re.compile(r"^```\n(Site .*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -41,10 +43,21 @@ def test_readme_shows_what_the_demo_prints(
 
 
 @pytest.mark.slow
-def test_five_seeds_and_the_next_five_agree_in_their_words() -> None:
-    study = load(str(files("confrere.evaluate") / "demo.toml"))
-    first, second = (words(compare(study, STRATEGIES, seeds).result) for seeds in (range(5), range(5, 10)))
+def test_the_seeds_of_the_demo_and_the_next_ones_agree_in_their_words() -> None:
+    """About five minutes of processor time. With five seeds a gain of this size is clear in some sets and not in others."""
+    first, second = (words_with(range(start, start + SEEDS)) for start in (0, SEEDS))
     assert first == second
+
+
+@pytest.mark.slow
+def test_five_seeds_and_the_next_five_do_not_contradict_each_other() -> None:
+    first, second = words_with(range(5)), words_with(range(5, 10))
+    assert not [which for which in first if {first[which], second[which]} == {"better", "worse"}]
+
+
+def words_with(seeds: range) -> dict[tuple[str, str], str | None]:
+    study = load(str(files("confrere.evaluate") / "demo.toml"))
+    return words(compare(study, STRATEGIES, seeds).result)
 
 
 def words(result: ComparisonResult) -> dict[tuple[str, str], str | None]:
