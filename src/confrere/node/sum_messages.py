@@ -324,6 +324,8 @@ class SumMessages:
     def _lost(self, sender: str, round: int, place: Place, now: float) -> bool:
         """Whether a sum waits no longer for a message of this peer."""
         gone = now - self._gone.get(sender, now) > self.grace
+        if not place.answers and self._asks_later(sender, round, place.turn):
+            return True
         if place.step == 0 and not place.answers and self.latest.get(sender, -1) > round:
             return True  # this round is over for it
         if place.step == 0 and not place.answers and place.turn == 0:
@@ -334,6 +336,11 @@ class SumMessages:
             self._ask_again(sender, round, place)
             return False
         return restarted or gone
+
+    def _asks_later(self, sender: str, round: int, turn: int) -> bool:
+        """Whether this peer has asked for a later turn of the round, and so has ended this one."""
+        places = [Place.of(phase) for at, phase in self._held.get(sender, {}) if at == round]
+        return any(p.turn > turn and not p.step and not p.answers for p in places)
 
     def _ask_again(self, sender: str, round: int, place: Place) -> None:
         """A summing site was started again before it answered: it needs this site's numbers once more."""

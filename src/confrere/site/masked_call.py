@@ -52,6 +52,8 @@ class SumCall:
         self.agreement = masks.agreement(at.scheduled.members, share.terms, at.epoch)
         self.leaders = summing_sites(at.scheduled, at.round)
         self.others = sorted(at.scheduled.present - {at.me})
+        self.first_turn = 0
+        """The turn that a summing site has said to be in: earlier ones are over."""
         self.overtaken = False
         """Whether a site has said that this round is over for it."""
         self.member: AttemptMember | None = None

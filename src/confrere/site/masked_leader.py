@@ -79,7 +79,6 @@ class LeaderTurn:
         at.missing.update(s.site for s in summands if s.since != state and s.site != at.me)
         if self.masks.log is not None:
             await self.masks.log.close(at.round, turn.number)
-        self.masks.answers.begin(at.round, turn.number, closed=True)
         self.masks.passing("sum-begun")
         text = TurnStart(state, reason, moved=bool(reason) and continued).written()
         for name in arrived:

@@ -59,6 +59,7 @@ class MemberTurn:
             call.masks.channel.heard(answer.sender, start.at)
             call.overtaken |= start.at > call.at.round
         if start.moved:
+            call.first_turn = max(call.first_turn, start.turn or 0)
             return TurnEnd.GIVEN_UP if start.given_up else TurnEnd.LOST
         if start.result and start.attempt is not None and start.since == call.since:
             return self._late(answer, start.result, start.attempt)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -121,11 +121,13 @@ class TurnStart:
     """Of an opened sum that follows: in which attempt it was opened."""
     at: int | None = None
     """The round that the site is in, if this one is over for it."""
+    turn: int | None = None
+    """The turn of this round that the site is in, if it is a later one."""
     result: bytes = b""
 
     def written(self) -> bytes:
         head = {"since": self.since, "given_up": self.given_up}
-        more = {"moved": self.moved, "attempt": self.attempt, "at": self.at}
+        more = {"moved": self.moved, "attempt": self.attempt, "at": self.at, "turn": self.turn}
         text = json.dumps({**head, **{k: v for k, v in more.items() if v is not None and v is not False}})
         return text.encode() + (b"\n" + self.result if self.result else b"")
 
@@ -135,21 +137,16 @@ class TurnStart:
         try:
             found: Any = json.loads(head or b"{}")
             start = cls(
-                **{k: found[k] for k in ("since", "given_up", "moved", "attempt", "at") if k in found}
+                **{k: found[k] for k in ("since", "given_up", "moved", "attempt", "at", "turn") if k in found}
             )
         except (ValueError, TypeError, RecursionError):
             raise BadParcel("an answer of a summing site that cannot be read") from None
-        numbers = (start.since, start.attempt, start.at)
+        numbers = (start.since, start.attempt, start.at, start.turn)
         if not all(n is None or (type(n) is int and 0 <= n < 2**53) for n in numbers):
             raise BadParcel("an answer of a summing site with numbers that cannot be")
         if type(start.given_up) is not str or type(start.moved) is not bool or len(start.given_up) > 400:
             raise BadParcel("an answer of a summing site that cannot be read")
-        return cls(start.since, start.given_up, start.moved, start.attempt, start.at, result)
-
-
-OVER = TurnStart()
-"""The sum goes on, or went on, without the member that asked."""
-MOVED = TurnStart(moved=True)
+        return replace(start, result=result)
 
 
 def joined_plain(survivors: Sequence[str], vector: bytes) -> bytes:

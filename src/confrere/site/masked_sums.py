@@ -33,7 +33,7 @@ from confrere.exchange.secure.mask_graph import COMPLETE
 from confrere.exchange.secure.member_site import MemberSite, MemoryFacts
 from confrere.privacy.gate import Gate
 from confrere.site.faults import Point
-from confrere.site.masked_messages import MOVED, OVER, Place, TurnStart
+from confrere.site.masked_messages import Place, TurnStart
 from confrere.site.schedule import ScheduledRound
 
 
@@ -107,7 +107,7 @@ class Answers:
     """The sums of how many rounds are remembered."""
 
     def __init__(self) -> None:
-        self._round, self._turn, self._closed = -1, 0, False
+        self._round, self._turn = -1, 0
         self._ended: dict[int, tuple[TurnStart, Mapping[str, Scalar], Custody]] = {}
         self.changed: Callable[[], None] = lambda: None
         """Called when members that wait may have an answer now."""
@@ -124,8 +124,8 @@ class Answers:
         leaders = self._leaders[2]
         return leaders[turn] if turn < len(leaders) else ""
 
-    def begin(self, round: int, turn: int, closed: bool = False) -> None:
-        self._round, self._turn, self._closed = round, turn, closed
+    def begin(self, round: int, turn: int) -> None:
+        self._round, self._turn = round, turn
         self.changed()
 
     def end(self, round: int, start: TurnStart, numbers: Mapping[str, Scalar], custody: Custody) -> None:
@@ -135,7 +135,10 @@ class Answers:
         self.changed()
 
     def to(self, round: int, place: Place) -> tuple[TurnStart, Mapping[str, Scalar], Custody] | None:
-        """The answer to a member's numbers; None while this site may still come to that turn."""
+        """The answer to a member's numbers; None until this site has ended that turn.
+
+        A member that asks too late waits for the outcome: the opened sum, or the turn in which it can take part.
+        """
         if round in self._ended:
             return self._ended[round]
         if round < self._round:
@@ -143,8 +146,8 @@ class Answers:
         if round > self._round or place.turn > self._turn:
             return None
         if place.turn < self._turn:
-            return MOVED, {}, Custody.PUBLIC
-        return (OVER, {}, Custody.PUBLIC) if self._closed else None
+            return TurnStart(moved=True, turn=self._turn), {}, Custody.PUBLIC
+        return None
 
 
 async def at_once(work: Callable[..., Any], *what: Any) -> Any:

@@ -71,6 +71,8 @@ async def _attempts(call: SumCall) -> SumOutcome:
             call.share, call.opens_as = anew(call.share, call.opens_as, attempt)
         try:
             for turn in successive:
+                if turn.number < call.first_turn:
+                    continue
                 ended = await (
                     LeaderTurn(turn).run() if turn.leader == call.at.me else MemberTurn(turn).run()
                 )

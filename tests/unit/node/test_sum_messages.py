@@ -14,7 +14,7 @@ from confrere.core.events import Event
 from confrere.core.parcel import Parcel
 from confrere.node.replay import CapReached
 from confrere.node.sum_messages import MOST_RESULTS, MOST_STEPS, MOST_TURNS, MessageContext, SumMessages
-from confrere.site.masked_messages import OVER, Place, TurnStart, as_message, content_of
+from confrere.site.masked_messages import Place, TurnStart, as_message, content_of
 from confrere.site.masked_sums import Answers
 from confrere.transport.receipt import ACCEPTED, Outcome, Receipt
 
@@ -80,12 +80,22 @@ def test_numbers_for_a_later_turn_are_answered_when_the_sum_ends_before_it(turn:
     in_loop(test)
 
 
-def test_numbers_that_arrive_while_a_turn_is_closed_are_answered() -> None:
+def test_a_member_that_asks_too_late_is_told_in_which_turn_it_can_take_part() -> None:
     async def test(wire: Wire) -> None:
         wire.answers.begin(0, 0)
         assert wire.hear(Place(0, 0)) is Outcome.ACCEPTED
-        wire.answers.begin(0, 0, closed=True)
-        assert await wire.replies() == [OVER]
+        assert await wire.replies() == []
+        wire.answers.begin(0, 3)
+        assert await wire.replies() == [TurnStart(moved=True, turn=3)]
+
+    in_loop(test)
+
+
+def test_a_member_that_asks_for_a_later_turn_is_not_waited_for_in_this_one() -> None:
+    async def test(wire: Wire) -> None:
+        assert wire.hear(Place(3, 0)) is Outcome.ACCEPTED
+        assert await wire.messages.take(0, 0, Place(1, 0), [PEER]) == []
+        assert len(await wire.messages.take(0, 0, Place(3, 0), [PEER])) == 1
 
     in_loop(test)
 
