@@ -324,7 +324,7 @@ def test_mass_that_a_peer_claims_after_it_has_claimed_little_is_bounded_and_hone
         nodes = {name: Node(place, connect=network.connect) for name, place in places.items()}
         most = nodes["site0"].parcel_receiver.rules.bounds.mass
         outbox, held = nodes["site1"].outbox, []
-        seal = outbox._sealed
+        seal = outbox.sealed
 
         def lie(parcel: Parcel) -> wire.Sealed:
             if parcel.receiver == "site0" and "mass" in parcel.scalars:
@@ -332,7 +332,7 @@ def test_mass_that_a_peer_claims_after_it_has_claimed_little_is_bounded_and_hone
                 parcel = replace(parcel, scalars={**parcel.scalars, "mass": mass})
             return seal(parcel)
 
-        outbox._sealed = lie  # type: ignore[method-assign]
+        outbox.sealed = lie  # type: ignore[method-assign]
         honest, close = nodes["site0"], nodes["site0"].store.close_round
 
         def closed(*args: Any, **options: Any) -> Any:
