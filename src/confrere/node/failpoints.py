@@ -48,13 +48,13 @@ MASKED_POINTS = (
     "sum-received",  # the opened sum is here, and only in memory
     "sum-ended",  # the outcome is known, and only in memory
     "sum-kept",
-    "sum-begun",  # the summing site: it is decided who is in the sum, and nobody was told
+    "sum-begun",  # the summing site: the members of the sum are chosen, and no answer was sent
     "sum-told",  # the answer of each step was handed to the connection, for one member
     "sum-keys-told",
     "sum-shares-told",
     "sum-list-told",
     "sum-certificate-told",
-    "sum-opened",  # the sum is opened, and nobody was told
+    "sum-opened",  # the sum is opened, and no answer was sent
     "sum-result-told",
 )
 """The steps of a masked sum. A node that dies there drops out of the attempt."""

@@ -6,7 +6,7 @@ A message is sent again until its receiver has acknowledged it, or the round is 
 is kept, one message for each step of a turn that there can be.
 
 A peer is *lost* to an attempt when another process answers for it, or when it was disconnected for longer than a short
-while: then nobody waits for it any longer. Only the numbers that begin a sum are waited for with the study's whole patience.
+while: then the attempt no longer waits for it. Only the numbers that begin a sum are waited for with the study's whole patience.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class LeaderTurn:
         for step in self.turn.steps:
             outgoing += await self._fed(summing, me, own)
             arrived = await self._collect(step, awaited)
-            awaited = [parcel.sender for parcel in arrived]  # nobody is waited for twice
+            awaited = [parcel.sender for parcel in arrived]  # a silent member is waited for once
             for parcel in arrived:
                 outgoing += await self._fed(summing, parcel.sender, self._messages(parcel))
             if not outgoing and not summing.done:

@@ -5,7 +5,7 @@ servers send each other, in phases of their own, masked differences and their su
 weights, by the same rule and from the same numbers, and send their summands of the weighted mean to the user.
 
 A server keeps its own vector whole and counts the other server's part of it as zero: that tells the other nothing. A site that
-has no vector, or a server that lacks something, sends an empty parcel, so that nobody waits for it; without the user's vector,
+has no vector, or a server that lacks something, sends an empty parcel, so that none waits for it; without the user's vector,
 the masks or one of the servers nothing is opened in this round.
 """
 

@@ -231,7 +231,7 @@ class WeightErosion:
         return self._stepped_by(state, site, peers, rate, own, opened)
 
     def _numbers(self, shared: ReleasedGradient, name: str) -> dict[str, Scalar]:
-        """What the servers are told of a gradient; nothing if it does not count, as of a site whose budget is spent."""
+        """The numbers that go to the servers with a gradient; none if it does not count, as of a site whose budget is spent."""
         if name == self.user:
             if shared.gradient.params.norm() == 0 and shared.noise.value > 0:
                 return {}

@@ -48,7 +48,7 @@ LONGEST = 2.0**10.5
 """Vectors in fixed point are shorter than this, so that a squared distance is below 2^23: with 40 fraction bits, below 2^63."""
 
 Seeds = Callable[[int], bytes]
-"""Where seeds come from: so many fresh random bytes."""
+"""A source of seeds: a function that returns the given number of fresh random bytes."""
 
 
 @dataclass(frozen=True)
